@@ -4,7 +4,7 @@
     cargo run --release -p steerage-lab -- rps > rps.jsonl
     python3 lab/page.py rps.jsonl                     tables and verdicts as text
     python3 lab/page.py rps.jsonl more.jsonl -o page.html
-    python3 lab/page.py --performance [--check]       draws docs/performance.svg and docs/scale.svg from lab/results
+    python3 lab/page.py --performance [--check]       draws the charts of docs/performance.md and docs/scale.md from lab/results
 
 A line is one run: {"experiment", "series", "x", "round", "apart_ns", "values"}. lab/experiments.json says what the metrics mean, which
 series are compared, and what was published. Two other lines are read: {"experiment", "skipped"} and {"beside": "DPDK 22.11"}.
@@ -351,8 +351,23 @@ def scale():
     return lines("Simulated: handled part of the packets, at 70 % load", "CPUs; a queue for four CPUs, or 1 queue", series, ratio=True)
 
 
+def scale_delay():
+    """How long packets wait, without `none`, whose queues are full."""
+    rows = rows_of("scale/scale-delay.csv")
+    series = [(name, {cpus: waits[name] for cpus, waits in rows.items()}) for name in next(iter(rows.values())) if not name.startswith("none")]
+    return lines("Simulated: wait until a packet is handled, in us, at 70 % load", "CPUs; a queue for four CPUs", series)
+
+
+def scale_queues():
+    """What 1,024 CPUs handle with each number of queues."""
+    rows = rows_of("scale/scale-queues.csv")
+    series = [(name.split(":")[0], {queues: rates[name] for queues, rates in rows.items()}) for name in next(iter(rows.values())) if name.endswith("Mpps")]
+    return lines("Simulated: million packets per second of 1,024 CPUs", "queues", series)
+
+
 def draw(check):
-    for name, chart in ("performance.svg", performance()), ("scale.svg", scale()):
+    charts = [("performance.svg", performance()), ("scale.svg", scale()), ("scale-delay.svg", scale_delay()), ("scale-queues.svg", scale_queues())]
+    for name, chart in charts:
         picture = ROOT / "docs" / name
         if not check:
             picture.write_text(chart)
@@ -364,7 +379,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="*", metavar="FILE", help="JSON lines of runs; - is standard input")
     parser.add_argument("-o", "--output", metavar="PAGE", help="write a page with charts, in place of text")
-    parser.add_argument("--performance", action="store_true", help="draw docs/performance.svg and docs/scale.svg")
+    parser.add_argument("--performance", action="store_true", help="draw the charts of docs/performance.md and docs/scale.md")
     parser.add_argument("--check", action="store_true", help="with --performance: fail if a picture is out of date")
     args = parser.parse_args()
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # a reader such as `head` may leave

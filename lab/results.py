@@ -6,8 +6,8 @@
     python3 lab/results.py --from RUNS   makes the tables from the lines of steerage-lab and lab/peers
     python3 lab/results.py --root DIR    works on another checkout
 
-lab/results/PAGE/TABLE.csv is a table of docs/PAGE.md: its first line is the heading, by which the table is found on the page. Each
-table of the pages in COMPLETE has such a file. The tables in lab/results/text are on no page. lab/results/quotes.txt lists the sentences and table rows that quote a figure: a line is
+lab/results/PAGE/TABLE.csv is a table of docs/PAGE.md, or of lab/notes/PAGE.md if docs/ has no such page. Its first line is the heading,
+by which the table is found on the page. Each table of the pages in COMPLETE has such a file. The tables in lab/results/text are on no page. lab/results/quotes.txt lists the sentences and table rows that quote a figure: a line is
 `PAGE: TEXT`, where each figure is replaced by a reference to the cell from which it comes:
 
     README.md: takes {path > device's hash, 1 target > near: receive} to {path > ... > near: receive} ns
@@ -61,6 +61,7 @@ class Wrong(Exception):
 def read_tables(results):
     """The rows of each table by its name, the first of which is the heading, and the pages of the tables that pages show."""
     tables, pages = {}, {}
+    root = results.parent.parent
     for path in sorted(results.glob("*/*.csv")):
         with open(path, encoding="utf-8", newline="") as file:
             rows = list(csv.reader(file))
@@ -70,7 +71,8 @@ def read_tables(results):
             raise Wrong(f"{path}: another page has a table of this name: choose another name")
         tables[path.stem] = rows
         if path.parent.name != QUOTED_ONLY:
-            pages[path.stem] = f"docs/{path.parent.name}.md"
+            of_docs = f"docs/{path.parent.name}.md"
+            pages[path.stem] = of_docs if (root / of_docs).exists() else f"lab/notes/{path.parent.name}.md"
     return tables, pages
 
 

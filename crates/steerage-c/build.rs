@@ -1,4 +1,4 @@
-//! Gives the library the name under which programs load it. cargo-c sets the same name.
+//! Sets the name under which programs load the shared library. cargo-c sets the same name.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

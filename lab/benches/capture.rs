@@ -1,9 +1,9 @@
-//! The CPU time that one packet of a capture file costs in three cases: a bare loop that reads and
-//! walks the file, polling only, and polling with steering and counting.
+//! Measures the CPU time for one packet of a capture file in three cases: a bare loop that reads
+//! and walks the file, polling only, and polling with steering and counting.
 //!
 //! `cargo bench -p steerage-lab --bench capture [-- ROUNDS [FILE]]`. Without a FILE, the benchmark
-//! creates one of 2,000,000 frames of 60 bytes. The file is in the page cache when the measurement
-//! starts. The cases run in turn, A B C A B C ...
+//! creates a capture of 2,000,000 frames of 60 bytes. The file is in the page cache when the
+//! measurement starts. The cases run in turn, A B C A B C ...
 #![allow(clippy::print_stdout, reason = "a benchmark prints")]
 
 use std::fs::{self, File};
@@ -23,7 +23,8 @@ const FLOWS: u32 = 65_536;
 
 const READ_BYTES: usize = 256 << 10;
 
-/// The minimum work: read(2), and a step from record to record of a little-endian pcap.
+/// The loop with the minimum work: read(2), and a step from record to record of a little-endian
+/// pcap.
 fn bare(path: &Path) -> u64 {
     let mut file = File::open(path).expect("it was just there");
     let mut memory = vec![0; 2 * READ_BYTES];

@@ -5,7 +5,7 @@
 //! gungraun-runner --version 0.18.2 --locked`). One thread steps all CPUs of an instance in turn,
 //! on a clock that advances by itself, so each run is the same. The result is the number of
 //! instructions of receiver and workers for [`PACKETS`] packets of 64 bytes in 65,536 flows. The
-//! same number of packets from a capture is counted and metered.
+//! benchmark also counts and meters the same number of packets from a capture.
 #![allow(missing_docs, unused_qualifications, reason = "in what the macros make")]
 
 use std::cell::Cell;
@@ -29,7 +29,7 @@ use steerage_lab::frames::{FLOWS, FrameOptions, Mix};
 use steerage_lab::runs::ReadsHeaders;
 use steerage_meter::{Meter, MeterOptions, Metering};
 
-/// Enough packets that the start and the end of a run do not matter.
+/// The number of packets of a run: so many that the start and the end of the run do not matter.
 const PACKETS: u64 = 64_000;
 
 const TICK: Duration = Duration::from_nanos(50);
@@ -53,7 +53,7 @@ impl Platform for Stepping {
     }
 }
 
-/// The first CPU receives. A single CPU also handles the packets.
+/// The first CPU receives packets. If there is only one CPU, it also handles the packets.
 type Cpus<H> = Vec<Softnet<H, Stepping>>;
 
 fn stepped<H: Handler>(instance: Result<Instance<H>, BuildError>) -> Cpus<H> {
@@ -90,11 +90,11 @@ fn single(targets: usize) -> Cpus<ReadsHeaders> {
     cpus(FrameOptions { mix: Mix::Uniform, device_hash: true, list: 1, flows: FLOWS, frames: PACKETS }, targets)
 }
 
-/// The limit of instructions per packet: the counted number, and 5 % for later compilers. If you
-/// lower the number, lower the limit too. A poll takes about 250 instructions, because an instance
-/// checks only rings in use. These instructions matter with lists of one packet, and with 16 idle
-/// workers. Mixed traffic takes more instructions than code with branches, which could not be
-/// predicted.
+/// Makes the limit for the number of instructions per packet: the counted number, and 5 % for later
+/// compilers. If you lower the number, lower the limit too. A poll takes about 250 instructions,
+/// because an instance checks only rings in use. These instructions matter with lists of one
+/// packet, and with 16 idle workers. Mixed traffic takes more instructions than code with branches
+/// would take, but such branches could not be predicted.
 fn at_most(each: u64) -> LibraryBenchmarkConfig {
     let limit = (EventKind::Ir, each * PACKETS);
     let mut config = LibraryBenchmarkConfig::default();

@@ -22,7 +22,7 @@ use steerage_lab::histogram::Histogram;
 const STAMP_BYTES: usize = 8;
 /// The bytes before the payload: Ethernet, IPv4 and UDP.
 const HEADER_BYTES: usize = 14 + 20 + 8;
-/// A sender that is further behind than this leaves packets out, so that no burst follows.
+/// A sender that is late by more than this time skips packets, so that no burst follows.
 const BEHIND_MAX: f64 = 1e6;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -44,9 +44,10 @@ fn now() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Sends packets at equal intervals, and waits for each interval without sleeping. A rate of 0 sends
-/// nothing. Prints the number of packets, and the mean time of the system call that sends one. Over a
-/// veth, this call also runs the driver's half of receiving, unless the receiver polls busily.
+/// Sends packets at equal intervals, and waits for each interval without sleeping. With a rate of
+/// 0, sends no packets. Prints the number of packets, and the mean time of the system call that
+/// sends a packet. Over a veth, this call also runs the driver's half of receiving, unless the
+/// receiver polls busily.
 fn send(to: &str, rate: f64, seconds: f64) -> Result<(), Box<dyn Error>> {
     let socket = UdpSocket::bind("0.0.0.0:0")?;
     socket.connect(to)?;
@@ -101,7 +102,7 @@ fn receive(device: &str, take: &str) -> Result<(), Box<dyn Error>> {
     };
     let running = Builder::new().input(input).build(|_| Late::default()).and_then(Instance::start)?;
     println!("ready");
-    // The run ends when standard input ends.
+    // The run ends at the end of standard input.
     let (end, ended) = mpsc::channel();
     std::thread::spawn(move || {
         let _ = std::io::stdin().lines().count();

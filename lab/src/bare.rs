@@ -1,10 +1,10 @@
 //! The minimum cost of the receive path: one CPU writes frames into pages and hands them to another
 //! CPU, without any further work.
 //!
-//! There is no pool, no ledger, no limit, no move and no sleep. One writer and one reader use pages
-//! and slots in order, in batches of [`BATCH`]. The hand-over consists of two positions: the
-//! writer's `written` and the reader's `read`. Benchmarks compare the receive path with this loop,
-//! and no other code uses the loop.
+//! The loop has no pool, no ledger and no limit, and never moves flows or sleeps. One writer and
+//! one reader use pages and slots in order, in batches of [`BATCH`] frames. The hand-over consists
+//! of two positions: the writer's `written` and the reader's `read`. Benchmarks compare the receive
+//! path with this loop, and no other code uses the loop.
 
 use std::cell::UnsafeCell;
 use std::sync::Arc;
@@ -23,11 +23,12 @@ pub const FRAME_BYTES: usize = 64;
 /// The number of pages, which is also the number of slots.
 const PAGES: u64 = 1024;
 
-/// The size of a page: not a multiple of 1024 bytes, so that the first lines of pages do not share
-/// a few cache sets.
+/// The size of a page. The size is not a multiple of 1024 bytes, so that the first cache lines of
+/// all pages are distributed over many cache sets.
 const PAGE_BYTES: usize = 2112;
 
-/// The description of a frame for the reader, as large as a slot of the path.
+/// The description of a frame that the writer passes to the reader. The description has the same
+/// size as a slot of the receive path.
 #[repr(C, align(16))]
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot {
@@ -46,8 +47,8 @@ struct Shared {
 }
 
 // SAFETY: the writer reaches the slots and pages of `written..read + PAGES`, and the reader those
-// of `read..written`. Each position is stored with release by one side and loaded with acquire by
-// the other. There is one writer and one reader, and neither is `Clone`.
+// of `read..written`. One side stores each position with release, and the other side loads it with
+// acquire. There is only one writer and one reader, because neither type is `Clone`.
 unsafe impl Sync for Shared {}
 // SAFETY: as above; slots are plain bits.
 unsafe impl Send for Shared {}
@@ -64,32 +65,32 @@ impl Shared {
     }
 }
 
-/// The writing end.
+/// The writing end of the loop.
 #[derive(Debug)]
 pub struct BareWriter {
     shared: Arc<Shared>,
     written: u64,
-    /// The reader's position when this end last read it.
+    /// The reader's position when the writer last loaded it.
     read: u64,
     prefetches: bool,
 }
 
-/// The reading end.
+/// The reading end of the loop.
 #[derive(Debug)]
 pub struct BareReader {
     shared: Arc<Shared>,
     read: u64,
 }
 
-/// Creates both ends. If the writer `prefetches`, it prefetches the pages of the next batch into
-/// the CPU's cache while it writes a batch.
+/// Creates both ends of the loop. If the writer `prefetches`, it prefetches the pages of the next
+/// batch into the CPU's cache while it writes a batch.
 ///
 /// # Errors
-/// [`RegionError`] if there is no memory.
+/// Returns a [`RegionError`] if there is not enough memory.
 pub fn bare(prefetches: bool) -> Result<(BareWriter, BareReader), RegionError> {
     let (region, mut pages) = Region::map(PAGES as usize, PAGE_BYTES)?;
-    // Memory that was never touched has no physical pages yet. The tokens are dropped here, so that
-    // no other code can access the pages.
+    // Memory that was never accessed has no physical pages yet. The tokens are dropped here, so
+    // that no other code can access the pages.
     pages.iter_mut().for_each(|page| region.page_mut(page).fill(0));
     let slots: Box<[UnsafeCell<Slot>]> = (0..PAGES).map(|_| UnsafeCell::default()).collect();
     let shared = Arc::new(Shared {
@@ -102,14 +103,14 @@ pub fn bare(prefetches: bool) -> Result<(BareWriter, BareReader), RegionError> {
 }
 
 impl BareWriter {
-    /// Writes a batch. Returns true if there was room for the batch. `write` writes a frame and
-    /// returns its hash.
+    /// Writes a batch. Writes a batch of frames. Returns false if there was no room for the batch.
+    /// The function `write` writes a frame and returns its hash.
     #[inline(always)]
     pub fn write(&mut self, mut write: impl FnMut(&mut [u8; FRAME_BYTES]) -> u32) -> bool {
         let Self { shared, written, read, prefetches } = self;
         let end = *written + BATCH as u64;
         if end - *read > PAGES {
-            // Acquire: pairs with the release in `BareReader::read`.
+            // This acquire pairs with the release in `BareReader::read`.
             *read = shared.read.load(Ordering::Acquire);
             if end - *read > PAGES {
                 return false;
@@ -128,18 +129,19 @@ impl BareWriter {
             unsafe { *shared.slot(position).get() = slot };
         }
         *written = end;
-        // Release: pairs with the acquire in `BareReader::read`.
+        // This release pairs with the acquire in `BareReader::read`.
         shared.written.store(end, Ordering::Release);
         true
     }
 }
 
 impl BareReader {
-    /// Reads the frames of at most one batch, each with its hash. Returns the number of frames.
+    /// Reads the frames of at most one batch, and passes each frame with its hash to `each`.
+    /// Returns the number of frames.
     #[inline(always)]
     pub fn read(&mut self, mut each: impl FnMut(&[u8; FRAME_BYTES], u32)) -> usize {
         let Self { shared, read } = self;
-        // Acquire: pairs with the release in `BareWriter::write`.
+        // This acquire pairs with the release in `BareWriter::write`.
         let written = shared.written.load(Ordering::Acquire);
         let count = (written - *read).min(BATCH as u64) as usize;
         let mut slots = [Slot::default(); BATCH];
@@ -150,11 +152,11 @@ impl BareReader {
             prefetch_read(shared.frame(u64::from(slot.page)).cast::<u8>());
         }
         for slot in &slots[..count] {
-            // SAFETY: as for the slot. Its page number is below `PAGES`.
+            // SAFETY: as for the slot. The page number is below `PAGES`.
             each(unsafe { &*shared.frame(u64::from(slot.page)) }, slot.hash);
         }
         *read += count as u64;
-        // Release: pairs with the acquire in `BareWriter::write`.
+        // This release pairs with the acquire in `BareWriter::write`.
         shared.read.store(*read, Ordering::Release);
         count
     }

@@ -1,17 +1,19 @@
-//! The highest rate of packets that a path keeps up with, found by bisection.
+//! Finds the highest packet rate at which a path loses no packets, by bisection.
 
 use std::time::Duration;
 
 use crate::error::LabError;
 
-/// As good as no loss, in percent: the published loss with `build_skb`.
+/// The largest loss, in percent, that counts as no loss. This limit is the loss that was published
+/// for `build_skb`.
 pub const NONE_LOST: f64 = 0.1;
 
-/// The number of doublings, after which no CPU keeps up with the rate, and of halvings, after which
-/// every CPU does.
+/// The maximum number of times that the rate is doubled or halved. After so many doublings, the
+/// rate is too high for every CPU. After so many halvings, every CPU keeps up with the rate.
 const DOUBLINGS: u32 = 9;
 
-/// The number of bisections between a rate and its double: the rate is exact to within 2 %.
+/// The number of bisections between a rate and its double. With this number of bisections, the rate
+/// is exact to within 2 %.
 const BISECTIONS: u32 = 6;
 
 /// The number of runs at each rate. The run with the least loss counts, because other programs can
@@ -21,24 +23,24 @@ const TRIES: u32 = 3;
 /// The approximate number of runs of a search.
 pub const SEARCH_RUNS: u32 = 2 * (BISECTIONS + DOUBLINGS / 2);
 
-/// What a run at a rate lost.
+/// The loss of a run at one rate.
 #[derive(Clone, Copy, Debug)]
 pub struct Loss {
-    /// The part of the packets that was lost.
+    /// The percentage of packets that were lost.
     pub lost_percent: f64,
-    /// The part of the time in which the receiving CPU worked.
+    /// The percentage of time in which the receiving CPU was busy.
     pub cpu_percent: f64,
 }
 
-/// The number of frames that come in this time at this rate per second.
+/// Returns the number of frames that arrive in this time at this rate per second.
 pub fn frames_in(time: Duration, rate: f64) -> u64 {
     ((time.as_secs_f64() * rate) as u64).max(1)
 }
 
-/// The run with the least loss at this rate.
+/// Returns the run with the least loss at this rate.
 ///
 /// # Errors
-/// The error of a run.
+/// Returns the error of a run.
 pub fn least_loss(rate: f64, run: impl Fn(f64) -> Result<Loss, LabError>) -> Result<Loss, LabError> {
     let mut least = run(rate)?;
     for _ in 1..TRIES {
@@ -51,11 +53,12 @@ pub fn least_loss(rate: f64, run: impl Fn(f64) -> Result<Loss, LabError>) -> Res
     Ok(least)
 }
 
-/// The highest rate per second at which at most `most_lost` percent are lost. The search begins at
-/// `from`, and goes down or up. The rate is 0 if even `from / 512` is too high.
+/// Returns the highest rate per second at which at most `most_lost` percent of the packets are
+/// lost. The search begins at the rate `from`, and then lowers or raises the rate. If even `from /
+/// 512` is too high, the result is 0.
 ///
 /// # Errors
-/// The error of a run.
+/// Returns the error of a run.
 pub fn highest_rate(most_lost: f64, from: f64, run: impl Fn(f64) -> Result<Loss, LabError>) -> Result<f64, LabError> {
     let keeps_up = |rate| least_loss(rate, &run).map(|loss| loss.lost_percent <= most_lost);
     let mut low = from;

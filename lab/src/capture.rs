@@ -1,4 +1,4 @@
-//! A capture file that experiments read, and the minimum work of a flow meter.
+//! Makes a capture file for experiments, and reads it with a minimal flow meter.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -18,7 +18,7 @@ const PACKETS_A_SECOND: u32 = 1_000_000;
 /// The lengths of the packets of a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lengths {
-    /// All packets have this length.
+    /// All packets have the same length, which is this number of bytes.
     All(usize),
     /// The packets are mixed as in the simple Internet mix: 7 of 12 packets are short, 4 have a
     /// medium length, and 1 is full (IP packets of 40, 576 and 1,500 bytes).
@@ -38,15 +38,15 @@ impl Lengths {
         }
     }
 
-    /// The mean length of a packet.
+    /// Returns the mean length of a packet.
     pub fn mean(self) -> usize {
         (0..12).map(|part| self.draw(part << 32)).sum::<usize>() / 12
     }
 }
 
-/// The flows and lengths of the packets in their order: the order is random, so that no cache can
-/// predict the flows. `lab/peers/capture/generate.c` makes captures with the same flows and lengths
-/// in the same order.
+/// Returns the flow and the length of each packet. The order of the flows is random, so that no
+/// cache can predict them. `lab/peers/capture/generate.c` makes captures with the same flows and
+/// lengths in the same order.
 fn packets_of(packets: u32, flows: u32, lengths: Lengths) -> impl Iterator<Item = (u32, usize)> {
     let mut random = SplitMix64::new(0);
     (0..packets).map(move |_| {
@@ -55,7 +55,7 @@ fn packets_of(packets: u32, flows: u32, lengths: Lengths) -> impl Iterator<Item 
     })
 }
 
-/// A classic capture of UDP over IPv4, with at most `flows` flows.
+/// Makes a classic capture of UDP over IPv4, with at most `flows` flows.
 pub fn capture(packets: u32, flows: u32, lengths: Lengths) -> Vec<u8> {
     let mut file = Vec::with_capacity(HEAD_BYTES + packets as usize * (RECORD_BYTES + lengths.mean() + 1));
     let words: [u32; 6] = [0xa1b2_c3d4, 0x0004_0002, 0, 0, 65_535, 1];
@@ -78,14 +78,14 @@ pub fn capture(packets: u32, flows: u32, lengths: Lengths) -> Vec<u8> {
     file
 }
 
-/// The number of flows in a [`capture`] with these arguments.
+/// Returns the number of flows in a [`capture`] with these arguments.
 pub fn flows_in(packets: u32, flows: u32) -> u64 {
     let mut seen = vec![false; flows as usize];
     packets_of(packets, flows, Lengths::All(0)).for_each(|(flow, _)| seen[flow as usize] = true);
     seen.iter().filter(|seen| **seen).count() as u64
 }
 
-/// A capture in a file of the temporary directory, which is removed with this value.
+/// A capture file in the temporary directory. The file is removed when this value is dropped.
 #[derive(Debug)]
 pub struct CaptureFile {
     /// The path of the file.
@@ -93,11 +93,11 @@ pub struct CaptureFile {
 }
 
 impl CaptureFile {
-    /// Writes the file with one call, so that the page cache holds it in large folios where the
-    /// file system has them.
+    /// Writes the file with one call. If the file system supports large folios, the page cache
+    /// stores the file in large folios.
     ///
     /// # Errors
-    /// If the file cannot be written.
+    /// Returns an error if the file cannot be written.
     pub fn write(capture: &[u8]) -> io::Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("steerage-lab-{}-{}.pcap", process::id(), NEXT.fetch_add(1, Relaxed));
@@ -109,12 +109,13 @@ impl CaptureFile {
 
 impl Drop for CaptureFile {
     fn drop(&mut self) {
-        // A file that is already gone is not missed.
+        // If the file has been removed already, this is not an error.
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// A flow: both endpoints, the lower endpoint first, then the protocol and the counts.
+/// A flow of the minimal meter: both endpoints, the lower endpoint first, then the protocol and the
+/// counts.
 #[derive(Clone, Copy, Default)]
 struct Flow {
     ends: [u64; 2],
@@ -143,8 +144,9 @@ impl Flows {
 
     fn find(&self, ends: [u64; 2]) -> usize {
         let mask = self.places.len() - 1;
-        // With only one multiplication, consecutive flows would form runs, which cost hundreds of
-        // probes in a half-full table.
+        // The hash has two multiplications: after only one, consecutive flows would be next to each
+        // other in the hash table. In a half-full table, a search would then need hundreds of
+        // probes.
         let mixed = (ends[0] ^ ends[1].rotate_left(29)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mixed = (mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
         let mut place = (mixed >> 32) as usize & mask;
@@ -165,8 +167,8 @@ impl Flows {
 }
 
 /// Reads a capture of this form and counts the packets and bytes of each IPv4 flow, both directions
-/// together. The function uses one thread, and has no timeouts, records and fragments. Returns the
-/// numbers of packets and flows.
+/// together. The function uses one thread, and does not handle timeouts, records or fragments.
+/// Returns the number of packets and the number of flows.
 pub fn count_by_flow(file: &[u8]) -> (u64, u64) {
     let mut flows = Flows { places: vec![Flow::default(); 1 << 16], known: 0 };
     let (mut rest, mut packets) = (file.get(HEAD_BYTES..).unwrap_or_default(), 0);

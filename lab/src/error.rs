@@ -1,11 +1,11 @@
-//! The reasons why a measurement failed, each as one line of text.
+//! The error of a failed measurement. The text of each error is one line.
 
 use std::fmt;
 use std::io;
 
 use steerage::BuildError;
 
-/// Why a run failed.
+/// The reason why a run failed.
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
     /// A thread cannot be pinned to a CPU.
@@ -57,7 +57,7 @@ pub enum LabError {
 }
 
 impl LabError {
-    /// An error about a missing resource, with the reason as text.
+    /// Makes an error about a missing resource, with the reason as text.
     pub fn set_up(what: &'static str, why: impl fmt::Display) -> Self {
         Self::SetUp { what, why: why.to_string() }
     }

@@ -1,5 +1,5 @@
-//! An experiment: its name, and the cases that run in turn. lab/experiments.json describes each
-//! experiment for readers.
+//! An experiment: its name, and the cases that run in turn. Each experiment is described for
+//! readers in lab/experiments.json.
 
 use std::fmt;
 use std::time::Duration;
@@ -17,18 +17,18 @@ use crate::simulation::Simulation;
 pub struct Settings {
     /// The CPUs to use, at least one CPU. The first CPU receives.
     pub cpus: Vec<usize>,
-    /// The number of runs of each case. `None` selects the experiment's own number.
+    /// The number of runs of each case. If `None`, the experiment chooses the number.
     pub rounds: Option<usize>,
     /// The approximate time for which each run is measured.
     pub measured: Duration,
-    /// The length of a warm-up if the policy finds its CPUs by load.
+    /// The length of the warm-up for policies that choose CPUs by load.
     pub warm_up: Duration,
     /// The time for which requests and responses are measured: longer than other measurements,
     /// because connecting takes time, and the CPUs are shared.
     pub rr_measured: Duration,
     /// The number of connections with requests and responses.
     pub connections: usize,
-    /// Whether only the first and the last point of an axis are measured.
+    /// If true, each experiment measures only the first and the last point of each axis.
     pub ends_only: bool,
     /// The machine of simulated experiments.
     pub simulation: Simulation,
@@ -37,34 +37,34 @@ pub struct Settings {
 /// The shortest run. In a shorter run, the start and the end would take most of the time.
 pub const SECONDS_MIN: Duration = Duration::from_millis(1);
 
-/// The longest run. No experiment needs longer runs.
+/// The longest run. No experiment needs longer runs than this.
 pub const SECONDS_MAX: Duration = Duration::from_secs(3600);
 
-/// The default time for which each run is measured: long compared with the start of a run, and so
-/// short that all runs take minutes.
+/// The default time for which each run is measured. This time is long compared with the start of a
+/// run, but so short that all runs together take only minutes.
 const MEASURED: Duration = Duration::from_millis(500);
 
 /// The default warm-up, after which the `balance` policy has finished its trials of CPUs.
 const WARM_UP: Duration = Duration::from_millis(1000);
 
-/// The divisor of the warm-up for policies without trials.
+/// For policies without trials, the warm-up is divided by this number.
 const FIXED_WARM_UP: u32 = 5;
 
-/// A simulated run takes about this long.
+/// The approximate time that a simulated run takes.
 const SIMULATED: Duration = Duration::from_secs(2);
 
 const CONNECTIONS: usize = 500;
 
 const CONNECTIONS_QUICK: usize = 16;
 
-/// The minimum number of frames in a run: a few full rings.
+/// The minimum number of frames in a run, which is enough to fill a ring a few times.
 const FRAMES_MIN: f64 = 20_000.0;
 
-/// The minimum number of frames in a smoke test.
+/// The minimum number of frames in a run of a smoke test.
 const FRAMES_MIN_QUICK: f64 = 2_000.0;
 
 impl Settings {
-    /// The settings that the experiments are designed for.
+    /// Makes the settings for which the experiments are designed.
     pub fn new(cpus: Vec<usize>) -> Self {
         Self {
             cpus,
@@ -78,13 +78,14 @@ impl Settings {
         }
     }
 
-    /// The warm-up of a run. `balances` means that CPUs join and leave during the run.
+    /// Returns the length of the warm-up of a run. `balances` is true if CPUs join and leave during
+    /// the run.
     pub(crate) fn warm_up_of(&self, balances: bool) -> Duration {
         if balances { self.warm_up } else { self.warm_up / FIXED_WARM_UP }
     }
 
-    /// Settings for a smoke test: one round of short runs, at the smallest number of points that
-    /// shows all series. The runs are too short for good measurements.
+    /// Makes settings for a smoke test: one round of short runs, at the smallest number of points
+    /// that shows all series. The runs are too short for good measurements.
     pub fn quick(cpus: Vec<usize>) -> Self {
         let short = Duration::from_millis(5);
         let (measured, warm_up, rr_measured) = (short, short, 4 * short);
@@ -93,7 +94,7 @@ impl Settings {
         Self { cpus, rounds, measured, warm_up, rr_measured, connections, ends_only, simulation }
     }
 
-    /// The measured points of an axis.
+    /// Returns the points of an axis that are measured.
     pub fn points<T: Copy>(&self, all: &[T]) -> Vec<T> {
         match all {
             [first, .., last] if self.ends_only => vec![*first, *last],
@@ -101,14 +102,14 @@ impl Settings {
         }
     }
 
-    /// The number of frames in a run if each frame takes `nanos_each`.
+    /// Returns the number of frames in a run if each frame takes `nanos_each`.
     pub fn frames(&self, nanos_each: f64) -> u64 {
         let least = if self.ends_only { FRAMES_MIN_QUICK } else { FRAMES_MIN };
         (self.measured.as_nanos() as f64 / nanos_each).max(least) as u64
     }
 
-    /// The CPUs of a run on two CPUs. If there is only one CPU, both CPUs of the pair are the same,
-    /// and cases that need two CPUs are skipped.
+    /// Returns the CPUs of a run on two CPUs. If there is only one CPU, this CPU is twice in the
+    /// result, and cases that need two CPUs are skipped.
     pub fn pair(&self) -> CpuPair {
         let (first, second) = (self.cpus.first(), self.cpus.get(1));
         let receive = first.copied().unwrap_or_default();
@@ -116,11 +117,11 @@ impl Settings {
     }
 }
 
-/// The CPUs of `list`, or all CPUs that this process may use. The first CPU receives. The other
-/// CPUs follow in the order in which steerage would add them.
+/// Returns the CPUs of `list`, or all CPUs that this process may use. The first CPU receives. The
+/// other CPUs follow in the order in which steerage would add them.
 ///
 /// # Errors
-/// If the list cannot be read, or names a CPU that this process may not use.
+/// Returns an error if the list cannot be read, or names a CPU that this process may not use.
 pub fn cpus(list: Option<&str>) -> Result<Vec<usize>, LabError> {
     let topology = Topology::read();
     let mask = match list {
@@ -150,16 +151,16 @@ pub(crate) struct Case {
 
 /// An experiment that is ready to run.
 pub struct Experiment {
-    /// The name in lab/experiments.json.
+    /// The name of the experiment in lab/experiments.json.
     pub(crate) name: &'static str,
     pub(crate) cases: Vec<Case>,
     /// The cases that cannot run here, each with its reason.
     pub(crate) skipped: Vec<String>,
     pub(crate) rounds: usize,
     pub(crate) cpus: Vec<usize>,
-    /// The distance of this many CPUs, starting with the first CPU, is measured before and after
-    /// each run. The value is the highest number of CPUs that any case uses, so that near and far
-    /// mean the same for all cases.
+    /// The number of CPUs whose distance is measured before and after each run, starting with the
+    /// first CPU. This is the highest number of CPUs that any case uses, so that the words near and
+    /// far have the same meaning for all cases.
     pub(crate) probed_cpus: usize,
     /// The costs and the machine, if all runs are simulated.
     pub(crate) simulated: Option<String>,
@@ -181,7 +182,8 @@ impl Experiment {
         }
     }
 
-    /// All runs are simulated. One round shows everything, because a seed always has the same result.
+    /// Marks all runs as simulated. One round is enough, because the same seed always gives the
+    /// same result.
     pub fn simulated(&mut self, simulation: &Simulation) {
         let machine = simulation.machine.cpus();
         self.simulated = Some(format!("{}, {machine} CPUs, seed {}", simulation.profile.name, simulation.seed));
@@ -193,7 +195,7 @@ impl Experiment {
         self.takes = time;
     }
 
-    /// Adds a case that needs this many CPUs. If there are fewer CPUs, the case is skipped.
+    /// Adds a case that needs `cpus` CPUs. If there are fewer CPUs, the case is skipped.
     pub fn case(
         &mut self,
         series: impl Into<String>,
@@ -216,7 +218,7 @@ impl Experiment {
         }
     }
 
-    /// The approximate duration of all runs.
+    /// Returns the approximate duration of all runs together.
     pub fn estimate(&self) -> Duration {
         self.cases.iter().map(|case| case.takes).sum::<Duration>() * self.rounds as u32
     }

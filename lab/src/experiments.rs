@@ -1,4 +1,5 @@
-//! The experiments, in one file each. Each experiment repeats the design of a published experiment.
+//! The experiments. Each experiment has its own file, and repeats the design of a published
+//! experiment.
 
 mod handoff;
 mod late_metadata;
@@ -14,7 +15,8 @@ use crate::rr;
 
 struct Group {
     name: &'static str,
-    /// The experiments that run together with the experiment of that name.
+    /// The other experiments of the same group. These experiments run together with the experiment
+    /// that has the group's name.
     others: &'static [&'static str],
     plan: fn(&Settings) -> Vec<Experiment>,
 }
@@ -41,26 +43,27 @@ const ALL: [Group; 10] = [
     group(SIMULATED, &["scale-queues", "scale-traffic", "scale-work", "scale-seeds"], scale::plan),
 ];
 
-/// The group whose runs are simulated. Only its name runs it, because it shows nothing of the machine on which it runs.
+/// The group whose runs are simulated. This group runs only if it is named, because it shows
+/// nothing about the machine on which it runs.
 const SIMULATED: &str = "scale";
 
-/// The names of the groups of experiments.
+/// Returns the names of the groups of experiments.
 pub fn groups() -> impl Iterator<Item = &'static str> {
     ALL.iter().map(|group| group.name)
 }
 
-/// The names of the groups that measure this machine.
+/// Returns the names of the groups that measure this machine.
 pub fn measuring() -> impl Iterator<Item = &'static str> {
     groups().filter(|group| *group != SIMULATED)
 }
 
-/// The names of the experiments that also run alone.
+/// Returns the names of the experiments that can also run without the rest of their group.
 pub fn others() -> impl Iterator<Item = &'static str> {
     ALL.iter().flat_map(|group| group.others.iter().copied())
 }
 
-/// The experiments of the group of this name, or the one experiment of this name. Empty if neither
-/// exists.
+/// Returns the experiments of the group with this name, or the single experiment with this name.
+/// Returns an empty list if there is no such group or experiment.
 pub fn plan(name: &str, settings: &Settings) -> Vec<Experiment> {
     let planned = |group: &Group| (group.plan)(settings);
     match ALL.iter().find(|group| group.name == name) {

@@ -11,10 +11,11 @@ use steerage::{
 /// A frame's length.
 pub const FRAME_BYTES: usize = 64;
 
-/// The default number of flows, which is large for hardware.
+/// The default number of flows, which is large for hardware that tracks flows.
 pub const FLOWS: u32 = 65_536;
 
-/// The seed of the frames. The seed is constant, so that every run has the same frames.
+/// The seed of the frames. The seed of the random numbers is constant, so that every run has the
+/// same frames.
 const SEED: u64 = 1;
 
 /// The kinds of frames.
@@ -22,8 +23,8 @@ const SEED: u64 = 1;
 pub enum Mix {
     /// Only UDP over IPv4.
     Uniform,
-    /// IPv4, IPv6, and IPv4 with a VLAN tag, TCP and UDP, at random, so that the parser's branches
-    /// cannot be predicted.
+    /// Random frames with IPv4, IPv6, or IPv4 with a VLAN tag, and with TCP or UDP. The processor
+    /// cannot predict a parser's branches for such frames.
     Mixed,
 }
 
@@ -32,9 +33,9 @@ pub enum Mix {
 pub struct FrameOptions {
     /// The kinds of frames.
     pub mix: Mix,
-    /// Whether the device provides a hash.
+    /// True if the device provides a hash.
     pub device_hash: bool,
-    /// The maximum number of frames per poll, which form one list.
+    /// The maximum number of frames per poll. All frames of a poll form one list.
     pub list: usize,
     /// The number of flows, at most 2^24, because each flow has its own address.
     pub flows: u32,
@@ -67,8 +68,9 @@ pub(crate) struct FrameWriter {
     rng: Rng,
 }
 
-/// A frame of UDP over IPv4, whose source a device replaces. After the replacement, the checksums
-/// are wrong, which costs no time.
+/// Makes a frame of UDP over IPv4. A device replaces the frame's source address and port. The
+/// device does not compute the checksums again, because that would cost time, so the checksums are
+/// wrong.
 pub(crate) fn udp4() -> [u8; FRAME_BYTES] {
     of_udp(&FrameBuilder::udp(([0; 4], 0), ([192, 168, 0, 1], DISCARD)))
 }
@@ -86,7 +88,8 @@ struct Shape {
     port: usize,
 }
 
-/// A quarter of the frames is IPv4, a quarter is IPv4 with a VLAN tag, and half is IPv6.
+/// Returns the kinds of mixed traffic: a quarter of the frames is IPv4, a quarter is IPv4 with a
+/// VLAN tag, and half is IPv6.
 fn shapes() -> [Shape; 4] {
     let v6 = FrameBuilder::udp((V6, 0), (V6, DISCARD));
     let tagged = FrameBuilder::udp(([0; 4], 0), ([192, 168, 0, 1], DISCARD)).vlan(5);

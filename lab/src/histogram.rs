@@ -4,7 +4,8 @@
 /// counted as this time.
 const NANOS_MAX: u64 = (1 << 40) - 1;
 
-/// The significant decimal digits of each time: a percentile is exact to within 1 %.
+/// The number of significant decimal digits of each time. With this number, a percentile is exact
+/// to within 1 %.
 const DIGITS: u8 = 2;
 
 /// A histogram of times in nanoseconds. The mean and the longest time are exact.
@@ -16,7 +17,7 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// A histogram without any time.
+    /// Makes a histogram without any time.
     #[expect(clippy::missing_panics_doc, reason = "the bounds are constants that are valid")]
     pub fn new() -> Self {
         let counts = hdrhistogram::Histogram::new_with_bounds(1, NANOS_MAX, DIGITS).expect("valid bounds");
@@ -37,22 +38,23 @@ impl Histogram {
         self.sum += other.sum;
     }
 
-    /// The number of times.
+    /// Returns the number of times.
     pub fn count(&self) -> u64 {
         self.counts.len()
     }
 
-    /// The longest time; 0 if the histogram has no times.
+    /// Returns the longest time, or 0 if the histogram has no times.
     pub fn max(&self) -> u64 {
         self.max
     }
 
-    /// The mean time; 0 if the histogram has no times.
+    /// Returns the mean time, or 0 if the histogram has no times.
     pub fn mean(&self) -> u64 {
         (self.sum / u128::from(self.count().max(1))) as u64
     }
 
-    /// The time that `permille` of 1,000 times do not exceed; 0 if the histogram has no times.
+    /// Returns a percentile: Returns a percentile: `permille` of 1,000 times are at most as long as
+    /// the result. Returns 0 if the histogram has no times.
     pub fn permille(&self, permille: u64) -> u64 {
         self.counts.value_at_quantile(permille as f64 / 1000.0).min(self.max)
     }

@@ -1,5 +1,5 @@
-//! `steerage-lab respond`: answers packets like a host, as the server of the request-response
-//! experiment.
+//! The command `steerage-lab respond`, which replies to packets as a host does. This host is the
+//! server of the request-response experiment.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::IpAddr;
@@ -21,16 +21,17 @@ use crate::error::LabError;
 use crate::experiment::cpus;
 use crate::respond::{Config, End, Fate, Responding};
 
-/// How long a received packet may wait for further packets: the shortest block timeout of the
-/// kernel's rings.
+/// The time for which a received packet may wait for further packets: the shortest block timeout of
+/// the kernel's rings.
 const BLOCK_TIMEOUT: Duration = Duration::from_millis(1);
 
-/// The maximum number of packets that a CPU originates per batch, apart from replies in place. Each
-/// packet of a full batch may make its connection send a whole buffer.
+/// The maximum number of new packets that a CPU may send per batch, in addition to replies that
+/// overwrite a packet. Each packet of a full batch may make its connection send a whole buffer.
 const ORIGINATED: usize = HANDLE_BUDGET * 8;
 
-/// The first bytes of our link address on a TAP. The kernel's end has the interface's address. Our
-/// address is locally administered, and its remaining bytes come from the host's IP address.
+/// The first bytes of the host's link address on a TAP. The other end of the TAP, which belongs to
+/// the kernel, has the interface's address. The host's address is locally administered, and its
+/// remaining bytes come from the host's IP address.
 const TAP_MAC: [u8; 2] = [0x02, 0x53];
 
 /// The options of `respond`.
@@ -86,7 +87,7 @@ fn exchange(text: &str) -> Result<(u16, usize, usize), &'static str> {
 /// Answers until standard input ends or the time is over, and prints the counts as one JSON line.
 ///
 /// # Errors
-/// If the device cannot be opened, or the host cannot have the addresses.
+/// Returns an error if the device cannot be opened, or if the host cannot have the addresses.
 pub fn run(args: &HostArgs) -> Result<(), LabError> {
     let order = cpus(args.cpus.as_deref())?;
     let (input, spec, is_tap) = open(args)?;
@@ -118,7 +119,7 @@ pub fn run(args: &HostArgs) -> Result<(), LabError> {
     writeln!(io::stdout(), "{report}").map_err(LabError::Output)
 }
 
-/// The line on standard error after which packets are answered.
+/// The line on standard error after which the host replies to packets.
 pub const READY: &str = "ready";
 
 fn until_end(most: Option<Duration>) {
@@ -126,7 +127,8 @@ fn until_end(most: Option<Duration>) {
     thread::spawn(move || {
         let mut piece = [0; 64];
         while io::stdin().read(&mut piece).is_ok_and(|read| read > 0) {}
-        // If the time is over, no thread waits for this message.
+        // The send fails if the time of the run is already over, because then no thread waits for
+        // this message.
         let _ = ended.send(());
     });
     let _ = match most {
@@ -194,7 +196,7 @@ fn config(args: &HostArgs, interface: &str, is_tap: bool) -> Result<Config, LabE
     let mac = mac.filter(|_| !is_tap).unwrap_or_else(own);
     let config = Config::new(addresses.clone(), mac, args.mtu).map_err(|error| wrong(&error))?;
     let config = config.networks(&networks).verifies(!args.trust_checksums);
-    // The load generator is the only peer.
+    // A peer may have any number of connections, because the load generator is the only peer.
     let config = config.per_peer_max(usize::MAX);
     let with = |config: Config, rr: &(u16, usize, usize)| config.request_response(rr.0, rr.1, rr.2);
     args.rr.iter().try_fold(config, with).map_err(|error| wrong(&error))

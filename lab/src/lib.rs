@@ -1,6 +1,6 @@
 //! The experiments of `steerage-lab`, with the devices and handlers that they measure.
 //!
-//! A module imports only modules further up in this table:
+//! Each module imports only modules that are further up in this table:
 //!
 //! | module | what it holds |
 //! |---|---|

@@ -19,14 +19,14 @@ use crate::histogram::Histogram;
 /// card.
 const DEVICE_RING: u64 = 4096;
 
-/// The bytes of a frame that contain the time at which it was due.
+/// The bytes of a frame that contain the time at which the frame was due.
 const STAMP: std::ops::Range<usize> = 42..50;
 
-/// The times at which the frames of a queue are due.
+/// Computes the times at which the frames of a queue are due.
 #[derive(Debug)]
 pub struct Pace {
-    /// The nanoseconds between frames. With 0, the source delivers as many frames as the path
-    /// requests.
+    /// The number of nanoseconds between two frames. If it is 0, the source delivers as many frames
+    /// as the path requests.
     gap: f64,
     next: f64,
     /// The number of frames for which the ring of the device had no room.
@@ -34,19 +34,19 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// A pace of this many frames per second, independent of the path's speed. Without a rate, the
-    /// source delivers as many frames as the path takes.
+    /// Makes a pace of this many frames per second, however fast the receive path is. If there is
+    /// no rate, the source delivers as many frames as the path accepts.
     pub fn new(per_second: Option<f64>) -> Self {
         Self { gap: per_second.map_or(0.0, |rate| 1e9 / rate), next: 0.0, lost: 0 }
     }
 
-    /// Whether frames wait until the path takes them.
+    /// Returns true if frames wait until the path accepts them.
     pub fn can_wait(&self) -> bool {
         self.gap == 0.0
     }
 
-    /// The number of frames that are due, at most `budget`. Frames for which the ring of the device
-    /// has no room are lost.
+    /// Returns the number of frames that are due, at most `budget`. Frames for which the ring of
+    /// the device has no room are lost.
     pub fn due(&mut self, out: &mut Completions<'_>, budget: usize) -> usize {
         if self.can_wait() {
             return budget;
@@ -64,7 +64,7 @@ impl Pace {
         budget.min(due as usize)
     }
 
-    /// The time at which the next frame is due, in nanoseconds. The frame is taken.
+    /// Returns the time at which the next frame is due, in nanoseconds. Counts this frame as taken.
     #[inline(always)]
     pub fn take(&mut self) -> u64 {
         let due = self.next as u64;
@@ -72,8 +72,8 @@ impl Pace {
         due
     }
 
-    /// When the queue should be polled again, after a poll that delivered `count` of `budget`
-    /// frames.
+    /// Returns the result of a poll that has delivered `count` of `budget` frames. The result
+    /// states when the queue should be polled again.
     pub fn polled(&self, count: usize, budget: usize) -> Polled {
         match self.can_wait() || count == budget {
             true => Polled::More,
@@ -91,12 +91,13 @@ pub struct Paced {
 }
 
 impl Paced {
-    /// A source of this many packets per second, or of as many as the path takes.
+    /// Makes a source that delivers this many packets per second. If there is no rate, it delivers
+    /// as many packets as the path accepts.
     pub fn input(per_second: Option<f64>) -> Input {
         Self::input_of_queues(per_second, 1)
     }
 
-    /// A source with this many queues, which share the rate.
+    /// Makes a source with this many queues, which share the rate.
     pub fn input_of_queues(per_second: Option<f64>, queues: usize) -> Input {
         let pace = || Pace::new(per_second.map(|rate| rate / queues as f64));
         let queue =
@@ -128,16 +129,18 @@ impl RxQueue for Paced {
     }
 }
 
-/// Rounds of arithmetic that the compiler cannot shorten, each of which needs the result of the
-/// previous round. The value stays in a register: the way through memory takes some CPUs between
-/// none and five cycles, so that a round would not always take the same time.
+/// Runs rounds of arithmetic that the compiler cannot shorten. Each round needs the result of the
+/// previous round. The value stays in a register. The value stays in a register. If it were passed
+/// through memory, a round would not always take the same time, because some CPUs need zero to five
+/// cycles for this.
 #[inline(never)]
 pub fn spin(rounds: u64, seed: u64) -> u64 {
     (0..rounds).fold(seed | 1, |x, _| x.wrapping_mul(6_364_136_223_846_793_005).rotate_left(17))
 }
 
-/// The number of rounds of [`spin`] that take this long. The CPU time of a round is measured once.
-/// The fastest of a few tries counts, because other programs have disturbed that try least.
+/// Returns the number of rounds of [`spin`] that take the given time. The CPU time of a round is
+/// measured once. The result is the fastest of several attempts, because other programs disturbed
+/// that attempt least.
 pub fn spin_rounds(time: Duration) -> u64 {
     const TIMES: usize = 5;
     const ROUNDS: u64 = 2_000_000;
@@ -153,13 +156,15 @@ pub fn spin_rounds(time: Duration) -> u64 {
     (time.as_nanos() as f64 / each) as u64
 }
 
-/// The CPU time of the calling thread, which does not grow while another program runs.
+/// Returns the CPU time of the calling thread. The CPU time does not include the time in which
+/// another program runs on the CPU.
 pub(crate) fn thread_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.max(0) as u64, time.tv_nsec.max(0) as u32)
 }
 
-/// Spins for each packet. If requested, the handler also records how long each packet had to wait.
+/// A handler that spins for each packet. If requested, the handler also records how long each
+/// packet had to wait.
 #[derive(Debug)]
 pub struct SpinHandler {
     rounds: u64,
@@ -168,7 +173,7 @@ pub struct SpinHandler {
 }
 
 impl SpinHandler {
-    /// A handler with this many rounds of [`spin`] per packet.
+    /// Makes a handler with this many rounds of [`spin`] per packet.
     pub fn new(rounds: u64, records_delays: bool) -> Self {
         Self { rounds, sum: 0, delays: records_delays.then(Histogram::new) }
     }
@@ -185,8 +190,9 @@ impl Handler for SpinHandler {
             if let Some(delays) = &mut self.delays {
                 delays.add(began.saturating_sub(stamp));
             }
-            // A CPU works on several packets at once if it can. The previous packet's result makes
-            // it wait, so that a packet takes as long as it was asked for.
+            // A CPU executes the work on several packets at the same time if it can. Therefore the
+            // work on each packet needs the result of the previous packet's work. In this way, each
+            // packet takes the requested time.
             self.sum = spin(self.rounds, self.sum.wrapping_add(stamp));
         }
     }

@@ -184,7 +184,7 @@ fn main() -> ExitCode {
     match run(Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // An error means that standard error is closed.
+            // Writing fails only if standard error is closed.
             let _ = writeln!(io::stderr(), "steerage-lab: {error}");
             ExitCode::FAILURE
         }

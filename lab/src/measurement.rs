@@ -4,22 +4,23 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-/// The values that one run measured. The key is the metric.
+/// The values that one run has measured, one value for each metric. The key of `values` is the name
+/// of the metric.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(transparent)]
 pub struct Measurement {
-    /// The values. The key is the metric.
+    /// The measured values. The key is the name of the metric.
     pub values: BTreeMap<String, f64>,
 }
 
 impl Measurement {
-    /// A measurement of one metric.
+    /// Makes a measurement of one metric.
     pub fn of(metric: &str, value: f64) -> Self {
         Self::default().and(metric, value)
     }
 
-    /// Adds the value of another metric. A value that is not finite was not measured, and is
-    /// omitted.
+    /// Adds the value of another metric. A value that is not finite means that the metric was not
+    /// measured. Such a value is omitted.
     pub fn and(mut self, metric: &str, value: f64) -> Self {
         if value.is_finite() {
             self.values.insert(metric.to_owned(), value);

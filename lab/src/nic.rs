@@ -14,17 +14,18 @@ use steerage::{
     limits::{HEADROOM, POLL_BUDGET},
 };
 
-/// The number of posted pages: a large ring, as in the measurement of build_skb.
+/// The number of posted pages. The number of frames in the device's ring: a large ring, as in the
+/// published measurement of `build_skb`.
 pub const RING: usize = 4096;
 
-/// More entries than an instance of two CPUs has pages for this device. The numbers of the pages
-/// follow each other.
+/// The number of entries in the table of metadata. The table has more entries than an instance of
+/// two CPUs has pages for this device. The numbers of the pages are consecutive.
 const METADATA: usize = 4 * RING;
 
-/// The longest frame.
+/// The length of the longest frame.
 pub const FRAME_BYTES_MAX: usize = 1514;
 
-/// When a packet's metadata is created.
+/// The time at which a packet's metadata is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Metadata {
     /// The metadata is allocated and cleared when the receiving CPU posts the page, as drivers did
@@ -33,12 +34,13 @@ pub enum Metadata {
     /// The metadata is allocated and cleared when a CPU handles the packet, as `build_skb` does.
     Built,
     /// The metadata is created when a CPU handles the packet, on the stack of that CPU, as steerage
-    /// does. Only the fields are written.
+    /// does. Only the fields of the metadata are written.
     Late,
 }
 
-/// Metadata as large as the part of an sk_buff that is cleared at its allocation (Linux 6: up to
-/// its `tail`, 184 bytes), in cache lines that contain nothing else.
+/// The metadata of a packet. The metadata is as large as the part of an `sk_buff` that is cleared
+/// at its allocation (in Linux 6: up to its field `tail`, 184 bytes). The metadata shares its cache
+/// lines with no other data.
 #[repr(align(64))]
 #[derive(Debug, Default)]
 struct Allocated([AtomicU64; 24]);
@@ -48,7 +50,7 @@ impl Allocated {
         self.0.iter().for_each(|word| word.store(0, Relaxed));
     }
 
-    /// Writes one field of each cache line, and one more field.
+    /// Writes one field in each cache line of the metadata, and one more field.
     fn fill_in(&self, len: usize, number: u32) {
         let known = [len as u64, len as u64, 1, u64::from(number)];
         self.0.iter().step_by(6).zip(known).for_each(|(word, known)| word.store(known, Relaxed));
@@ -69,7 +71,7 @@ struct Built {
 
 type Slab = Arc<[Allocated]>;
 
-/// An allocator of metadata for one CPU, which gives out the metadata that was freed last.
+/// An allocator of metadata for one CPU. The allocator reuses the metadata that was freed last.
 #[derive(Debug)]
 struct Allocator {
     slab: Slab,
@@ -97,18 +99,18 @@ pub struct NicOptions {
     pub frame_bytes: usize,
     /// The number of frames.
     pub frames: u64,
-    /// When metadata is created.
+    /// The time at which metadata is created.
     pub metadata: Metadata,
-    /// The number of frames that arrive per second, independent of free pages. With `None`, frames
-    /// arrive as fast as polls take them.
+    /// The number of frames that arrive per second, even if no page is free. If `None`, frames
+    /// arrive as fast as polls accept them.
     pub rate: Option<u64>,
-    /// The device shows frames only if at least this many have arrived, like cards with interrupt
-    /// moderation.
+    /// The device delivers frames only if at least this many frames have arrived, like a network
+    /// card with interrupt moderation.
     pub at_once: usize,
 }
 
 impl NicOptions {
-    /// The device, and the function that creates the matching handler.
+    /// Returns the device, and a function that creates a handler for the device's packets.
     pub fn input(self) -> (Input, impl Fn() -> Reads + Send + Sync + 'static) {
         let early = (self.metadata == Metadata::Early).then(|| Allocator::new(METADATA));
         let slab = early.as_ref().map(|early| Arc::clone(&early.slab));
@@ -144,8 +146,8 @@ struct Nic {
 }
 
 impl Nic {
-    /// Posts a page. The metadata of the packet that the page had before is freed only now, by the
-    /// CPU that allocated it.
+    /// Posts a page. The page may still have the metadata of its previous packet, which is freed
+    /// only now, by the CPU that allocated it.
     fn post(&mut self, page: Page) -> Option<Page> {
         if let Some(early) = &mut self.early {
             let metadata = &mut self.metadata_of[page.number() as usize % METADATA];
@@ -155,8 +157,8 @@ impl Nic {
         Some(page)
     }
 
-    /// The number of frames in the ring: frames that arrived, minus frames that were taken or did
-    /// not fit into the ring.
+    /// Returns the number of frames in the ring: the frames that arrived, minus the frames that
+    /// were delivered or did not fit into the ring.
     fn arrived(&mut self, out: &mut Completions<'_>) -> usize {
         let Some(rate) = self.options.rate else { return (self.options.frames - self.sent) as usize };
         let since = self.since.get_or_insert_with(Instant::now).elapsed();
@@ -188,14 +190,15 @@ impl RxQueue for Nic {
         let begins = self.ring.is_empty();
         while self.ring.len() < RING {
             let mut page = out.take_page().expect("as many pages as were asked for");
-            // Touch the memory first. Without this step, the first frames would wait for the kernel
-            // to provide memory, which never happens on a network card.
+            // Writes to the page's memory before the measurement begins. Otherwise, the first
+            // frames would wait until the kernel provides physical memory. With a network card,
+            // frames never wait for this.
             out.page_mut(&mut page).fill(0);
             let posted = self.post(page);
             self.ring.push(posted);
         }
         if begins {
-            // Frames arrive only after the ring is filled.
+            // Frames arrive only after pages were posted in the whole ring.
             return Ok(Polled::More);
         }
         let len = self.options.frame_bytes;
@@ -203,8 +206,8 @@ impl RxQueue for Nic {
             let mut page = self.ring[self.at].take().expect("a ring without holes");
             let number = page.number();
             self.write(&mut out.page_mut(&mut page)[HEADROOM..]);
-            // With one target, the hash does not choose the CPU, so the hash can carry the number of
-            // the metadata.
+            // With one target, the hash is not needed to choose the CPU. Therefore the hash field
+            // can contain the number of the metadata.
             let metadata = self.early.as_ref().zip(self.metadata_of[number as usize % METADATA]);
             let hash = metadata.map_or(number, |(early, metadata)| {
                 early.slab[metadata as usize].fill_in(len, number);
@@ -224,7 +227,7 @@ impl RxQueue for Nic {
     }
 }
 
-/// Reads a packet's header and its metadata.
+/// A handler that reads a packet's header and its metadata.
 #[derive(Debug)]
 pub struct Reads {
     slab: Option<Slab>,
@@ -295,9 +298,10 @@ mod tests {
             let (input, make) = options.input();
             run_alone_at_rate(0, Builder::new(), input, 20_000, make).unwrap().1
         };
-        // The lengths, the link type and the numbers of the frames.
+        // The handler adds up some metadata of each frame: two lengths, the link type and the
+        // frame's number.
         let least = 20_000 * (64 + 64 + 1) + (0..20_000).sum::<u64>();
-        // The numbers of the pages are added, and every run uses other pages.
+        // The handler also adds the number of each frame's page, which differs from run to run.
         let pages = 1..=20_000 * u64::from(u32::MAX);
         for metadata in [Metadata::Early, Metadata::Built, Metadata::Late] {
             let found = sum(metadata);

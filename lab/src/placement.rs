@@ -1,5 +1,5 @@
-//! The current distance between two CPUs. On a virtual machine, the distance and therefore the cost
-//! of sharing memory change over time.
+//! Measures the current distance between two CPUs. On a virtual machine, the distance and therefore
+//! the cost of sharing memory change over time.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -15,17 +15,17 @@ const ROUNDS: u64 = 3_000;
 /// Pins the calling thread to a CPU.
 ///
 /// # Errors
-/// If this process may not use the CPU.
+/// Returns an error if this process may not use the CPU.
 pub fn pin(cpu: usize) -> Result<(), LabError> {
     let mut set = CpuSet::new();
     set.set(cpu).and_then(|()| sched_setaffinity(Pid::from_raw(0), &set)).map_err(|error| LabError::Pin { cpu, error })
 }
 
-/// The distance of `cpus`: the median one-way time of a cache line, in nanoseconds, between the
-/// first CPU and the farthest other CPU. 0 if there is only one CPU.
+/// Returns the distance of `cpus`: the median time in nanoseconds that a cache line takes from the
+/// first CPU to the farthest other CPU (one way). The distance is 0 if there is only one CPU.
 ///
 /// # Errors
-/// If this process may not use one of the CPUs.
+/// Returns an error if this process may not use one of the CPUs.
 pub fn probe(cpus: &[usize]) -> Result<f64, LabError> {
     let Some((first, others)) = cpus.split_first() else { return Ok(0.0) };
     let mut farthest: f64 = 0.0;
@@ -35,7 +35,7 @@ pub fn probe(cpus: &[usize]) -> Result<f64, LabError> {
     Ok(farthest)
 }
 
-/// The shared state of the two threads, which pass a ball back and forth.
+/// The state that two threads share. The threads pass a cache line, the ball, back and forth.
 struct Game {
     ball: Ball,
     over: AtomicBool,
@@ -44,8 +44,8 @@ struct Game {
 #[repr(align(128))]
 struct Ball(AtomicU64);
 
-/// The number of checks for the ball between two checks for the end of the game, which read another
-/// cache line.
+/// The number of times that a thread checks for the ball before it checks whether the measurement
+/// has ended. The check for the end reads another cache line.
 const LOOKS: u32 = 4096;
 
 fn one_way_nanos(one: usize, other: usize) -> Result<f64, LabError> {
@@ -60,8 +60,8 @@ fn one_way_nanos(one: usize, other: usize) -> Result<f64, LabError> {
 }
 
 impl Game {
-    /// Waits for the ball. Returns true if it arrived. Acquire and release pair with the other
-    /// side's operations. The two threads share no data other than the ball.
+    /// Waits for the ball. Returns true if the ball has arrived. Acquire and release pair with the
+    /// other side's operations. The two threads share no data other than the ball.
     fn is_there(&self, number: u64) -> bool {
         loop {
             for _ in 0..LOOKS {

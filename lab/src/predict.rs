@@ -1,4 +1,5 @@
-//! Two real CPUs beside the simulation of two CPUs, and the measurement of the costs that the simulation uses.
+//! Compares two real CPUs with the simulation of two CPUs, and measures the costs that the
+//! simulation uses.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -23,23 +24,26 @@ use crate::placement::{pin, probe};
 use crate::runs::{CpuPair, ReadsHeaders, run, run_alone};
 use crate::simulation::Simulation;
 
-/// The least work, in nanoseconds, for which a prediction has to be right. With less work, the works of several packets overlap in the
-/// processor, and they overlap differently on one CPU and on two.
+/// The smallest work per packet, in nanoseconds, for which a prediction must be right. With less
+/// work, the processor works on several packets at the same time, and to a different degree on one
+/// CPU than on two CPUs.
 pub const WORK_MIN: f64 = 50.0;
 
-/// By how much a prediction may differ from the measurement.
+/// The relative error that a prediction may have.
 pub const OFF_MAX: f64 = 0.1;
 
-/// By how much the best map may be better than what the policy `balance` reaches. Its map of far CPUs and light work is not the best.
+/// The best map may be better than the result of the policy `balance` by this relative amount. For
+/// far CPUs and light work, the map of `balance` is not the best.
 pub const BEST_OFF_MAX: f64 = 0.15;
 
-/// CPUs whose cache lines take longer than this are far: as in lab/page.py.
+/// The distance above which CPUs are far, as in lab/page.py. A distance is the time of a cache line
+/// in nanoseconds.
 const FAR_NANOS: f64 = 100.0;
 
-/// How often each cost is measured. The medians count.
+/// The number of times that each cost is measured. The median of these measurements is used.
 const ROUNDS: usize = 9;
 
-/// The median of the sleeps that are long enough for a CPU to be idle.
+/// The time before each wake-up. During this pause, the sleeping CPU becomes idle.
 const SLEEP: Duration = Duration::from_millis(2);
 
 /// The options of `predict`.
@@ -61,22 +65,24 @@ pub struct PredictArgs {
 pub struct Rates {
     /// The work per packet in nanoseconds, as the experiment states it.
     pub work: f64,
-    /// One CPU does everything.
+    /// The rate if one CPU does everything.
     pub none: f64,
-    /// One CPU receives, and the other CPU works.
+    /// The rate if one CPU receives, and the other CPU works.
     pub other: f64,
-    /// Both CPUs have half of the hash.
+    /// The rate if each CPU has half of the hash values.
     pub hash: f64,
-    /// The policy `balance`.
+    /// The rate with the policy `balance`.
     pub balance: f64,
 }
 
 impl Rates {
-    /// What the simulation says if one CPU does as much as measured. The rate of `balance` is that of the best map, which the model of
-    /// the policy predicts. The time of a packet's work is computed from the rate of one CPU, because work on several packets overlaps.
+    /// Returns the rates that the simulation predicts if one CPU has the measured rate. The
+    /// predicted rate of `balance` is the rate of the best map according to the policy's model. The
+    /// time of a packet's work is computed from the rate of one CPU, because work on several
+    /// packets overlaps.
     ///
     /// # Errors
-    /// If a simulated instance cannot be built.
+    /// Returns an error if a simulated instance cannot be built.
     pub fn predicted(&self, profile: &Profile, is_far: bool) -> Result<Self, LabError> {
         let work = (1e3 / self.none - profile.receive).max(0.0);
         let simulated = |steering, cpus| -> Result<f64, LabError> {
@@ -89,13 +95,13 @@ impl Rates {
                     queues: 1,
                     flows: FLOWS as usize,
                     kind: Flows::Uniform,
-                    bursts: false,
+                    bursts: None,
                     per_second: f64::INFINITY,
                     seed: 1,
                 },
                 steering,
                 work: Work::Fixed(work),
-                // 40,000 packets of the slowest way.
+                // The warm-up is long enough for 40,000 packets of the slowest case.
                 warm_up: Duration::from_nanos((1e7 / self.none) as u64),
                 measured: Duration::from_nanos((4e7 / self.none) as u64),
                 stretch: 1.0,
@@ -117,7 +123,8 @@ impl Rates {
         })
     }
 
-    /// These rates as multiples of other rates: no steering, one other CPU, hash, and balance.
+    /// Returns these rates as multiples of other rates: no steering, one other CPU, hash, and
+    /// balance.
     pub fn over(&self, other: &Self) -> [f64; 4] {
         [self.none / other.none, self.other / other.other, self.hash / other.hash, self.balance / other.balance]
     }
@@ -126,10 +133,10 @@ impl Rates {
 /// Compares the runs with the simulation, and prints a table.
 ///
 /// # Errors
-/// If there are no runs, or a prediction is off by more than [`OFF_MAX`].
+/// Returns an error if there are no runs, or if a prediction differs by more than [`OFF_MAX`].
 pub fn run_predict(args: &PredictArgs, out: &mut impl io::Write) -> Result<(), LabError> {
     let profile = Simulation::read(args.profile.as_deref(), None, 1)?.profile;
-    // Two CPUs have one distance, whatever it is.
+    // If the profile is for a single pair of CPUs, there is only one distance.
     let has_one_distance = profile.line[0] == profile.line[1];
     let measured = measured(&args.runs, has_one_distance)?;
     if let Some(path) = &args.table {
@@ -173,14 +180,14 @@ pub fn run_predict(args: &PredictArgs, out: &mut impl io::Write) -> Result<(), L
     Ok(())
 }
 
-/// The largest error of the ratios of [`Rates::over`], as a multiple of what is allowed.
+/// Returns the largest error of the ratios of [`Rates::over`], as a multiple of the allowed error.
 pub fn off([none, other, hash, balance]: [f64; 4]) -> f64 {
     let simulated = [none, other, hash].map(|ratio| (ratio - 1.0).abs() / OFF_MAX);
     simulated.into_iter().fold((balance - 1.0).abs() / BEST_OFF_MAX, f64::max)
 }
 
-/// The medians of the runs, by distance and work. Runs during which the CPUs moved are left out, unless the costs are the same at each
-/// distance, and rows that are not complete.
+/// Returns the medians of the runs, by distance and work. Leaves out incomplete rows. Also leaves
+/// out runs during which the host moved the CPUs, unless the costs are the same at each distance.
 fn measured(files: &[PathBuf], has_one_distance: bool) -> Result<Vec<(bool, Rates)>, LabError> {
     let mut rates: BTreeMap<(bool, u64, String), Vec<f64>> = BTreeMap::new();
     for file in files {
@@ -216,10 +223,11 @@ fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Measures the costs of the path on this machine, with the nearest CPU and the farthest CPU of `settings`, and prints a profile.
+/// Measures the costs of the path on this machine, with the nearest CPU and the farthest CPU of
+/// `settings`, and prints a profile.
 ///
 /// # Errors
-/// If there are no two CPUs, or a run fails.
+/// Returns an error if there are no two CPUs, or if a run fails.
 pub fn run_profile(settings: &Settings, out: &mut impl io::Write) -> Result<(), LabError> {
     let Some((receive, others)) = settings.cpus.split_first().filter(|(_, others)| !others.is_empty()) else {
         return Err(LabError::set_up("two CPUs", "a profile needs a CPU that receives and another CPU: see --cpus"));
@@ -233,11 +241,13 @@ pub fn run_profile(settings: &Settings, out: &mut impl io::Write) -> Result<(), 
     let (near_line, near) = pair(distances[0])?;
     let (far_line, far) = if distances.len() > 1 { pair(distances[distances.len() - 1])? } else { (near_line, near) };
     let (wake, woken) = measure_wake(CpuPair { receive: *receive, work: distances[0].1 })?;
-    // One CPU that does nothing else with a packet shows what receiving costs, and one that reads a header what reading costs.
+    // The cost of receiving is measured on a CPU that does nothing else with a packet. The cost of
+    // reading is measured on a CPU that reads a header of each packet.
     let (receive, reading) = (near.alone, (near.alone_reading - near.alone).max(0.0));
     let hash = (near.ours_many - near.device_many).max(0.0);
-    // Uses the costs with two targets, as in a spread run. The lists are shorter there, so the work of fewer packets overlaps, as with
-    // a function that does something.
+    // The profile contains the costs that were measured with two targets, as in a run that spreads
+    // packets. With two targets, the lists of packets are shorter, so that the CPU works on fewer
+    // packets at the same time. A packet function that does some work has the same effect.
     let give = |pair: &Pair| (pair.two_targets - receive - hash).max(0.0);
     let take = |pair: &Pair| (pair.worker_of_two - reading).max(0.0);
     let text = format!(
@@ -254,22 +264,24 @@ pub fn run_profile(settings: &Settings, out: &mut impl io::Write) -> Result<(), 
     write!(out, "{note}{text}").map_err(LabError::Output)
 }
 
-/// Many targets, as in the experiment `path`.
+/// The number of target CPUs in measurements with many targets, as in the experiment `path`.
 const MANY: usize = 16;
 
-/// A round's two readings of the clock.
+/// The two clock readings of a round take this many nanoseconds together.
 const ROUND: f64 = 50.0;
 
-/// The nanoseconds of a packet on one pair of CPUs.
+/// The costs per packet on one pair of CPUs, in nanoseconds.
 #[derive(Clone, Copy)]
 struct Pair {
     two_targets: f64,
-    /// The receiving CPU with 16 targets, with the device's hash and with ours.
+    /// The time on the receiving CPU with 16 targets and the device's hash. The next field has the
+    /// time with steerage's hash.
     device_many: f64,
     ours_many: f64,
-    /// A worker that has the packets of two targets.
+    /// The time on a worker that handles the packets of two targets.
     worker_of_two: f64,
-    /// One CPU that receives, with a packet function that does nothing, and with one that reads a header.
+    /// The time on one CPU that receives packets and handles them with a packet function that does
+    /// nothing. In the next field, the packet function reads a header.
     alone: f64,
     alone_reading: f64,
 }
@@ -317,7 +329,8 @@ fn measure_pair(on: CpuPair, settings: &Settings) -> Result<Pair, LabError> {
     Ok(Pair { two_targets, device_many, ours_many, worker_of_two, alone, alone_reading })
 }
 
-/// What waking a sleeping CPU costs the waking CPU, and how long it takes until the other CPU runs, in nanoseconds.
+/// Measures two times in nanoseconds: the time that a CPU needs to wake a sleeping CPU, and the
+/// time until the woken CPU runs.
 fn measure_wake(on: CpuPair) -> Result<(f64, f64), LabError> {
     let failed = |error: io::Error| LabError::set_up("a bell", error);
     let bell = std::sync::Arc::new(Bell::new().map_err(failed)?);

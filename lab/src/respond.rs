@@ -1,9 +1,9 @@
-//! Answers packets as a host with its own addresses, after steering. The host answers ARP,
-//! neighbour discovery, ICMP echo, UDP echo and TCP echo. The host also answers TCP requests of a
-//! fixed length with responses of another fixed length.
+//! Replies to packets as a host with its own addresses, after steering. The host replies to ARP,
+//! neighbour discovery, ICMP echo, UDP echo and TCP echo. The host also replies to TCP requests of
+//! a fixed length with responses of another fixed length.
 //!
-//! lab/notes/respond.md describes the answered packets and the answers. This file has the path of a
-//! packet. The other files are:
+//! The page lab/notes/respond.md lists these packets and their replies. This file contains the path
+//! of a packet. The other files of this module are:
 //!
 //! | file | contents |
 //! |---|---|
@@ -54,18 +54,18 @@ pub use config::{
 };
 pub use counts::{End, Fate, Responded};
 
-/// The output for answers. The first output of the instance must be the device that packets arrive
-/// on.
+/// The number of the output for replies. The first output of the instance must be the device on
+/// which packets arrive.
 const OUTPUT: TxId = TxId(0);
 
-/// The longest time between two checks for due connections. The check finds connections that have
-/// arrived from another CPU, because arrivals do not schedule a tick.
+/// The longest time between two checks for due connections. Only this check finds connections that
+/// have moved here from another CPU, because a move does not schedule a tick.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// The maximum number of connections that are checked in one tick. Packets wait during the checks.
 const LOOKS_MAX: usize = 64;
 
-/// The state that responding CPUs share with the program that controls them.
+/// The state that the responding CPUs share with the program that controls them.
 ///
 /// ```
 /// use steerage_lab::respond::{Config, Responding};
@@ -99,7 +99,7 @@ impl Responding {
         &self.config
     }
 
-    /// The sum of all CPUs' counts so far.
+    /// Returns the sum of all CPUs' counts so far.
     pub fn so_far(&self) -> Responded {
         let mut all = Responded::default();
         let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
@@ -108,9 +108,10 @@ impl Responding {
         all
     }
 
-    /// Creates a handler for one CPU. The instance of this handler must steer by the flow hash,
-    /// with [`originated_max`](steerage::Builder::originated_max) set to some hundreds. The
-    /// instance's device must be both the input and the first output.
+    /// Creates a handler for one CPU. The instance of this handler must steer by the flow hash, and
+    /// must allow some hundreds of new packets per batch
+    /// ([`originated_max`](steerage::Builder::originated_max)). The instance's device must be both
+    /// the input and the first output.
     pub fn handler(self: &Arc<Self>) -> Respond {
         let counts = Arc::default();
         self.counts.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&counts));
@@ -128,7 +129,7 @@ impl Responding {
     }
 }
 
-/// The handler that answers packets. [`Responding::handler`] creates it.
+/// The handler that replies to packets. [`Responding::handler`] creates it.
 #[derive(Debug)]
 pub struct Respond {
     shared: Arc<Responding>,
@@ -138,7 +139,7 @@ pub struct Respond {
     refusals: Refusals,
     counts: Arc<Shared>,
     counted: Responded,
-    /// A merged packet in one piece.
+    /// The buffer for a merged packet in one piece.
     whole: Vec<u8>,
     /// The number of the current batch, counted from 1.
     batch: u64,
@@ -229,7 +230,8 @@ impl Respond {
         fate
     }
 
-    /// Answers a packet. Segments that were merged are one long segment of TCP, as in the kernel.
+    /// Replies to a packet. Segments that were merged are handled as one long segment of TCP, as in
+    /// the kernel.
     fn answer_to(&mut self, packet: &mut Packet<'_>, cpu: &mut Cpu) -> Result<(Fate, Then), Fate> {
         if !packet.offload().is_some_and(|offload| offload.is_super_frame()) {
             return self.answer_whole(packet, None, cpu);
@@ -243,7 +245,8 @@ impl Respond {
         answered
     }
 
-    /// `whole` is a merged packet in one piece. Its checksum was verified before it was merged.
+    /// `whole` is a merged packet in one piece. The checksum of the packet was verified before the
+    /// merging.
     fn answer_whole(
         &mut self,
         packet: &mut Packet<'_>,
@@ -274,8 +277,8 @@ impl Respond {
         local: u8,
         cpu: &mut Cpu,
     ) -> Result<(Fate, Then), Fate> {
-        // The bucket is needed before the packet changes, because the path may compute the hash
-        // only now.
+        // The bucket must be read before the packet is changed, because reading it may compute the
+        // hash from the packet's headers.
         let bucket = packet.bucket();
         let frame = whole.unwrap_or_else(|| packet.data());
         let tcp = Tcp::read(&frame[ip.payload..ip.end])?;
@@ -284,7 +287,8 @@ impl Respond {
         }
         let key = ip.key(frame, local);
         if let Some(connection) = self.table.get(bucket, &key) {
-            // A connection that this side has ended is replaced by a new one: RFC 9293, 3.6.1.
+            // If this side has ended the connection, a SYN replaces it with a new connection: RFC
+            // 9293, 3.6.1.
             if !(tcp.has(SYN) && tcp.has_none_of(ACK) && connection.lingers()) {
                 return self.receive((packet, whole), ip, &tcp, (bucket, &key), cpu);
             }
@@ -330,7 +334,8 @@ impl Respond {
                     Read::Not => self.say(packet, ip, &tcp, &Says::Reset, Fate::Reset),
                 }
             }
-            // A port that listens is silent: RFC 9293, 3.10.7.2. Linux also ignores a SYN with a FIN.
+            // A listening port does not reply to a segment of this kind: RFC 9293, 3.10.7.2. Linux
+            // also ignores a SYN with a FIN.
             Some(_) if tcp.has_none_of(ACK) => Err(Fate::Stray),
             _ => self.say(packet, ip, &tcp, &Says::Reset, Fate::Reset),
         }
@@ -390,17 +395,18 @@ impl Respond {
             }
         }
         if next < replies {
-            // Further replies to this connection in this batch must not overtake these packets.
+            // Later replies of this connection in the same batch must not overtake these packets.
             connection.behind = self.batch;
-            // Packets that do not fit are lost, as on any wire, and TCP sends them again.
+            // Packets for which there is no room are lost, as in any network, and TCP sends them
+            // again.
             let _ = send_all(&mut self.stack, connection, config, cpu, next);
         }
         self.settle(bucket, key, cpu.now(), tcp.has(RST));
         Ok((Fate::Tcp, then))
     }
 
-    /// Called after work on a connection. Removes the connection if it is over, and otherwise
-    /// schedules the connection's next check.
+    /// The handler calls this function after work on a connection. If the connection is over, the
+    /// function removes it. Otherwise it schedules the connection's next check.
     fn settle(&mut self, bucket: BucketId, key: &Key, now: Timestamp, was_reset: bool) {
         let Some(connection) = self.table.get(bucket, key) else { return };
         if connection.is_over() {

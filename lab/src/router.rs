@@ -1,5 +1,5 @@
-//! A router benchmark without device costs: a device that delivers packets for many networks, a
-//! routing table for these networks, and an output without cost.
+//! A benchmark of the router without device costs. The benchmark has a device that delivers packets
+//! for many networks, a routing table for these networks, and an output without cost.
 
 use std::sync::Arc;
 
@@ -15,22 +15,22 @@ use crate::error::LabError;
 use crate::load::Pace;
 
 const FRAME_BYTES: usize = 64;
-/// The number of networks, each with 256 addresses, which are reached through `ROUTERS` next
-/// routers.
+/// The number of networks, each with 256 addresses. The routes to these networks lead through
+/// `ROUTERS` next-hop routers.
 const ROUTES: u32 = 1000;
 const ROUTERS: u8 = 16;
 
-/// UDP packets from 65,536 sources, each to a random address.
+/// A device that delivers UDP packets from 65,536 sources, each to a random address.
 struct Packets {
     pace: Pace,
-    /// The number of packets that come, and the number that came.
+    /// The total number of packets. The next field is the number of packets that have arrived.
     frames: u64,
     sent: u64,
     rng: Rng,
     template: [u8; FRAME_BYTES],
 }
 
-/// A packet from 10.0.x.x to 100.x.x.x. The packet's checksum stays right, because the
+/// Makes a packet from 10.0.x.x to 100.x.x.x. The packet's checksum stays right, because the
 /// identification compensates for both addresses.
 fn template() -> [u8; FRAME_BYTES] {
     let udp = FrameBuilder::udp(([10, 0, 0, 0], 0), ([100, 0, 0, 0], DISCARD));
@@ -70,7 +70,8 @@ impl RxQueue for Packets {
     }
 }
 
-/// A card that sends without cost. The card only reads the first cache line of each packet.
+/// An output like a network card that sends without cost. The output reads only the first cache
+/// line of each packet.
 struct Sink(u8);
 
 impl TxQueue for Sink {
@@ -87,15 +88,15 @@ impl TxQueue for Sink {
 }
 
 fn table() -> Result<Table, LabError> {
-    // The destination link address of the frames that `FrameBuilder` makes.
+    // `FrameBuilder` makes frames with this destination link address.
     let ours = [2, 0, 0, 0, 0, 2];
     let interface = Interface {
         output: TxId(0),
         mac: Some(ours),
         mtu: 1500,
         up: true,
-        // This address is not a source of the packets. Packets from the router's own address or
-        // from a broadcast address would be dropped.
+        // This address of the router is not a source of the packets. Packets from the router's own
+        // address or from a broadcast address would be dropped.
         ipv4: Some([10, 2, 0, 1].into()),
         ipv6: None,
         broadcasts: vec![[10, 2, 0, 255].into()],
@@ -120,10 +121,11 @@ fn table() -> Result<Table, LabError> {
 }
 
 /// Creates the router of one run, the device that delivers this number of packets, and the output.
-/// With a rate per second, packets come whether the path takes them or not.
+/// If there is a rate, packets arrive at this rate per second, even if the path does not accept
+/// them.
 ///
 /// # Errors
-/// If the system cannot provide a socket for the router.
+/// Returns an error if the system cannot provide a socket for the router.
 pub fn router(packets: u64, rate: Option<f64>) -> Result<(Arc<Forwarding>, Input, Output), LabError> {
     let forwarding = Forwarding::new(vec![0]).map_err(|error| LabError::set_up("a socket for the router", error))?;
     forwarding.show(table()?);

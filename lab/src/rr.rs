@@ -1,5 +1,6 @@
 //! The experiment with which RPS was published: requests and responses over many connections. The
-//! servers are the kernel's stack and `respond`, with steering and without.
+//! servers are the kernel's network stack and the program `respond`, each with steering and without
+//! it.
 
 mod cpu_time;
 mod load;
@@ -34,14 +35,15 @@ const PORT: u16 = 5000;
 /// The length of a request and of a response in bytes, as in the published experiment.
 const MESSAGE_BYTES: usize = 1;
 
-/// How much longer than its run a server may live if this process dies and cannot stop it.
+/// If this process dies and cannot stop a server, the server ends on its own. After its run, a
+/// server continues for at most this time.
 const LEFT_ALONE: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Serving {
-    /// The kernel's stack, with rps_cpus or without.
+    /// The server is the kernel's network stack, with `rps_cpus` or without.
     Kernel { steers: bool },
-    /// `respond` with a device, on one CPU or on all CPUs.
+    /// The server is `respond` with this kind of device, on one CPU or on all CPUs.
     Respond { xdp: bool, steers: bool },
 }
 
@@ -54,8 +56,8 @@ const WAYS: [(&str, Serving); 6] = [
     ("respond by AF_XDP, balance", Serving::Respond { xdp: true, steers: true }),
 ];
 
-/// The experiment. If namespaces cannot be created, the experiment has no cases, and states the
-/// reason.
+/// Makes the experiment. If namespaces cannot be created, the experiment has no cases, and states
+/// the reason.
 pub(crate) fn plan(settings: &Settings) -> Vec<Experiment> {
     let mut experiment = Experiment::new("rr", 3, settings);
     if settings.cpus.len() < 2 {
@@ -175,11 +177,12 @@ impl Trial {
     }
 }
 
-/// `steerage-lab respond` in its own process, which ends when its standard input ends: when this
-/// value is dropped, and also when this process dies.
+/// A process `steerage-lab respond`. The process ends when its standard input ends: when this value
+/// is dropped, and also when this process dies.
 struct Respond {
     child: Child,
-    /// Reads the process's standard error to the end, so that the process never blocks.
+    /// The thread that reads the `respond` process's standard error to the end, so that the process
+    /// never blocks.
     said: Option<JoinHandle<()>>,
 }
 
@@ -189,8 +192,8 @@ impl Respond {
         let spawn = || {
             let mut command = Command::new("/proc/self/exe");
             command.args(args).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
-            // In its own process group, the process does not receive the signal of Ctrl-C. This
-            // process stops the `respond` process.
+            // The `respond` process has its own process group, so that it does not receive the
+            // signal of Ctrl-C. On Ctrl-C, this process stops the `respond` process.
             command.process_group(0).spawn()
         };
         let mut child = namespaces.within(End::Server, spawn).map_err(failed)?;
@@ -206,7 +209,7 @@ impl Respond {
 
 impl Drop for Respond {
     fn drop(&mut self) {
-        // An error means that the process has ended already.
+        // Closing its standard input ends the `respond` process.
         drop(self.child.stdin.take());
         let _ = self.child.wait();
         if let Some(said) = self.said.take() {
@@ -215,8 +218,8 @@ impl Drop for Respond {
     }
 }
 
-/// Reads the process's standard error until it is ready. If the process ends before it is ready,
-/// the error has its last line.
+/// Reads the `respond` process's standard error until the process is ready. If the process ends
+/// before it is ready, the error has the last line of its standard error.
 fn until_ready(err: &mut BufReader<ChildStderr>) -> io::Result<()> {
     let mut last = String::new();
     loop {

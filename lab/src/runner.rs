@@ -1,12 +1,13 @@
 //! Runs the cases of an experiment in turn, A B C A B C ..., round after round. Prints a line for
 //! each run.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs;
 use std::io::{self, IsTerminal as _, Write};
-use std::sync::{Mutex, OnceLock, PoisonError, mpsc};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
@@ -18,7 +19,16 @@ use crate::placement::probe;
 /// The maximum length of a progress line. A longer line would wrap, and could not be erased.
 const PROGRESS_WIDTH: usize = 79;
 
-/// The maximum number of simulated runs at a time. A machine of 1,024 CPUs and 256 queues takes 4 GiB.
+/// The interval at which the progress of simulated runs is shown. The next constant is the interval
+/// at which a line is written if standard error is not a terminal.
+const PROGRESS_EVERY: Duration = Duration::from_secs(1);
+const LINE_EVERY: Duration = Duration::from_secs(10);
+
+/// After this many seconds of finished runs, their measured time counts as much as the estimates.
+const TRUSTED: f64 = 20.0;
+
+/// The maximum number of simulated runs at a time. A machine of 1,024 CPUs and 256 queues takes 4
+/// GiB.
 const SIMULATED_AT_ONCE: usize = 4;
 
 /// The line that is printed for one run.
@@ -33,7 +43,8 @@ pub struct Line<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     apart_ns: Option<[f64; 2]>,
     values: &'a Measurement,
-    /// The costs and the machine of a simulated run, instead of the machine that ran it.
+    /// For a simulated run, its costs and its simulated machine. The simulated costs and machine
+    /// replace the description of the real machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     simulated: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -41,7 +52,7 @@ pub struct Line<'a> {
 }
 
 impl<'a> Line<'a> {
-    /// The line of one run.
+    /// Makes the output line of one run.
     pub fn of(
         experiment: &'a str,
         series: &'a str,
@@ -60,7 +71,8 @@ struct Skipped<'a> {
     skipped: &'a str,
 }
 
-/// The processor, its CPUs, the kernel and the version, which must be equal if runs are pooled.
+/// Returns a description of the processor, its CPUs, the kernel and the version. Only runs with
+/// equal descriptions may be pooled.
 pub(crate) fn machine() -> &'static str {
     static MACHINE: OnceLock<String> = OnceLock::new();
     MACHINE.get_or_init(|| {
@@ -81,22 +93,37 @@ pub(crate) fn machine() -> &'static str {
 /// Prints a line of JSON.
 ///
 /// # Errors
-/// If the line cannot be written.
+/// Returns an error if the line cannot be written.
 pub fn write_line(line: &impl Serialize, out: &mut impl Write) -> Result<(), LabError> {
     let text = serde_json::to_string(line).map_err(|error| LabError::Output(error.into()))?;
     writeln!(out, "{text}").and_then(|()| out.flush()).map_err(LabError::Output)
 }
 
-/// Runs experiments one after the other.
+/// Runs experiments one after the other. An experiment that is planned twice runs once.
 ///
 /// # Errors
-/// If no run could be measured or printed.
+/// Returns an error if no run could be measured or printed.
 pub fn run_all(planned: Vec<Experiment>, out: &mut impl Write) -> Result<(), LabError> {
-    let mut later: Duration = planned.iter().map(Experiment::estimate).sum();
+    let mut names = BTreeSet::new();
+    let mut todo: VecDeque<Experiment> =
+        planned.into_iter().filter(|experiment| names.insert(experiment.name)).collect();
     let (mut measured, mut why) = (0, String::new());
-    for experiment in planned {
-        later = later.saturating_sub(experiment.estimate());
-        let (runs, skipped) = run(experiment, later, out)?;
+    while let Some(experiment) = todo.pop_front() {
+        let is_simulated = experiment.simulated.is_some();
+        let mut together = vec![experiment];
+        // The runs of all simulated experiments share the CPUs. Therefore no CPU waits for the last
+        // run of an experiment before the next experiment begins.
+        while is_simulated && todo.front().is_some_and(|next| next.simulated.is_some()) {
+            together.extend(todo.pop_front());
+        }
+        let later = todo.iter().map(Experiment::estimate).sum();
+        for (name, why) in together.iter().flat_map(|of| of.skipped.iter().map(move |why| (of.name, why))) {
+            write_line(&Skipped { experiment: name, skipped: why }, out)?;
+        }
+        let (runs, skipped) = match together.pop() {
+            Some(experiment) if !is_simulated => run(experiment, later, out)?,
+            last => simulate(together.into_iter().chain(last).collect(), later, out)?,
+        };
         measured += runs;
         why = if why.is_empty() { skipped } else { why };
     }
@@ -105,14 +132,9 @@ pub fn run_all(planned: Vec<Experiment>, out: &mut impl Write) -> Result<(), Lab
 
 /// Runs all cases. A case that fails is not run again. Each run has its own thread, and the
 /// distance of its CPUs is measured before and after the run. Returns the number of runs, and the
-/// reason for which the first skipped case was skipped.
+/// reason why the first skipped case was skipped.
 fn run(experiment: Experiment, later: Duration, out: &mut impl Write) -> Result<(usize, String), LabError> {
-    for why in &experiment.skipped {
-        write_line(&Skipped { experiment: experiment.name, skipped: why }, out)?;
-    }
-    if let Some(simulated) = experiment.simulated.clone() {
-        return simulate(experiment, &simulated, later, out);
-    }
+    let mut progress = Progress::new();
     let Experiment { name, mut cases, mut skipped, rounds, mut cpus, probed_cpus, .. } = experiment;
     cpus.truncate(probed_cpus);
     let (mut runs, mut last) = (0, None);
@@ -122,7 +144,12 @@ fn run(experiment: Experiment, later: Duration, out: &mut impl Write) -> Result<
             let each = |cases: &[Case]| cases.iter().map(|case| case.takes).sum::<Duration>();
             let left = each(&cases[at..]) + each(&cases) * (rounds - round - 1) as u32 + later;
             let case = &mut cases[at];
-            progress(&format!("{name}  round {} of {rounds}  {} s left  {}", round + 1, left.as_secs(), case.series));
+            progress.show(&format!(
+                "{name}  round {} of {rounds}  {} s left  {}",
+                round + 1,
+                left.as_secs(),
+                case.series
+            ));
             match run_case(case, &cpus, &mut last) {
                 Ok((apart, measured)) => {
                     write_line(&Line::of(name, &case.series, case.x, round, apart, &measured), out)?;
@@ -136,7 +163,7 @@ fn run(experiment: Experiment, later: Duration, out: &mut impl Write) -> Result<
         }
         failed.iter().rev().for_each(|at| drop(cases.remove(*at)));
     }
-    progress("");
+    progress.end();
     Ok((runs, skipped.into_iter().next().unwrap_or_default()))
 }
 
@@ -148,64 +175,122 @@ fn write_failed(name: &str, case: &Case, error: &LabError, out: &mut impl Write)
     Ok(why)
 }
 
-/// Runs all cases once, on all CPUs of this machine, since simulated runs do not disturb each other. The lines are in the order of the
-/// cases. Returns the same as [`run`].
-fn simulate(
-    experiment: Experiment,
-    simulated: &str,
-    later: Duration,
-    out: &mut impl Write,
-) -> Result<(usize, String), LabError> {
-    let Experiment { name, cases, mut skipped, .. } = experiment;
-    let (all, mut runs) = (cases.len(), 0);
+/// Runs all cases once, in parallel on all CPUs of this machine, because simulated runs do not
+/// disturb each other. The lines are in the order of the cases. Returns the same as [`run`].
+fn simulate(experiments: Vec<Experiment>, later: Duration, out: &mut impl Write) -> Result<(usize, String), LabError> {
+    let about: Vec<(&str, String)> =
+        experiments.iter().map(|of| (of.name, of.simulated.clone().unwrap_or_default())).collect();
+    let mut skipped: Vec<String> = experiments.iter().flat_map(|of| of.skipped.clone()).collect();
+    let cases: Vec<(usize, Case)> = experiments
+        .into_iter()
+        .enumerate()
+        .flat_map(|(of, all)| all.cases.into_iter().map(move |case| (of, case)))
+        .collect();
     let threads = thread::available_parallelism().map_or(1, usize::from).min(SIMULATED_AT_ONCE);
+    let (all, mut runs) = (cases.len(), 0);
+    let began = Instant::now();
+    let mut left = Left::new(cases.iter().map(|(_, case)| case.takes).sum(), threads);
     let todo = Mutex::new(cases.into_iter().enumerate());
     let (done, results) = mpsc::channel();
     let next = || todo.lock().unwrap_or_else(PoisonError::into_inner).next();
     thread::scope(|scope| {
         for done in vec![done; threads] {
             scope.spawn(move || {
-                while let Some((at, mut case)) = next() {
+                while let Some((at, (of, mut case))) = next() {
                     let measured = run_on_new_thread(&mut case);
-                    // If nobody receives, the output has failed.
-                    if done.send((at, case, measured)).is_err() {
+                    // The send fails only if no thread receives results any more, because the
+                    // output has failed.
+                    if done.send((at, (of, case, measured))).is_err() {
                         return;
                     }
                 }
             });
         }
-        // If the output fails, the threads end with the run under way.
-        let (results, mut early) = (results, BTreeMap::new());
+        // If the output fails, each thread ends after its current run.
+        let (results, mut early, mut progress) = (results, BTreeMap::new(), Progress::new());
         for at in 0..all {
             while !early.contains_key(&at) {
-                progress(&format!(
-                    "{name}  {} of {all} runs  {} s of other experiments later",
-                    at + early.len(),
-                    later.as_secs()
-                ));
-                let (nth, case, measured) = results.recv().map_err(|_| LabError::Panicked)?;
-                early.insert(nth, (case, measured));
+                let seconds = (left.time(began.elapsed()) + later).as_secs();
+                progress.show(&format!("simulations  {} of {all} runs  {seconds} s left", at + early.len()));
+                match results.recv_timeout(PROGRESS_EVERY) {
+                    Ok((nth, result)) => {
+                        left.done(result.1.takes);
+                        early.insert(nth, result);
+                    }
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Disconnected) => return Err(LabError::Panicked),
+                }
             }
             match early.remove(&at) {
-                Some((case, Ok(measured))) => {
+                Some((of, case, Ok(measured))) => {
+                    let (name, simulated) = &about[of];
                     let line = Line::of(name, &case.series, case.x, 0, None, &measured);
                     write_line(&Line { simulated: Some(simulated), machine: None, ..line }, out)?;
                     runs += 1;
                 }
-                Some((case, Err(error))) => skipped.push(write_failed(name, &case, &error, out)?),
+                Some((of, case, Err(error))) => skipped.push(write_failed(about[of].0, &case, &error, out)?),
                 None => {}
             }
         }
-        progress("");
+        progress.end();
         Ok((runs, skipped.into_iter().next().unwrap_or_default()))
     })
 }
 
-fn progress(text: &str) {
-    if io::stderr().is_terminal() {
-        let text: String = text.chars().take(PROGRESS_WIDTH).collect();
+/// Estimates the remaining time of runs that are distributed over several threads.
+struct Left {
+    threads: f64,
+    /// The estimated time of the finished runs, in seconds. The next field is the estimated time of
+    /// the other runs.
+    done: f64,
+    open: f64,
+}
+
+impl Left {
+    fn new(all: Duration, threads: usize) -> Self {
+        Self { threads: threads as f64, done: 0.0, open: all.as_secs_f64() }
+    }
+
+    fn done(&mut self, takes: Duration) {
+        self.done += takes.as_secs_f64();
+        self.open -= takes.as_secs_f64();
+    }
+
+    /// The estimates are right only for one particular machine. Therefore the result also depends
+    /// on the time that the finished runs took. The longer this time is, the more weight it has.
+    fn time(&self, elapsed: Duration) -> Duration {
+        let each = (elapsed.as_secs_f64() + TRUSTED) / (self.done + TRUSTED * self.threads);
+        Duration::from_secs_f64((self.open * each).max(0.0))
+    }
+}
+
+/// A progress line on standard error. A terminal shows one line, which is overwritten. Other
+/// outputs get a new line from time to time.
+struct Progress {
+    is_terminal: bool,
+    last: Instant,
+}
+
+impl Progress {
+    fn new() -> Self {
+        Self { is_terminal: io::stderr().is_terminal(), last: Instant::now() }
+    }
+
+    fn show(&mut self, text: &str) {
         // A failed write means that standard error is closed.
-        let _ = write!(io::stderr(), "\r{text}\x1b[K");
+        if self.is_terminal {
+            let text: String = text.chars().take(PROGRESS_WIDTH).collect();
+            let _ = write!(io::stderr(), "\r{text}\x1b[K");
+        } else if self.last.elapsed() >= LINE_EVERY {
+            self.last = Instant::now();
+            let _ = writeln!(io::stderr(), "{text}");
+        }
+    }
+
+    fn end(&mut self) {
+        if self.is_terminal {
+            self.show("");
+        }
     }
 }
 
@@ -215,7 +300,8 @@ fn run_case(case: &mut Case, cpus: &[usize], last: &mut Option<f64>) -> Result<(
     if cpus.len() < 2 {
         return run_on_new_thread(case).map(|measured| (None, measured));
     }
-    // Nothing has run since the measurement after the last run, so that measurement counts.
+    // No case has run since the distance was measured after the last run. Therefore that
+    // measurement is used.
     let before = last.take().map_or_else(|| probe(cpus), Ok)?;
     let measured = run_on_new_thread(case)?;
     let after = probe(cpus)?;
@@ -223,7 +309,8 @@ fn run_case(case: &mut Case, cpus: &[usize], last: &mut Option<f64>) -> Result<(
     Ok((Some([before, after]), measured))
 }
 
-/// Runs a case on a new thread, so that neither its CPU affinity nor a panic outlives it.
+/// Runs a case on a new thread. Therefore a panic or a changed CPU affinity has no effect on later
+/// cases.
 fn run_on_new_thread(case: &mut Case) -> Result<Measurement, LabError> {
     let body = || (case.run)();
     thread::scope(|scope| scope.spawn(body).join()).unwrap_or(Err(LabError::Panicked))
@@ -242,7 +329,7 @@ mod tests {
 
     fn lines(experiment: Experiment) -> Vec<Value> {
         let mut out = Vec::new();
-        let _ = run(experiment, Duration::ZERO, &mut out).unwrap();
+        run_all(vec![experiment], &mut out).unwrap();
         String::from_utf8(out).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
@@ -262,6 +349,45 @@ mod tests {
         assert_eq!(order(&lines), [("a", 0), ("b", 0), ("a", 1), ("b", 1)]);
         assert_eq!(lines[0]["skipped"], "c: it takes 2 CPUs, and there are 1");
         assert!(lines[1]["values"]["n"] == 1.0 && lines[1]["x"].is_null() && lines[1].get("apart_ns").is_none());
+    }
+
+    #[test]
+    fn simulated_experiments_run_together_and_once_in_order() {
+        let simulated = |name: &'static str| {
+            let settings = Settings::new(vec![0]);
+            let mut experiment = Experiment::new(name, 3, &settings);
+            experiment.simulated(&settings.simulation);
+            for series in ["a", "b", "c"] {
+                experiment.case(series, None, 1, || Ok(Measurement::of("n", 1.0)));
+            }
+            experiment
+        };
+        let mut out = Vec::new();
+        run_all(
+            vec![simulated("one"), experiment(1), simulated("two"), simulated("one"), simulated("three")],
+            &mut out,
+        )
+        .unwrap();
+        let lines: Vec<Value> =
+            String::from_utf8(out).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let all: Vec<String> = lines.iter().map(|line| format!("{} {}", line["experiment"], line["series"])).collect();
+        let expected = ["one", "two", "three"]
+            .iter()
+            .flat_map(|name| ["a", "b", "c"].map(|series| format!("\"{name}\" \"{series}\"")));
+        assert_eq!(all, expected.collect::<Vec<_>>());
+        assert!(lines.iter().all(|line| line["simulated"].is_string() && line["machine"].is_null()));
+    }
+
+    /// If the finished runs took twice as long as estimated, the remaining runs are also expected
+    /// to take twice as long.
+    #[test]
+    fn the_time_left_follows_the_runs() {
+        let left = Left { threads: 2.0, done: 10_000.0, open: 1000.0 }.time(Duration::from_secs(10_000));
+        assert!((900..=1000).contains(&left.as_secs()), "{left:?}");
+        let mut new = Left::new(Duration::from_secs(300), 2);
+        assert_eq!(new.time(Duration::ZERO).as_secs(), 150);
+        new.done(Duration::from_secs(300));
+        assert!(new.time(Duration::from_secs(1)).is_zero());
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! One run: either one CPU receives and another CPU handles the packets of all targets, or one CPU
-//! does both.
+//! Makes a run. Runs in which one CPU receives and another CPU handles the packets of all targets,
+//! or one CPU does both.
 
 use std::sync::mpsc;
 use std::thread;
@@ -18,8 +18,7 @@ use crate::frames::FrameOptions;
 use crate::measurement::Measurement;
 use crate::placement::pin;
 
-/// A handler that only reads the header fields that a forwarder would read: the minimum work of a
-/// handler.
+/// A handler with the minimum work: it only reads the header fields that a forwarder would read.
 #[derive(Debug, Default)]
 pub struct ReadsHeaders(u64);
 
@@ -67,33 +66,35 @@ pub struct CpuPair {
 /// The times that a run took, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
-    /// The receiving CPU's time per packet, without the time in which all backlogs were full.
+    /// The receiving CPU's time per packet. Time in which all backlogs were full is not included.
     pub receive: f64,
     /// The worker's time per packet, without its idle time. `None` if the receiving CPU handles the
     /// packets.
     pub work: Option<f64>,
-    /// The time from the first packet to the last packet, per packet.
+    /// The time per packet: the time from the first packet to the last packet, divided by the
+    /// number of packets.
     pub whole: f64,
     /// The number of packets delivered.
     pub delivered: u64,
 }
 
 impl Times {
-    /// Returns these times, if the run delivered all packets that were sent.
+    /// Returns these times, if the run has delivered all packets that were sent.
     ///
     /// # Errors
-    /// If packets were lost.
+    /// Returns an error if packets were lost.
     pub fn of_all(self, sent: u64) -> Result<Self, LabError> {
         none_lost(self.delivered, sent).map(|()| self)
     }
 
-    /// What a run of `sent` packets at a fixed rate lost.
+    /// Returns the loss of a run of `sent` packets at a fixed rate.
     pub fn loss(&self, sent: u64) -> Loss {
         let lost_percent = 100.0 * (1.0 - self.delivered as f64 / sent as f64);
         Loss { lost_percent, cpu_percent: 100.0 * self.receive / self.whole }
     }
 
-    /// The times as metrics: `mpps`, `receive_ns`, and `work_ns` if another CPU did the work.
+    /// Returns the times as metrics: `mpps`, `receive_ns`, and `work_ns` if another CPU did the
+    /// work.
     pub fn measurement(&self) -> Measurement {
         let measurement = Measurement::of("mpps", 1e3 / self.whole).and("receive_ns", self.receive);
         match self.work {
@@ -103,8 +104,8 @@ impl Times {
     }
 }
 
-/// Measures busy time. The clock is read after each idle step and when work begins, but not between
-/// two steps of work.
+/// Measures the time for which a CPU is busy. The clock is read after each idle step and when work
+/// begins, but not between two steps of work.
 #[derive(Debug, Default)]
 pub struct Busy {
     time: Duration,
@@ -123,18 +124,18 @@ impl Busy {
         }
     }
 
-    /// The busy time so far.
+    /// Returns the busy time so far.
     pub fn time(mut self) -> Duration {
         self.during(|| false);
         self.time
     }
 }
 
-/// Runs an input of `frames` frames once on two CPUs. One CPU serves all targets, because the
-/// purpose is to measure the receiver's cost of many rings.
+/// Runs an input of `frames` frames once on two CPUs. One CPU serves all targets, because the run
+/// measures the receiver's cost of many rings.
 ///
 /// # Errors
-/// If the run cannot be set up.
+/// Returns an error if the run cannot be set up.
 pub fn run<H, F>(
     on: CpuPair,
     builder: Builder,
@@ -162,7 +163,8 @@ where
     let worker = thread::spawn(move || {
         pin(on.work)?;
         let cpus = parts.into_iter().map(CpuPart::enter_machine).collect();
-        // If the receiver has failed, no thread waits for this message.
+        // The send fails if the receiving thread has failed, because then no thread waits for this
+        // message.
         let _ = ready.send(());
         Ok(work(cpus))
     });
@@ -182,11 +184,11 @@ where
     Ok(Times { receive: each(receive), work: Some(each(work)), whole: each(whole), delivered })
 }
 
-/// Hands frames from one CPU to another CPU with the [bare] loop. Both CPUs do the same work as in
-/// [`run`] with a device's hash. The last batch may add up to 31 frames.
+/// Hands frames over from one CPU to another CPU with the [bare] loop. Both CPUs do the same work
+/// as in [`run`] with a device's hash. The last batch may add up to 31 frames.
 ///
 /// # Errors
-/// If the run cannot be set up.
+/// Returns an error if the run cannot be set up.
 pub fn run_bare(on: CpuPair, frames: FrameOptions, prefetches: bool) -> Result<Times, LabError> {
     let (mut writer, mut reader) =
         bare::bare(prefetches).map_err(|error| LabError::set_up("memory for the bare loop", error))?;
@@ -229,7 +231,7 @@ pub fn run_bare(on: CpuPair, frames: FrameOptions, prefetches: bool) -> Result<T
     Ok(Times { receive: each(receive), work: Some(each(work)), whole: each(whole.elapsed()), delivered: total })
 }
 
-/// Steps the CPUs in turn until all have finished. Returns the busy time.
+/// Steps the CPUs in turn until all CPUs have finished. Returns the busy time.
 fn work<H: Handler>(mut cpus: Vec<Softnet<H, Machine>>) -> Duration {
     let mut busy = Busy::default();
     let mut finished = 0;
@@ -252,11 +254,11 @@ fn work<H: Handler>(mut cpus: Vec<Softnet<H, Machine>>) -> Duration {
     time
 }
 
-/// Runs an input of `frames` frames once on one CPU, which receives and handles them. The second
-/// result is the handler's report.
+/// Runs an input of `frames` frames once on one CPU, which receives and handles them. The function
+/// also returns the handler's report.
 ///
 /// # Errors
-/// If the run cannot be set up, or a packet is lost.
+/// Returns an error if the run cannot be set up, or if a packet is lost.
 pub fn run_alone<H, F>(
     on: usize,
     builder: Builder,
@@ -275,7 +277,7 @@ where
 /// Like [`run_alone`], for an input that may lose frames because they arrive at a fixed rate.
 ///
 /// # Errors
-/// If the run cannot be set up.
+/// Returns an error if the run cannot be set up.
 pub fn run_alone_at_rate<H, F>(
     on: usize,
     builder: Builder,
@@ -291,7 +293,8 @@ where
     let (mut parts, handle) = builder.input(input).build(move |_| make())?.split();
     pin(on)?;
     let mut cpu = parts.remove(0).enter_machine();
-    // A device posts its ring in the first round, which is not part of the measurement.
+    // In the first round, a device posts the pages of its ring. This round is not part of the
+    // measurement.
     cpu.step();
     let (start, mut busy) = (Instant::now(), Busy::default());
     while !cpu.is_finished() {
@@ -306,15 +309,15 @@ where
 /// Checks that all packets arrived.
 ///
 /// # Errors
-/// If packets were lost.
+/// Returns an error if packets were lost.
 pub fn none_lost(delivered: u64, sent: u64) -> Result<(), LabError> {
     if delivered == sent { Ok(()) } else { Err(LabError::Lost { delivered, sent }) }
 }
 
-/// Waits for a thread, and returns its result.
+/// Waits for a thread, and returns the thread's result.
 ///
 /// # Errors
-/// The thread's own error, or that it panicked.
+/// Returns the thread's own error, or an error if the thread panicked.
 pub fn joined<T>(thread: thread::JoinHandle<Result<T, LabError>>) -> Result<T, LabError> {
     thread.join().unwrap_or(Err(LabError::Panicked))
 }

@@ -7,27 +7,27 @@ use steerage_sim::{Machine, Profile};
 
 use crate::error::LabError;
 
-/// The costs of the machine of docs/performance.md.
+/// The file with the costs of the machine that docs/performance.md describes.
 const PROFILE: &str = include_str!("../scale/zen5.toml");
 
 const MACHINE: &str = include_str!("../scale/server.toml");
 
-/// What simulated experiments run on.
+/// The costs, the machine and the seed of simulated experiments.
 #[derive(Clone, Debug)]
 pub struct Simulation {
     /// The costs of the path.
     pub profile: Profile,
     /// The machine.
     pub machine: Machine,
-    /// The seed of the traffic. A seed always gives the same lines.
+    /// The seed of the traffic. The same seed always gives the same output lines.
     pub seed: u64,
 }
 
 impl Simulation {
-    /// Reads the files, or uses those of the repository.
+    /// Reads the files, or uses the files of the repository.
     ///
     /// # Errors
-    /// If a file cannot be read, or its content has no meaning.
+    /// Returns an error if a file cannot be read, or if its content is invalid.
     pub fn read(profile: Option<&Path>, machine: Option<&Path>, seed: u64) -> Result<Self, LabError> {
         let text = |path: Option<&Path>, own: &str| path.map_or_else(|| Ok(own.to_owned()), fs::read_to_string);
         let wrong = |what, path: Option<&Path>, why: &dyn std::fmt::Display| {
@@ -45,7 +45,7 @@ impl Simulation {
         })
     }
 
-    /// The simulation by the files of the repository.
+    /// Makes the simulation with the files of the repository.
     #[expect(clippy::missing_panics_doc, reason = "a test reads the files")]
     pub fn of_the_repository() -> Self {
         Self::read(None, None, 1).expect("the files of the repository have a meaning")

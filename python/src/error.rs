@@ -1,4 +1,4 @@
-//! Errors, and the exceptions that Python raises for them.
+//! Errors of the native module, and the Python exceptions that they become.
 
 use std::fmt;
 use std::io;
@@ -11,41 +11,43 @@ use steerage_capture::filter::FilterError;
 use steerage_device::OpenError;
 use steerage_meter::{ExportError, UnknownColumn};
 
-/// Why a run could not begin, or did not read its source to the end. The text has one line.
+/// The reason why a run could not begin, or why it did not read its source to the end. The text has
+/// one line.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// A source cannot be opened.
     Device(DeviceError),
-    /// A source cannot be read on: the message, and the offset of the error.
+    /// The rest of a source cannot be read. The fields are the message, and the offset of the
+    /// error.
     Read(String, Option<u64>),
-    /// The text of a live source is wrong.
+    /// The text that names a live source is wrong.
     Open(OpenError),
     /// The filter cannot be compiled.
     Filter(FilterError),
     /// No column has this name.
     Column(UnknownColumn),
-    /// The CPUs or the memory do not suffice.
+    /// The machine has too few CPUs or too little memory for the run.
     Build(BuildError),
-    /// The records cannot be passed on.
+    /// The records cannot be passed to the consumer.
     Pass(ExportError),
     /// The operating system refused an operation.
     System(&'static str, io::Error),
     /// A file cannot be written.
     Write(String),
-    /// No rule of splitting has this name.
+    /// There is no rule with this name for splitting a capture.
     Together(String),
     /// The Python object that supplies the data has raised an exception.
     Feed(String),
 }
 
 impl Failure {
-    /// The error that ended a run before its input.
+    /// Returns the error that ended a run before the end of its input.
     pub(crate) fn of_run(snapshot: &Snapshot) -> Option<Self> {
         let error = snapshot.queues.iter().find_map(|queue| queue.error.as_ref())?;
         Some(Self::Read(error.message.clone(), error.offset))
     }
 
-    /// The exception for this failure.
+    /// Returns the Python exception for this failure.
     pub(crate) fn exception(&self, py: Python<'_>) -> PyErr {
         let text = self.to_string();
         let made = py.import("steerage._errors").and_then(|errors| match self {
@@ -82,7 +84,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Whether Ctrl-C raised this exception.
+/// Returns whether Ctrl-C raised this exception.
 pub(crate) fn is_interrupt(py: Python<'_>, error: &PyErr) -> bool {
     error.is_instance_of::<PyKeyboardInterrupt>(py)
 }

@@ -1,9 +1,11 @@
-//! Arrow's C data interface and C stream interface, written by hand: three structures, whose fields
-//! the specification lists (arrow.apache.org, "The Arrow C data interface").
+//! Implements Arrow's C data interface and C stream interface. The interfaces consist of three
+//! structures, whose fields are listed in the specification (arrow.apache.org, "The Arrow C data
+//! interface").
 //!
-//! This module has all `unsafe` of the crate. A structure belongs to whoever holds it until it is
-//! released or moved out. A consumer moves a structure by copying its bytes and clearing `release`
-//! in the original, so that dropping the original releases nothing.
+//! All `unsafe` code of the crate is in this module. A structure belongs to the code that holds it,
+//! up to the moment when the structure is released or moved out. A consumer moves a structure by
+//! copying its bytes and clearing `release` in the original, so that dropping the original releases
+//! nothing.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -16,17 +18,17 @@ use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 use steerage_meter::{Column, ColumnBatch, Values};
 
-/// The error number of a stream that cannot go on (EIO in errno(3)).
+/// The error number that a stream returns if it cannot continue (EIO in errno(3)).
 const CANNOT_READ: c_int = 5;
 
-/// `ARROW_FLAG_NULLABLE`: rows may have no value.
+/// `ARROW_FLAG_NULLABLE`: the rows of a column may have no value.
 const NULLABLE: i64 = 2;
 
-/// Batches of columns, which a consumer reads one after another.
+/// A source of batches of columns. A consumer reads the batches one after another.
 pub(crate) trait Batches: Send {
-    /// Columns without rows, and the metadata of the schema.
+    /// Returns columns without rows, which describe the schema, and the metadata of the schema.
     fn schema(&self) -> (ColumnBatch, Vec<(String, String)>);
-    /// The next batch, or `None` at the end.
+    /// Returns the next batch, or `None` at the end.
     fn next(&mut self) -> Result<Option<ColumnBatch>, String>;
 }
 
@@ -84,7 +86,7 @@ macro_rules! released_when_dropped {
 
 released_when_dropped!(ArrowSchema, ArrowArray, ArrowArrayStream);
 
-/// The memory that a schema's pointers lead to.
+/// The memory to which the pointers in an `ArrowSchema` point.
 struct SchemaParts {
     format: &'static CStr,
     name: CString,
@@ -102,7 +104,7 @@ impl Drop for SchemaParts {
 }
 
 impl ArrowSchema {
-    /// A schema that is released already.
+    /// Returns a schema that is already marked as released.
     fn end() -> Self {
         let (format, name, metadata) = (ptr::null(), ptr::null(), ptr::null());
         let (children, dictionary, private_data) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
@@ -139,7 +141,8 @@ impl ArrowSchema {
         Self::new(format_of(column.values()), column.name(), flags, Vec::new(), Vec::new())
     }
 
-    /// The schema of a batch: a structure with a field for each column.
+    /// Returns the schema of a batch. The schema is an Arrow structure with a field for each
+    /// column.
     fn of_batch(batch: &ColumnBatch, metadata: &[(String, String)]) -> Self {
         Self::new(c"+s", "", 0, encoded(metadata), batch.columns().iter().map(Self::of_column).collect())
     }
@@ -158,8 +161,8 @@ fn format_of(values: &Values) -> &'static CStr {
     }
 }
 
-/// Metadata in the form of the interface: the number of pairs, then each key and value with its
-/// length.
+/// Encodes metadata as Arrow's C data interface requires: the number of pairs, then each key and
+/// each value, preceded by its length.
 fn encoded(metadata: &[(String, String)]) -> Vec<u8> {
     if metadata.is_empty() {
         return Vec::new();
@@ -172,11 +175,11 @@ fn encoded(metadata: &[(String, String)]) -> Vec<u8> {
     bytes
 }
 
-/// The memory that an array's pointers lead to.
+/// The memory to which the pointers in an `ArrowArray` point.
 struct ArrayParts {
     buffers: Vec<*const c_void>,
     children: Vec<*mut ArrowArray>,
-    /// The owner of the buffers.
+    /// The column that owns the buffers.
     _column: Option<Column>,
 }
 
@@ -206,7 +209,8 @@ impl ArrowArray {
         }
     }
 
-    /// An array that is released already, which marks the end of a stream.
+    /// Returns an array that is already marked as released. Such an array marks the end of a
+    /// stream.
     fn end() -> Self {
         let (buffers, children, dictionary, private_data) =
             (ptr::null_mut(), ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
@@ -235,7 +239,7 @@ impl ArrowArray {
 
     fn of_column(column: Column) -> Self {
         let present = column.present().map_or(ptr::null(), |bits| bits.as_ptr().cast());
-        // Moving the column moves none of its vectors' memory.
+        // Moving the column does not move the memory of its vectors, so the pointers stay valid.
         let buffers = match column.values() {
             Values::Time(values) => vec![present, values.as_ptr().cast()],
             Values::U8(values) => vec![present, values.as_ptr().cast()],
@@ -260,7 +264,7 @@ impl ArrowArray {
     }
 }
 
-/// The state of a stream.
+/// The private data of an Arrow stream.
 struct StreamParts {
     batches: Box<dyn Batches>,
     error: CString,
@@ -312,8 +316,8 @@ impl ArrowArrayStream {
 }
 
 impl StreamParts {
-    /// Writes the result of `make` to `to`, or keeps the error for the consumer. A panic becomes an
-    /// error, because it must not reach the consumer's code.
+    /// Writes the result of `make` to `to`. If `make` fails, stores the error for the consumer. A
+    /// panic of `make` also becomes an error, because it must not reach the consumer's code.
     ///
     /// # Safety
     /// `to` must have room for a `T`, and its content is not dropped.
@@ -333,13 +337,13 @@ impl StreamParts {
     }
 }
 
-/// A capsule with a stream of these batches.
+/// Creates a Python capsule that contains a stream of these batches.
 pub(crate) fn stream<'py>(py: Python<'py>, batches: Box<dyn Batches>) -> PyResult<Bound<'py, PyCapsule>> {
     PyCapsule::new_with_value(py, ArrowArrayStream::new(batches), c"arrow_array_stream")
 }
 
-/// The bytes of all rows of a column of a stream, one after another. The column has the type binary,
-/// large binary or binary view.
+/// Reads a column of a stream, and returns the bytes of all its rows, one after another. The column
+/// must have the type binary, large binary or binary view.
 pub(crate) fn binary_column(capsule: &Bound<'_, PyCapsule>, name: &str) -> Result<Vec<u8>, String> {
     let pointer = capsule.pointer_checked(Some(c"arrow_array_stream")).map_err(|error| error.to_string())?;
     // SAFETY: a capsule of this name points to a stream. Reading it out leaves a released stream behind,
@@ -373,7 +377,7 @@ pub(crate) fn binary_column(capsule: &Bound<'_, PyCapsule>, name: &str) -> Resul
 }
 
 impl ArrowArrayStream {
-    /// Calls a function of the stream, which fills in a structure.
+    /// Calls a function of the stream that fills in a structure, and returns this structure.
     fn taken<T>(
         &mut self,
         function: Option<unsafe extern "C" fn(*mut Self, *mut T) -> c_int>,
@@ -396,7 +400,7 @@ impl ArrowArrayStream {
 }
 
 impl ArrowArray {
-    /// Appends the bytes of these rows.
+    /// Appends the bytes of these rows of the array to `to`.
     ///
     /// # Safety
     /// The array must have the layout of the format.
@@ -416,8 +420,9 @@ impl ArrowArray {
                         (*ends.add(nth) as usize, *ends.add(nth + 1) as usize, buffer(2).cast::<u8>())
                     }
                     b"vz" => {
-                        // A view: the length, then the bytes or, if they are more than 12, four of them, the
-                        // number of a buffer, and the position in it.
+                        // A view begins with the length of the value. If the value has at most 12
+                        // bytes, they follow. Otherwise its first four bytes, the number of a
+                        // buffer, and the position in that buffer follow.
                         let view = buffer(1).cast::<u8>().add(16 * nth);
                         let number = |at: usize| view.add(at).cast::<i32>().read_unaligned() as usize;
                         match number(0) {
@@ -436,7 +441,7 @@ impl ArrowArray {
     }
 }
 
-/// A capsule with the schema of these columns.
+/// Creates a Python capsule that contains the schema of these columns.
 pub(crate) fn schema<'py>(
     py: Python<'py>,
     batch: &ColumnBatch,
@@ -445,14 +450,14 @@ pub(crate) fn schema<'py>(
     PyCapsule::new_with_value(py, ArrowSchema::of_batch(batch, metadata), c"arrow_schema")
 }
 
-/// Takes a descriptor over from Python code, which no longer uses or closes it.
+/// Takes over a file descriptor from Python code, which must no longer use or close it.
 pub(crate) fn take_descriptor(descriptor: i32) -> OwnedFd {
     // SAFETY: `_source.py` opens the descriptor for this call alone.
     unsafe { OwnedFd::from_raw_fd(descriptor) }
 }
 
-/// Makes Python raise `KeyboardInterrupt` when the consumer of a stream returns to Python. The
-/// signal was taken while the consumer waited for a batch.
+/// Makes Python raise `KeyboardInterrupt` when the consumer of a stream returns to Python. SIGINT
+/// arrived while the consumer waited for a batch, and was already handled there.
 pub(crate) fn interrupt() {
     // SAFETY: the function may be called in any state of the interpreter.
     unsafe { PyErr_SetInterrupt() }

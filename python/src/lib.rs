@@ -34,8 +34,8 @@ use steerage_meter::ColumnBatch;
 use ffi::Batches;
 use run::{Progress, Run, RunOptions, Source};
 
-/// What a run reads: a capture in memory, the reading end of a pipe, which the run closes, paths, or
-/// the name of an interface.
+/// The input of a run: a capture in memory, the reading end of a pipe, a list of paths, or the name
+/// of an interface. The run closes the pipe.
 #[derive(FromPyObject)]
 enum GivenSource {
     Bytes(PyBackedBytes),
@@ -44,8 +44,8 @@ enum GivenSource {
     Live(String),
 }
 
-/// A source with its name in messages, and the object by which a thread that feeds a pipe reports
-/// its failure.
+/// A source, and the name that messages use for it. If another thread writes into the pipe of the
+/// source, that thread reports its failure through the object `feed`.
 #[derive(FromPyObject)]
 struct Given {
     source: GivenSource,
@@ -54,7 +54,8 @@ struct Given {
     filter: Option<String>,
     cpus: Option<usize>,
     outer: bool,
-    /// A function that gets the bytes read, all bytes, and whether the run is over.
+    /// A Python function that is called with the number of bytes read, the number of all bytes, and
+    /// whether the run is over.
     progress: Option<Py<PyAny>>,
 }
 
@@ -171,7 +172,8 @@ struct RunStream {
 }
 
 impl RunStream {
-    /// The result of a call that may raise an exception, for a consumer that knows no exceptions.
+    /// Converts the result of a call that may raise a Python exception, for a consumer that does
+    /// not handle exceptions.
     fn of_python<T>(&self, py: Python<'_>, result: PyResult<T>) -> Result<T, String> {
         result.map_err(|error| {
             if error::is_interrupt(py, &error) {
@@ -251,7 +253,7 @@ impl Batches for RowStream {
     }
 }
 
-/// The metadata of a schema.
+/// Returns the metadata of a schema.
 fn metadata(report: Option<String>) -> Vec<(String, String)> {
     let version = ("steerage.version".to_owned(), env!("CARGO_PKG_VERSION").to_owned());
     let report = report.map(|report| ("steerage.report".to_owned(), report));

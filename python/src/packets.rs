@@ -1,4 +1,4 @@
-//! Packets: a run that makes a row for each packet, and the headers of one packet.
+//! A run that creates a row for each packet, and a function that parses the headers of one packet.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ use crate::error::Failure;
 use crate::run::{Batcher, Run, Stop, Work};
 use crate::{Given, PyRun, ffi, metadata};
 
-/// What a column has of each packet.
+/// The property of a packet that a column contains.
 #[derive(Clone, Copy)]
 enum Field {
     Time,
@@ -41,7 +41,8 @@ enum Field {
     Data,
 }
 
-/// All fields, with the names and types of their columns. Rows may have no value if the flag is set.
+/// All fields, with the names and types of their columns. If the flag of a field is set, its rows
+/// may have no value.
 fn fields() -> [(Field, &'static str, Values, bool); 21] {
     let (u8s, u16s, u32s) = (|| Values::U8(Vec::new()), || Values::U16(Vec::new()), || Values::U32(Vec::new()));
     let text = || Values::Text(Vec::new(), Vec::new());
@@ -71,8 +72,8 @@ fn fields() -> [(Field, &'static str, Values, bool); 21] {
     ]
 }
 
-/// The columns with these names. Without names, all columns except those that copy the packet's
-/// bytes.
+/// Returns the columns with these names. Without names, returns all columns except those that copy
+/// the bytes of packets.
 fn columns(names: Option<&[String]>) -> Result<(ColumnBatch, Vec<Field>), Failure> {
     let all = fields().map(|(field, name, values, optional)| (field, Column::new(name, &values, optional)));
     let batch = ColumnBatch::new(all.iter().map(|(_, column)| column.clone()).collect());
@@ -117,7 +118,7 @@ pub(crate) fn packet_schema<'py>(
     ffi::schema(py, &columns, &metadata(report))
 }
 
-/// Makes rows of the packets of one CPU.
+/// Creates rows for the packets of one CPU.
 struct Rows {
     batcher: Batcher,
     fields: Vec<Field>,
@@ -144,7 +145,7 @@ impl Handler for Rows {
     }
 
     fn finish(mut self, _cpu: &mut Cpu) {
-        // An error means that the consumer has gone, and needs no rows.
+        // An error means that the consumer has dropped the stream and needs no more rows.
         let _ = self.batcher.flush();
     }
 }
@@ -192,7 +193,8 @@ fn push_address(column: &mut Column, address: Option<IpAddr>) {
     });
 }
 
-/// The addresses of the IP header, even if the packet is an ICMP error that quotes another flow.
+/// Returns the addresses of the packet's own IP header, even if the packet is an ICMP error that
+/// quotes a packet of another flow.
 fn addresses(data: &[u8], found: &Dissection) -> Option<[IpAddr; 2]> {
     let ip = found.ip?;
     let header = data.get(ip.offset as usize..)?;
@@ -201,7 +203,7 @@ fn addresses(data: &[u8], found: &Dissection) -> Option<[IpAddr; 2]> {
     if ip.version == 4 { Some([v4(12)?, v4(16)?]) } else { Some([v6(8)?, v6(24)?]) }
 }
 
-/// The ports of TCP, UDP and SCTP.
+/// Returns the ports of a TCP, UDP or SCTP packet.
 fn ports(found: &Dissection) -> Option<[u16; 2]> {
     let ip = found.ip.filter(|_| found.transport_offset.is_some() && !found.is_quoted)?;
     if !matches!(ip.protocol, protocol::TCP | protocol::UDP | protocol::SCTP) {
@@ -214,7 +216,8 @@ fn ports(found: &Dissection) -> Option<[u16; 2]> {
     }
 }
 
-/// The payload of TCP, UDP or SCTP, without bytes that pad the frame after the IP packet.
+/// Returns the payload of a TCP, UDP or SCTP packet, without the padding that follows the IP packet
+/// in the frame.
 fn payload<'p>(data: &'p [u8], found: &Dissection) -> Option<&'p [u8]> {
     let begin = found.payload_offset? as usize;
     let stated = found.ip.and_then(|ip| Some((ip.offset + ip.stated_bytes?) as usize));

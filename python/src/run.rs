@@ -1,8 +1,8 @@
-//! Runs over a source, whose results another thread takes batch by batch.
+//! A run reads a source, and another thread takes the run's results batch by batch.
 //!
-//! A run has the threads of the path, and one thread that waits for their end. Batches wait in a
-//! bounded queue: if nobody takes them, the run waits, so the memory of a run does not depend on
-//! the length of the capture.
+//! A run has the threads of the receive path, and one thread that waits for the end of those
+//! threads. Batches of rows wait in a bounded queue. If the consumer does not take them, the run
+//! waits. The memory of a run therefore does not depend on the length of the capture.
 
 use std::collections::VecDeque;
 use std::io;
@@ -28,26 +28,26 @@ use crate::error::Failure;
 /// The number of rows in a batch. A batch of flows with all columns takes 7 MB.
 pub(crate) const BATCH_ROWS: usize = 32_768;
 
-/// The number of batches that wait for the consumer.
+/// The maximum number of batches that wait in the queue for the consumer.
 const WAITING_MAX: usize = 2;
 
 /// The number of batches that are collected before the consumer gets the schema. If the run ends
-/// earlier, the schema has its ledger.
+/// before that, the schema contains the ledger of the run.
 const FIRST_MAX: usize = 8;
 
-/// The number of batches in one interval.
+/// The maximum number of batches in one interval.
 const INTERVAL_MAX: usize = 64;
 
-/// The longest time until Ctrl-C is noticed.
+/// The maximum time until the run notices Ctrl-C.
 pub(crate) const SIGNAL_LOOK: Duration = Duration::from_millis(100);
 
 /// What a run reads.
 pub(crate) enum Source {
     /// Capture files, one after another.
     Paths(Vec<PathBuf>),
-    /// A capture in memory, and its name in messages.
+    /// A capture in memory, and the name that messages use for it.
     Bytes(String, PyBackedBytes),
-    /// A pipe with a capture, and its name in messages.
+    /// A pipe that contains a capture, and the name that messages use for it.
     Pipe(String, OwnedFd),
     /// The name of an interface, or the text of another live device.
     Live(String),
@@ -58,25 +58,27 @@ pub(crate) struct OpenSource {
     pub(crate) inputs: Vec<Input>,
     /// Information about a capture. `None` for a live source.
     info: Option<Arc<CaptureInfo>>,
-    /// The bytes of a capture in memory.
+    /// The number of bytes of a capture in memory.
     bytes: Option<u64>,
 }
 
-/// The options that all runs have.
+/// The options that are common to all kinds of runs.
 pub(crate) struct RunOptions {
     pub(crate) filter: Option<String>,
-    /// The number of CPUs. `None` for all that the process may use.
+    /// The number of CPUs. `None` stands for all CPUs that the process may use.
     pub(crate) cpus: Option<usize>,
     pub(crate) layers: Layers,
-    /// Why the thread failed that writes into the pipe of the source.
+    /// The error of the thread that writes into the pipe of the source, if that thread failed.
     pub(crate) feed: Arc<Mutex<Option<String>>>,
     pub(crate) progress: Option<Progress>,
 }
 
-/// Calls a Python function with the progress of a run, on the threads that wait for batches.
+/// Calls a Python function with the progress of a run. The threads that wait for batches make this
+/// call.
 pub(crate) struct Progress {
     show: Py<PyAny>,
-    /// When the function was called last, and whether that was the last call.
+    /// The time of the latest call of the function, and whether that call was for the end of the
+    /// run.
     last: Mutex<(Instant, bool)>,
 }
 
@@ -126,7 +128,8 @@ impl From<Capture> for OpenSource {
     }
 }
 
-/// Rows that wait for a whole batch. The handlers and the thread at the end share them.
+/// Collects rows until they fill a batch. The packet handlers and the thread that waits for their
+/// end share a `Batcher`.
 pub(crate) struct Batcher {
     batch: ColumnBatch,
     rows: usize,
@@ -134,7 +137,8 @@ pub(crate) struct Batcher {
 }
 
 impl Batcher {
-    /// Adds records, and passes whole batches on. Waits until the consumer has room for a batch.
+    /// Adds records, and passes full batches to the consumer. Waits if the queue has no free space
+    /// for a batch.
     pub(crate) fn add(&mut self, mut records: &[FlowRecord]) -> io::Result<()> {
         while !records.is_empty() {
             let (now, later) = records.split_at(records.len().min(BATCH_ROWS - self.rows));
@@ -144,7 +148,7 @@ impl Batcher {
         Ok(())
     }
 
-    /// Adds `rows` rows by calling `add`.
+    /// Adds `rows` rows to the batch by calling `add`.
     pub(crate) fn add_rows(&mut self, rows: usize, add: impl FnOnce(&mut ColumnBatch)) -> io::Result<()> {
         add(&mut self.batch);
         self.rows += rows;
@@ -155,17 +159,18 @@ impl Batcher {
         if std::mem::take(&mut self.rows) == 0 {
             return Ok(());
         }
-        // Nobody reads any more: the consumer has dropped the stream.
+        // An error of `send` means that the consumer has dropped the stream and reads no more
+        // batches.
         self.to.send(Some(self.batch.take())).map_err(|_| io::ErrorKind::BrokenPipe.into())
     }
 }
 
-/// The batcher of a run, for several threads.
+/// The batcher of a run, which several threads share.
 #[derive(Clone)]
 pub(crate) struct Batching(Arc<Mutex<Batcher>>);
 
 impl Batching {
-    /// Another batcher for the same consumer, so that CPUs do not wait for each other.
+    /// Creates a separate batcher for the same consumer, so that CPUs do not wait for each other.
     pub(crate) fn own(&self) -> Batcher {
         let mut shared = self.lock();
         let batch = shared.batch.take();
@@ -184,14 +189,15 @@ pub(crate) struct Ended {
     pub(crate) failure: Option<Failure>,
 }
 
-/// The batches of a run. After the last batch comes `None`.
+/// The queue of a run's batches. After the last batch, the queue contains `None`.
 struct Queue {
     batches: Receiver<Option<ColumnBatch>>,
     is_over: bool,
 }
 
 impl Queue {
-    /// Receives for at most this time. `None` if no batch came, and `Some(None)` at the end.
+    /// Waits for a batch for at most `time`. Returns `None` if no batch arrived, and `Some(None)`
+    /// at the end of the run.
     fn receive(&mut self, time: Duration) -> Option<Option<ColumnBatch>> {
         if self.is_over {
             return Some(None);
@@ -219,8 +225,8 @@ pub(crate) struct Run {
     bytes: Option<u64>,
 }
 
-/// What the thread at the end of a run does: it adds the last rows, and returns counts for the
-/// report, and the edges of a part.
+/// The function that is called at the end of a run. This function adds the last rows of the run,
+/// and returns counts for the report, and the edges of a part.
 pub(crate) type Finish<R> = Box<dyn FnOnce(Vec<R>, &Batching) -> (Map<String, Value>, Option<Vec<u8>>) + Send>;
 
 /// The functions of a run: one makes the handler of a CPU, and one ends the run.
@@ -230,8 +236,8 @@ pub(crate) struct Work<H: Handler> {
 }
 
 impl Run {
-    /// Opens the source and starts the run. `work` gets what the handlers need: the batcher, and a
-    /// function that stops the run.
+    /// Opens the source and starts the run. `work` gets the batcher, and a function that stops the
+    /// run, because the handlers need both.
     pub(crate) fn start<H: Handler + 'static>(
         source: Source,
         options: RunOptions,
@@ -260,13 +266,13 @@ impl Run {
             let mut report = ledger(&snapshot, of_capture.as_deref());
             let (counts, edges) = finish(reports.into_iter().map(|(_cpu, report)| report).collect(), &batching);
             report.extend(counts);
-            // An error means that the consumer has gone, and needs no rows.
+            // An error means that the consumer has dropped the stream and needs no more rows.
             let _ = batching.lock().flush();
             let fed = feed.lock().unwrap_or_else(PoisonError::into_inner).take().map(Failure::Feed);
             let failure = fed.or_else(|| Failure::of_run(&snapshot));
             report.insert("error".to_owned(), failure.as_ref().map_or(Value::Null, |f| f.to_string().into()));
             let _ = to_set.set(Ended { report: Value::Object(report), edges, failure });
-            // The consumer reads the end after it was recorded.
+            // The end of the run is recorded before this message, so the consumer always finds it.
             let _ = end.send(None);
         };
         let spawned = thread::Builder::new().name("steerage".to_owned()).spawn(wait);
@@ -285,8 +291,8 @@ impl Run {
         })
     }
 
-    /// Waits until the run has ended, or until the first batches are there. After that, the schema
-    /// may have the ledger.
+    /// Waits until the run has ended or the first batches have arrived. If the run has ended, the
+    /// schema contains the ledger.
     pub(crate) fn wait_for_first(&self, py: Python<'_>) -> PyResult<()> {
         for _ in 0..FIRST_MAX {
             match self.receive(py)? {
@@ -297,14 +303,14 @@ impl Run {
         Ok(())
     }
 
-    /// The next batch. `None` at the end of the run.
+    /// Returns the next batch, or `None` at the end of the run.
     pub(crate) fn next(&self, py: Python<'_>) -> PyResult<Option<ColumnBatch>> {
         let first = self.first.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
         first.map_or_else(|| self.receive(py), |batch| Ok(Some(batch)))
     }
 
-    /// Like [`next`](Self::next), if a batch is there already, so that the caller need not hold the
-    /// interpreter's lock.
+    /// Like [`next`](Self::next), but does not wait for a batch. The caller therefore need not hold
+    /// the interpreter's lock.
     pub(crate) fn next_at_once(&self) -> Option<Option<ColumnBatch>> {
         if let Some(batch) = self.first.lock().unwrap_or_else(PoisonError::into_inner).pop_front() {
             return Some(Some(batch));
@@ -312,7 +318,8 @@ impl Run {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner).receive(Duration::ZERO)
     }
 
-    /// Waits for a batch without the interpreter's lock, and handles signals meanwhile.
+    /// Waits for a batch without holding the interpreter's lock, and handles signals while it
+    /// waits.
     fn receive(&self, py: Python<'_>) -> PyResult<Option<ColumnBatch>> {
         loop {
             let queue = || self.queue.lock().unwrap_or_else(PoisonError::into_inner);
@@ -327,7 +334,8 @@ impl Run {
         }
     }
 
-    /// Whether the progress was shown long ago, or whether the run is over and its end was not shown.
+    /// Whether the progress must be shown again: some time has passed, or the run has ended and its
+    /// end has not been shown.
     pub(crate) fn is_progress_due(&self, is_over: bool) -> bool {
         self.progress.as_ref().is_some_and(|progress| progress.is_due(is_over))
     }
@@ -340,11 +348,12 @@ impl Run {
         progress.show.call1(py, (read, total, is_over)).map(drop)
     }
 
-    /// The rows of this time, and the ledger so far. `true` if the run is over.
+    /// Returns the rows that arrive during `time`, the ledger so far, and `true` if the run is
+    /// over.
     pub(crate) fn interval(&self, py: Python<'_>, time: Duration) -> PyResult<(Vec<ColumnBatch>, Value, bool)> {
         let (begin, mut batches) = (Instant::now(), Vec::new());
         let queue = || self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        // The interval ends early if there are many rows, so that its memory is bounded.
+        // If many rows arrive, the interval ends early, so that its memory is bounded.
         while batches.len() < INTERVAL_MAX {
             let left = time.saturating_sub(begin.elapsed());
             match py.detach(|| queue().receive(left.min(SIGNAL_LOOK))) {
@@ -355,7 +364,8 @@ impl Run {
             }
         }
         let is_over = queue().is_over;
-        // A batcher that is locked waits for room in the queue, so its rows come soon.
+        // If the batcher is locked, it is waiting for free space in the queue, so its rows will be
+        // in the queue soon.
         if let Ok(mut batcher) = self.batching.0.try_lock()
             && std::mem::take(&mut batcher.rows) > 0
         {
@@ -380,7 +390,8 @@ impl Run {
         self.ended.get()
     }
 
-    /// The bytes of the source that were read, and the bytes of all its files.
+    /// Returns the number of bytes of the source that were read, and the number of bytes in all of
+    /// its files.
     pub(crate) fn progress(&self) -> (u64, Option<u64>) {
         self.info.as_ref().map_or((0, None), |info| (info.bytes_read(), info.bytes_total().or(self.bytes)))
     }
@@ -392,7 +403,7 @@ impl Drop for Run {
     }
 }
 
-/// Stops a run from a thread that was made before the run has started.
+/// Stops a run. A handle of this type can be created before the run has started.
 #[derive(Clone, Default)]
 pub(crate) struct Stop(Arc<Mutex<StopState>>);
 
@@ -418,11 +429,13 @@ impl Stop {
     }
 }
 
-/// Sets the CPUs. Threads are not pinned, because other processes of a pool use the same CPUs.
+/// Sets the CPUs of a run. The threads are not pinned to CPUs, because the other processes of a
+/// process pool use the same CPUs.
 pub(crate) fn on_cpus(builder: Builder, cpus: Option<usize>) -> Builder {
     let all = Topology::read().default_mask();
     match cpus {
-        // More threads than CPUs: for tests, whose results must not depend on the machine.
+        // Only tests request more threads than there are CPUs. The results of tests must not depend
+        // on the machine.
         Some(count) if count > all.iter().count() => builder.virtual_cpus(count),
         Some(count) => builder.cpus(all.iter().take(count.max(1)).collect::<CpuMask>()).pin(false),
         None if all.is_empty() => builder.pin(false),
@@ -430,7 +443,7 @@ pub(crate) fn on_cpus(builder: Builder, cpus: Option<usize>) -> Builder {
     }
 }
 
-/// The ledger of a run: what became of each packet.
+/// The ledger of a run, which accounts for every packet.
 fn ledger(snapshot: &Snapshot, info: Option<&CaptureInfo>) -> Map<String, Value> {
     let dropped: Map<String, Value> =
         snapshot.dropped().iter().map(|(reason, packets)| (reason.name().to_owned(), packets.into())).collect();

@@ -1,4 +1,4 @@
-//! Splitting: the packets of a source in several files, with whole flows in each.
+//! Splits the packets of a source into several files. Each file contains whole flows.
 
 use std::path::PathBuf;
 
@@ -21,7 +21,8 @@ pub(crate) fn split(py: Python<'_>, given: Given, paths: Vec<PathBuf>, together:
         let key = HashKey::random().map_err(|error| Failure::System("read a hash key from /dev/urandom", error))?;
         let hasher = FlowHasher::keyed(&key);
         let split = SplitOptions::new(paths.len(), together, hasher.clone(), options.layers);
-        // One CPU: packets of other flows that stay together are in order too.
+        // The run has only one CPU, so that the packets of different flows in a file are in order
+        // too.
         let builder = Builder::new().virtual_cpus(1).hash(hasher).layers(options.layers).always_hash(true);
         let mut builder = inputs.into_iter().fold(builder, Builder::input);
         for path in &paths {

@@ -1,5 +1,6 @@
-//! The walls of the workspace that the compiler does not build: no circle of imports between the files of a crate, only
-//! those imports between crates that deny.toml permits, and the sizes of the core and of the facade.
+//! Checks the rules for imports that the compiler does not check (the *walls* of the workspace).
+//! The files of a crate must not import each other in a circle. A crate may import only the crates
+//! that deny.toml permits. The sizes of the core and of the facade are limited.
 //!
 //! ```sh
 //! cargo run -p xtask                   # check
@@ -20,18 +21,22 @@ use std::{env, fs};
 
 use source::{Crate, File};
 
-/// The modules of the core that a packet passes, in the order in which it meets them.
+/// The modules of the core that a packet passes, in the order in which the packet passes them.
 const STRICT_PATH: &[&str] =
     &["rx", "completions", "page_cache", "queue", "backlog", "packet", "handler", "tx", "softnet"];
-/// One person reads this much in an afternoon.
+/// The maximum number of lines of the strict path, which one person can read in an afternoon.
 const STRICT_PATH_LINES_MAX: usize = 2_725;
-/// 200 of them let threads outside of the path send packets and wake handlers. The queues of such packets lie in
-/// steerage-mem, and messages and state by bucket in steerage-handler.
+/// The maximum number of lines of the core. About 200 of these lines let threads outside of the
+/// path send packets and wake handlers. The queues for packets from such threads are in
+/// steerage-mem. Messages, and state for each bucket, are in steerage-handler.
 const CORE_LINES_MAX: usize = 5_270;
-/// The facade assembles and re-exports. Anything longer belongs in another crate. About 60 lines name each re-export of a
-/// module, so that a new public name of an inner crate does not become public by accident.
+/// The maximum number of lines of the facade, which assembles the crates and re-exports their
+/// names. Code beyond this limit belongs in another crate. About 60 of the lines name each
+/// re-export of a module. Therefore a new public name of an inner crate does not become public by
+/// accident.
 const FACADE_LINES_MAX: usize = 625;
-/// The names on its first page of documentation. Further ones belong in its modules.
+/// The maximum number of names on the first page of the facade's documentation. Further names
+/// belong in the facade's modules.
 const FACADE_NAMES_MAX: usize = 40;
 
 fn main() -> ExitCode {
@@ -46,7 +51,7 @@ fn main() -> ExitCode {
             print!("{text}");
             ExitCode::SUCCESS
         }
-        // Scripts read the standard output.
+        // Scripts read the standard output, so errors go to standard error.
         Err(faults) => {
             eprintln!("xtask: {faults}");
             ExitCode::FAILURE
@@ -56,9 +61,11 @@ fn main() -> ExitCode {
 
 struct Workspace {
     crates: BTreeMap<String, Crate>,
-    /// Each crate with one of ours that it imports outside of its tests.
+    /// Pairs of two crates of the workspace. The first crate imports the second crate outside of
+    /// its tests.
     arrows: Vec<(String, String)>,
-    /// Each line of deny.toml that names crates of ours: the first may be imported by the others alone.
+    /// Each line of deny.toml that names crates of the workspace. Only the other crates in a line
+    /// may import the first crate of the line.
     rules: Vec<Vec<String>>,
 }
 
@@ -67,7 +74,8 @@ impl Workspace {
         let (mut crates, mut arrows) = (BTreeMap::new(), Vec::new());
         let folders = fs::read_dir(root.join("crates")).map_err(|error| format!("cannot read crates/: {error}"))?;
         for folder in folders.filter_map(|entry| Some(entry.ok()?.path())) {
-            // A folder whose crate was moved away keeps nothing to check.
+            // A folder without Cargo.toml is the rest of a crate that was moved away, and contains
+            // nothing to check.
             let Ok(manifest) = fs::read_to_string(folder.join("Cargo.toml")) else { continue };
             let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
             let mut section = "";

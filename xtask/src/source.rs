@@ -1,8 +1,8 @@
-//! Reads the sources of a crate: its modules, the names that each defines, and the paths that each
-//! mentions. Code that only tests see is left out.
+//! Reads the sources of a crate: its modules, the names that each module defines, and the paths
+//! that each module mentions. Code that is compiled only for tests is left out.
 //!
-//! The sources are read as tokens: calls of methods are not seen, and neither are names that a
-//! macro puts together.
+//! The sources are read as tokens. Therefore method calls, and names that a macro assembles, are
+//! not found.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,11 +12,12 @@ use std::path::{Path, PathBuf};
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use syn::{Ident, UseTree};
 
-/// A chain of re-exports or globs that is longer than this is a circle.
+/// A chain of re-exports or globs with more steps than this counts as a circle.
 const HOPS_MAX: usize = 8;
-/// The word after one of these is the name of an item.
+/// The keywords that are followed by the name of an item.
 const KEYWORDS: &[&str] = &["const", "enum", "fn", "macro_rules", "mod", "static", "struct", "trait", "type", "union"];
-/// An item can also begin with one of these. A field, a variant or an arm of a `match` cannot.
+/// Other words with which an item can begin. A field, a variant or an arm of a `match` cannot begin
+/// with one of these words.
 const BEGINNINGS: &[&str] = &["async", "extern", "impl", "pub", "unsafe", "use"];
 
 type Names = Vec<String>;
@@ -24,15 +25,16 @@ type Names = Vec<String>;
 #[derive(Default)]
 pub(crate) struct Crate {
     pub(crate) files: Vec<File>,
-    /// The public names in the root; `*` stands for the names of a glob.
+    /// The public names in the root of the crate. `*` stands for the names of a glob.
     pub(crate) public: Names,
     modules: BTreeMap<Names, Module>,
-    /// A file, the module in it, a path that the module mentions, and the line.
+    /// Each path that a module mentions: the file, the module in the file, the path, and the line.
     mentions: Vec<(usize, Names, Names, usize)>,
-    /// The module that is read now, and the folder of its children.
+    /// The module that is being read. The next field is the folder with the child modules of this
+    /// module.
     module: Names,
     folder: PathBuf,
-    /// The lines of the file that is read now which only tests see.
+    /// The lines of the current file that are compiled only for tests.
     tests: BTreeSet<usize>,
     /// The modules whose files were not read yet, with the paths of the files without `.rs`.
     waiting: Vec<(PathBuf, Names)>,
@@ -41,7 +43,7 @@ pub(crate) struct Crate {
 #[derive(Default)]
 pub(crate) struct File {
     pub(crate) path: String,
-    /// Lines of code, without tests, comments and blank lines.
+    /// The number of lines of code, without tests, comments and blank lines.
     pub(crate) lines: usize,
     module: Names,
 }
@@ -49,7 +51,7 @@ pub(crate) struct File {
 #[derive(Default)]
 struct Module {
     file: usize,
-    /// The names in the module. A name that `use` brings in has its path.
+    /// The names in the module. For a name that `use` imports, the value is its path.
     names: BTreeMap<String, Option<Names>>,
     globs: Vec<Names>,
 }
@@ -80,8 +82,9 @@ impl Crate {
         self.files.iter().map(|file| file.lines).sum()
     }
 
-    /// Describes each group of neighbours, which are modules of one parent, that import each other.
-    /// A file imports for all modules around it. A circle of files is always one of neighbours.
+    /// Describes each circle of imports: a group of modules with the same parent that import each
+    /// other. An import of a file also counts for all modules that contain the file. Every circle
+    /// of files is a circle of modules with the same parent.
     pub(crate) fn circles(&self) -> Vec<String> {
         let mut imports = BTreeMap::<&[String], BTreeMap<&[String], String>>::new();
         for (file, module, path, line) in &self.mentions {
@@ -114,8 +117,8 @@ impl Crate {
         described.collect()
     }
 
-    /// The file that defines what this path, read in this module, leads to. `None` for a module as a
-    /// whole, and for what another crate defines.
+    /// Returns the file that defines the item to which a path leads. The path is resolved in this
+    /// module. Returns `None` for a whole module, and for an item of another crate.
     fn file_of(&self, module: &[String], path: &[String], hops: usize) -> Option<usize> {
         let mut at = module.to_vec();
         for (index, name) in path.iter().enumerate() {
@@ -144,7 +147,8 @@ impl Crate {
         self.mentions.push((self.files.len() - 1, self.module.clone(), path, line));
     }
 
-    /// Reads tokens of the current module. `is_item` is true outside of all braces but a module's.
+    /// Reads tokens of the current module. `is_item` is true outside of all braces except the
+    /// braces of a module.
     fn walk(&mut self, tokens: TokenStream, is_item: bool) {
         self.here();
         let tokens: Vec<TokenTree> = tokens.into_iter().collect();
@@ -164,11 +168,12 @@ impl Crate {
                 TokenTree::Ident(_) if word == "use" && next != "<" => {
                     let (part, others) = after.split_at(after.iter().position(is_semicolon).unwrap_or(after.len()));
                     let is_private = before != "pub" && !before.starts_with('(');
-                    // Without a leading `::`, as in all sources of the workspace, this is a tree.
+                    // A `use` without a leading `::`, as in all sources of the workspace, is always
+                    // a valid tree.
                     let tree = syn::parse2::<UseTree>(part.iter().cloned().collect());
                     for (name, path) in tree.iter().flat_map(|tree| leaves(tree, &[])) {
                         self.public.extend(is_public.then(|| name.clone()));
-                        // A re-export is an import only if this file uses the name as well.
+                        // A re-export counts as an import only if this file also uses the name.
                         if is_private {
                             self.mention(path.clone(), start);
                         }
@@ -214,7 +219,8 @@ impl Crate {
             match (before.as_str(), word.as_str()) {
                 (":", ":") | (".", ".") => before += &word,
                 ("macro_rules", "!") => {}
-                // A lifetime, a raw pointer, and a module that was read declare nothing more.
+                // A lifetime, a raw pointer, and a module that was already read declare no further
+                // names.
                 ("'", _) | ("*", "const") | (_, "mod") => before.clear(),
                 _ => before = word,
             }
@@ -232,7 +238,7 @@ fn is_of_tests(attribute: &str) -> bool {
     text == "[cfg(test)]" || text.starts_with("[cfg(all(test,")
 }
 
-/// How many tokens the item, statement, field, variant or arm has that stands first.
+/// Returns the number of tokens in the first item, statement, field, variant or arm.
 fn length_of_part(tokens: &[TokenTree]) -> usize {
     let mut words = tokens.iter().filter(|token| matches!(token, TokenTree::Ident(_))).map(ToString::to_string);
     let is_item = words.next().is_some_and(|word| [KEYWORDS, BEGINNINGS].concat().contains(&word.as_str()));
@@ -243,7 +249,7 @@ fn length_of_part(tokens: &[TokenTree]) -> usize {
     tokens.iter().position(is_last).map_or(tokens.len(), |last| last + 1)
 }
 
-/// What a `use` brings in: each name, and its path.
+/// Returns the names that a `use` imports, with the path of each name.
 fn leaves(tree: &UseTree, path: &[String]) -> Vec<(String, Names)> {
     let longer = |name: &Ident| [path, &[name.to_string()]].concat();
     match tree {

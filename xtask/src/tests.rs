@@ -1,11 +1,11 @@
-//! Each test writes a small workspace and checks it.
+//! Each test writes a small workspace and checks the workspace.
 
 use std::path::PathBuf;
 use std::{env, fs, process};
 
 use super::{CORE_LINES_MAX, FACADE_NAMES_MAX, Workspace};
 
-/// A workspace in a folder that is deleted at the end.
+/// A workspace in a folder that is deleted when this value is dropped.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -31,7 +31,7 @@ impl Drop for Folder {
     }
 }
 
-/// The check of one crate with these files in its `src`.
+/// Checks one crate with these files in its `src`.
 fn check_crate(name: &str, files: &[(&str, &str)]) -> Result<String, String> {
     let paths: Vec<String> = files.iter().map(|(path, _)| format!("crates/steerage-a/src/{path}")).collect();
     let mut all = vec![("crates/steerage-a/Cargo.toml", "[package]\nname = \"steerage-a\"\n")];
@@ -52,7 +52,8 @@ fn files_that_import_each_other_are_a_circle() {
     assert!(fault.contains("folder/other.rs:3 imports"), "{fault}");
 }
 
-/// By way of a name that a third file passes on, and by way of files inside of the two modules.
+/// In these sources, the circles of imports lead through a name that a third file re-exports, and
+/// through files inside the two modules.
 #[test]
 fn re_exports_and_folders_hide_no_circle() {
     let files = [

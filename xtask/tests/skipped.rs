@@ -1,13 +1,14 @@
-//! Sums up the tests that were skipped. `cargo test` runs the tests of this package last, since its
-//! name is the last, and the harness of Rust's tests cannot show that a test was skipped.
+//! Prints the number of tests that were skipped. `cargo test` runs the tests of this package last,
+//! because the package's name is the last one. The test harness of Rust cannot show that a test was
+//! skipped.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 
-/// How often each reason was given in the run with this number, the most frequent first. Removes the
-/// files of this run and of earlier ones.
+/// Returns the reasons for skipped tests in the run with this number, and how often each reason was
+/// given. The most frequent reason is first. Removes the files of this run and of earlier runs.
 fn sums(folder: &Path, run: u32) -> Vec<(usize, String)> {
     let mut reasons: BTreeMap<String, usize> = BTreeMap::new();
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -40,7 +41,7 @@ fn the_tests_that_were_skipped_are_summed_up() {
         )
         .unwrap();
     }
-    // Directly, since the harness hides what a test prints.
+    // The test writes to standard error directly, because the harness hides the output of a test.
     io::stderr().write_all(&said).unwrap();
 }
 

@@ -1,4 +1,4 @@
-//! Scripts read the standard output, so faults go to standard error.
+//! Scripts read the standard output, so errors go to standard error.
 
 use std::process::Command;
 

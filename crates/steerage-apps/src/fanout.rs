@@ -1,10 +1,10 @@
-//! Spreads flows over several outputs. Each output receives whole flows in order, with both
+//! Spreads flows over several outputs. Each output receives all packets of its flows in order: both
 //! directions and all fragments.
 
 use steerage::{Batch, Cpu, Handler, TxId, limits::OUTPUTS_MAX};
 
-/// The handler of a fanout. The instance needs [hashes at arrival](steerage::Builder::always_hash),
-/// which keep fragments together.
+/// The handler that spreads flows over several outputs. The instance needs [hashes at
+/// arrival](steerage::Builder::always_hash), which keep fragments together.
 ///
 /// ```
 /// use steerage::{Builder, Input, testing};
@@ -26,7 +26,8 @@ pub struct Fanout {
 }
 
 impl Fanout {
-    /// Spreads flows over the first `outputs` outputs of the instance, which must be at least 1.
+    /// Spreads flows over the first `outputs` outputs of the instance. `outputs` must be at least
+    /// 1.
     pub fn over(outputs: usize) -> Self {
         Self { outputs: outputs.clamp(1, OUTPUTS_MAX) }
     }
@@ -38,8 +39,8 @@ impl Handler for Fanout {
 
     fn handle(&mut self, batch: &mut Batch<'_>, _cpu: &mut Cpu) {
         for packet in batch.iter_mut() {
-            // The output depends only on the hash, so a flow that moves to another CPU keeps its
-            // output.
+            // The output of a packet depends only on its flow hash, so a flow that moves to another
+            // CPU keeps its output.
             let output = (u64::from(packet.flow_hash().0) * self.outputs as u64) >> 32;
             packet.transmit(TxId(output as u8));
         }

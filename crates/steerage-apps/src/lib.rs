@@ -1,7 +1,7 @@
-//! Handlers, which process packets after steering.
+//! Packet handlers, which process the packets that steerage has steered to their CPU.
 //!
-//! Each handler is in one file and uses only the public interface of [`steerage`], so that it also
-//! serves as an example.
+//! Each handler is in one file and uses only the public interface of [`steerage`], so you can read
+//! it as an example.
 //!
 //! | function | what it does |
 //! |---|---|

@@ -42,13 +42,14 @@ pub struct SplitOptions {
 }
 
 impl SplitOptions {
-    /// Splits traffic over the first `jobs` outputs of the instance, which must be at least 1.
-    /// `hasher` and `layers` must be the hasher and the layers of the instance.
+    /// Splits traffic over the first `jobs` outputs of the instance. `jobs` must be at least 1.
+    /// `hasher` and `layers` must be the same as those of the instance.
     pub fn new(jobs: usize, together: Together, hasher: FlowHasher, layers: Layers) -> Self {
         Self { jobs: jobs.clamp(1, OUTPUTS_MAX), together, hasher, layers, handed_on: Arc::default() }
     }
 
-    /// The count of packets that were sent to jobs, which can be read during the run.
+    /// Returns the counter of packets that were sent to jobs. The counter can be read during the
+    /// run.
     pub fn handed_on(&self) -> Arc<HandedOn> {
         Arc::clone(&self.handed_on)
     }
@@ -75,18 +76,19 @@ impl HandedOn {
     }
 }
 
-/// The handler that sends each packet to the output of its job. Jobs and outputs have the same
-/// numbers.
+/// The handler that sends each packet to the output of its job. The number of a job is also the
+/// number of its output.
 ///
 /// The instance needs [hashes at arrival](steerage::Builder::always_hash), which keep fragments
-/// together. The instance must also have exactly one CPU, unless [`Together::Flow`] is enough.
+/// together. The instance must also have exactly one CPU, except with [`Together::Flow`].
 #[derive(Debug)]
 pub struct Split {
     jobs: usize,
     together: Together,
     layers: Layers,
     hasher: FlowHasher,
-    /// Keeps fragments with their flow if the job does not depend on the hash of the flow.
+    /// If a packet's job does not depend on the hash of its flow, this tracker keeps the fragments
+    /// of a datagram with their flow.
     keys: SteeringKeys,
     handed_on: Arc<HandedOn>,
 }

@@ -1,4 +1,5 @@
-//! Errors: a code, its meaning, and the line of text about the last error of a thread.
+//! Errors of the C interface: their codes, the meanings of the codes, and the text of each thread's
+//! last error.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString};
@@ -7,7 +8,7 @@ use std::fmt::Display;
 use steerage::{BuildError, SetError};
 use steerage_device::OpenError;
 
-/// `steerage_status` of the header, without `STEERAGE_OK`.
+/// The type `steerage_status` of the C header, without the value `STEERAGE_OK`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub(crate) enum Code {
@@ -39,13 +40,13 @@ impl Code {
     }
 }
 
-/// The meaning of a status.
+/// Returns a text that explains a status code.
 pub(crate) fn meaning(status: i32) -> &'static CStr {
     let code = Code::ALL.into_iter().find(|code| *code as i32 == status);
     code.map_or(if status >= 0 { c"no error" } else { c"unknown status" }, Code::meaning)
 }
 
-/// Why a call failed. The text has one line.
+/// The reason why a call of the C interface failed. The text has one line.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
     pub(crate) code: Code,
@@ -86,10 +87,11 @@ thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
 }
 
-/// Records the failure as the last one of this thread.
+/// Records `failure` as the last failure of this thread.
 pub(crate) fn record(failure: &Failure) {
     let text = failure.text.replace('\0', "");
-    // A thread that ends has no text any more.
+    // While a thread ends, its text may already be destroyed. `try_with` then returns an error,
+    // which is ignored.
     let _ = LAST.try_with(|last| last.replace(CString::new(text).unwrap_or_default()));
 }
 

@@ -1,7 +1,8 @@
 //! The functions and types of `steerage.h`. All `unsafe` of the crate is here.
 //!
-//! A pointer that a program passes is valid as the header says, or null. A null pointer is an error
-//! or means that there is nothing, and each other check of a pointer is the program's.
+//! A pointer that a program passes is either null, or valid as the header says. Some functions
+//! accept a null pointer, and the other functions return an error. The library cannot check a
+//! pointer in any other way, so the program must.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,10 +18,10 @@ use crate::failure::{self, Code, Failure};
 use crate::run::Run;
 use crate::states::States;
 
-/// `STEERAGE_ABI` of the header.
+/// The constant `STEERAGE_ABI` of the C header.
 const ABI: u32 = 0;
 
-/// `steerage_packet` of the header.
+/// The struct `steerage_packet` of the C header.
 #[repr(C)]
 struct PacketView {
     data: *const u8,
@@ -31,7 +32,7 @@ struct PacketView {
     time_ns: u64,
 }
 
-/// `steerage_flow` of the header.
+/// The struct `steerage_flow` of the C header.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 struct FlowView {
@@ -64,7 +65,7 @@ impl FlowView {
     }
 }
 
-/// `steerage_functions` of the header.
+/// The struct `steerage_functions` of the C header.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Functions {
@@ -93,7 +94,7 @@ impl Functions {
     };
 }
 
-/// The functions of a program.
+/// The functions that a C program passes to the library.
 struct Callbacks {
     functions: Functions,
     batch: unsafe extern "C" fn(*mut c_void, *mut c_void, *mut View<'static>),
@@ -105,7 +106,7 @@ unsafe impl Send for Callbacks {}
 unsafe impl Sync for Callbacks {}
 
 impl Callbacks {
-    /// Copies the program's functions.
+    /// Copies the program's struct of functions.
     ///
     /// # Safety
     /// If the pointer is not null, `size` bytes are readable there, and the functions do what the
@@ -165,7 +166,8 @@ fn start(run: &Run, callbacks: Callbacks) -> Result<(), Failure> {
     run.start(move |cpu| CpuHandler::new(&callbacks, cpu))
 }
 
-/// What `cpu_begins` returned. `cpu_ends` is called when this is dropped.
+/// The pointer that the program's function `cpu_begins` returned. When the `CpuPointer` is dropped,
+/// it calls `cpu_ends`.
 struct CpuPointer {
     pointer: *mut c_void,
     callbacks: Arc<Callbacks>,
@@ -189,7 +191,8 @@ impl Drop for CpuPointer {
     }
 }
 
-/// The state of a bucket. `state_dropped` is called when this is dropped, wherever it is then.
+/// The state of a bucket. When the `State` is dropped, on whichever CPU, it calls the program's
+/// function `state_dropped`.
 struct State {
     pointer: *mut c_void,
     callbacks: Arc<Callbacks>,
@@ -211,7 +214,8 @@ fn number_of(bucket: BucketId) -> u32 {
     u32::from(bucket.group) << 16 | u32::from(bucket.bucket)
 }
 
-/// `steerage_batch` of the header: the packets of one call of `batch`.
+/// The type `steerage_batch` of the C header: the packets of one call of the program's function
+/// `batch`.
 struct View<'a> {
     packets: Packets<'a>,
     len: u32,
@@ -277,7 +281,7 @@ impl<'a> View<'a> {
 
 /// Calls the program's functions on one CPU.
 struct CpuHandler {
-    // States are dropped before the CPU's pointer.
+    // The field `states` comes first, so that states are dropped before the CPU's pointer.
     states: States<State>,
     cpu: CpuPointer,
     callbacks: Arc<Callbacks>,
@@ -314,7 +318,7 @@ impl Handler for CpuHandler {
     fn finish(self, _cpu: &mut Cpu) {}
 }
 
-/// A value that a function of the header returns.
+/// A value that a function of the C header returns.
 trait Answer {
     fn of_failure(code: Code) -> Self;
 }
@@ -353,20 +357,20 @@ impl<T> Answer for *mut T {
     }
 }
 
-/// Calls the body of a function of the header. An error is recorded. A panic is caught here, so
-/// that it does not reach the caller in C.
+/// Calls the body of a function of the C header, and records an error that it returns. `border`
+/// also catches a panic of the body, so that the panic does not reach the C program.
 fn border<R: Answer>(name: &str, body: impl FnOnce() -> Result<R, Failure>) -> R {
     let failure = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(answer)) => return answer,
         Ok(Err(failure)) => failure,
         Err(_) => Failure::new(Code::Internal, format!("{name} has panicked: this is a bug in libsteerage")),
     };
-    // Dropping the payload of a panic, or recording the failure, may panic too.
+    // Recording the failure may panic too.
     let _ = catch_unwind(AssertUnwindSafe(|| failure::record(&failure)));
     R::of_failure(failure.code)
 }
 
-/// Borrows what a pointer of the program points to.
+/// Borrows the value that a pointer of the program points to.
 ///
 /// # Safety
 /// A pointer that is not null is valid for the time of the call.
@@ -375,7 +379,8 @@ unsafe fn given<'p, T>(pointer: *const T, what: &str) -> Result<&'p T, Failure> 
     unsafe { pointer.as_ref() }.ok_or_else(|| Failure::new(Code::Argument, format!("{what} is NULL: pass a pointer")))
 }
 
-/// As [`given`], for a batch. Only the thread that `batch` was called on has it.
+/// As [`given`], for a batch. Only the thread on which the library calls the program's function
+/// `batch` has the batch.
 ///
 /// # Safety
 /// As for [`given`], and nothing else borrows the batch.
@@ -394,8 +399,8 @@ unsafe fn text<'p>(pointer: *const c_char, what: &str) -> Result<&'p str, Failur
     text.to_str().map_err(|_| Failure::new(Code::Argument, format!("{what} is not UTF-8: {text:?}")))
 }
 
-/// Writes a ledger of up to `size` bytes. A program that was built with a newer header has more
-/// fields, which become 0.
+/// Writes the first `size` bytes of a ledger. If the program was built with a newer header, its
+/// struct has more fields, which become 0.
 ///
 /// # Safety
 /// `size` bytes are writable at `to`, if it is not null.
@@ -409,7 +414,7 @@ unsafe fn write<T: Copy>(to: *mut T, size: usize, ledger: &T) -> Result<c_int, F
     Ok(0)
 }
 
-/// `steerage_ledger` of the header.
+/// The struct `steerage_ledger` of the C header.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Ledger {
@@ -423,7 +428,7 @@ struct Ledger {
     buckets_moved: u64,
 }
 
-// A new reason must be appended to the header's struct, after `buckets_moved`.
+// A new drop reason must be appended to the header's struct, after `buckets_moved`.
 const _: () = assert!(DropReason::ALL.len() == 13);
 
 impl Ledger {
@@ -435,7 +440,7 @@ impl Ledger {
     }
 }
 
-/// `steerage_cpu_ledger` of the header.
+/// The struct `steerage_cpu_ledger` of the C header.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct CpuLedger {
@@ -469,8 +474,8 @@ fn no_such(what: &str, number: u32, count: usize) -> Failure {
     )
 }
 
-/// Defines the functions of the header. Each body runs inside of [`border`], so no panic and no
-/// failure leaves it in another way.
+/// Defines the functions of the C header. The body of each function runs inside of [`border`],
+/// which handles all panics and failures.
 macro_rules! exports {
     ($(fn $name:ident($($argument:ident: $type:ty),*) -> $answer:ty $body:block)*) => {$(
         // SAFETY: the name begins with `steerage_`, so no other library has it.
@@ -538,7 +543,8 @@ exports! {
     }
 
     fn steerage_stop(run: *mut Run) -> () {
-        // A signal handler must not allocate, so a null pointer is no error here.
+        // Signal handlers call this function and must not allocate memory for an error text, so a
+        // null pointer is no error here.
         if let Some(run) = run.as_ref() {
             run.stop();
         }
@@ -638,7 +644,7 @@ exports! {
     }
 }
 
-/// Several threads use a run at the same time.
+/// Several threads may use a run at the same time.
 const _: fn() = || {
     fn shared<T: Send + Sync>() {}
     shared::<Run>();

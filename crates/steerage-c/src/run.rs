@@ -1,4 +1,4 @@
-//! A run, from the opening of its inputs to its end.
+//! A run of steerage for a C program, from the opening of its inputs to its end.
 
 use std::ffi::CString;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
@@ -15,19 +15,20 @@ use steerage_device::Opened;
 
 use crate::failure::{Code, Failure};
 
-/// A wait without a limit is a series of waits of this length, since a clock cannot reach the end
-/// of time.
+/// A wait without a time limit is divided into waits of this length, because a clock has no time
+/// that is infinitely late.
 const WAIT: Duration = Duration::from_secs(3600);
 
-/// What the header calls `steerage`.
+/// The type that the C header calls `steerage`.
 pub(crate) struct Run {
     stage: Mutex<Stage>,
-    /// Outside of the lock, so that no call waits for a thread in `join`. Set before the first thread
-    /// starts, because the program's functions use the run from their first call on.
+    /// The handle of the run. The lock of `stage` does not protect the handle, so that no call
+    /// waits for a thread in `join`. The handle is set before the first thread starts, because the
+    /// program's functions may use the run from their first call on.
     handle: OnceLock<Handle>,
-    /// Whether a stop was requested. It may have been requested before there was a handle.
+    /// Whether a stop was requested. A stop may be requested before the run has a handle.
     is_stopped: AtomicBool,
-    /// Why the threads could not be started.
+    /// The reason why the threads of the run could not be started.
     not_started: OnceLock<Failure>,
     notes: CString,
 }
@@ -35,12 +36,12 @@ pub(crate) struct Run {
 enum Stage {
     Opened(Opened, Options),
     Running(Running<()>),
-    /// A call changes the stage.
+    /// A call is changing the stage at this moment.
     Changing,
     Ended(Result<(), Failure>),
 }
 
-/// The options that are set before the start.
+/// The options of a run, which are set before the run starts.
 #[derive(Default)]
 struct Options {
     cpus: Option<String>,
@@ -166,7 +167,7 @@ impl Run {
         }
     }
 
-    /// Starts the run. `make` makes the handler of a CPU.
+    /// Starts the run. `make` creates the handler of each CPU.
     pub(crate) fn start<H: Handler<Report = ()>>(
         &self,
         make: impl Fn(CpuId) -> H + Send + Sync + 'static,
@@ -205,7 +206,8 @@ impl Run {
         let builder = opened.inputs.into_iter().fold(options.builder()?, Builder::input);
         let instance = builder.build(make)?;
         let handle = self.handle.get_or_init(|| instance.handle());
-        // Pairs with the fence in `stop`: either this thread sees the request, or `stop` sees the handle.
+        // Pairs with the fence in `stop`: either this thread sees the request to stop, or `stop`
+        // sees the handle.
         fence(Ordering::SeqCst);
         if self.is_stopped.load(Ordering::Relaxed) {
             handle.stop();
@@ -222,8 +224,8 @@ impl Run {
         self.handle.get().ok_or_else(not_yet)
     }
 
-    /// Stops the run, or lets it end as soon as it starts. Signal handlers call this function, so it
-    /// takes no lock and no memory.
+    /// Stops the run. If the run has not started yet, it ends as soon as it starts. Signal handlers
+    /// call `stop`, so it takes no lock and allocates no memory.
     pub(crate) fn stop(&self) {
         self.is_stopped.store(true, Ordering::Relaxed);
         // Pairs with the fence in `started`.
@@ -233,8 +235,8 @@ impl Run {
         }
     }
 
-    /// Waits until `wait` returns true, for at most this many milliseconds, or without a limit if
-    /// the number is negative.
+    /// Waits until `wait` returns true, for at most `timeout_ms` milliseconds. If `timeout_ms` is
+    /// negative, the time is not limited.
     pub(crate) fn wait(&self, timeout_ms: i64, wait: fn(&Handle, Duration) -> bool) -> Result<bool, Failure> {
         let handle = self.handle()?;
         let timeout = u64::try_from(timeout_ms).map(Duration::from_millis).ok();
@@ -244,7 +246,7 @@ impl Run {
             if wait(handle, left) {
                 return Ok(true);
             }
-            // Nothing changes any more after the end of the run.
+            // After the end of the run, the result of `wait` does not change any more.
             if left.is_zero() || handle.is_finished() {
                 return Ok(wait(handle, Duration::ZERO));
             }
@@ -280,7 +282,8 @@ impl Run {
 
     pub(crate) fn set_mask(&self, queue: Option<u32>, list: &str) -> Result<(), Failure> {
         let handle = self.handle()?;
-        // The instance's own CPUs are checked later: they need not be CPUs of this machine.
+        // The setter of the mask checks that the instance has these CPUs. With virtual CPUs, the
+        // CPUs of a mask need not be CPUs of this machine.
         let mask = cpu_list("rps-cpus-list", list, CPUS_MAX)?;
         match queue {
             Some(queue) => handle.set_queue_rps_cpus(queue as usize, &mask)?,
@@ -297,7 +300,7 @@ impl Drop for Run {
     }
 }
 
-/// Whether everything was read and handled.
+/// Returns an error if the run did not read and handle all packets.
 fn result(outcome: &Outcome<()>) -> Result<(), Failure> {
     if let Some(cpu) = outcome.left_behind.first() {
         let text = format!("CPU {cpu}: a function of the program has not returned: functions must not wait");
@@ -337,7 +340,7 @@ mod tests {
         Arc::new(run)
     }
 
-    /// A signal may come before the run has started.
+    /// A signal may request the end of the run before the run has started.
     #[test]
     fn a_stop_before_the_start_ends_the_run() {
         let run = opened();
@@ -347,7 +350,7 @@ mod tests {
         run.join().unwrap();
     }
 
-    /// The threads of the CPUs start while `start` has not returned yet.
+    /// The packet threads start before `start` has returned.
     #[test]
     fn functions_may_use_the_run_from_their_first_call_on() {
         let run = opened();

@@ -1,10 +1,11 @@
-//! The states of the buckets that are on a CPU.
+//! The states that a C program keeps for the buckets that are on one CPU.
 
 use steerage::{BucketId, limits::BUCKETS};
 
-/// The states of the buckets that are on a CPU.
+/// The states that a C program keeps for the buckets that are on one CPU.
 pub(crate) struct States<S> {
-    /// By group and bucket. A group without a state has an empty list.
+    /// The states by the bucket's group and its number. If no bucket of a group has a state, the
+    /// list of the group is empty.
     groups: Vec<Vec<Option<S>>>,
 }
 
@@ -13,7 +14,7 @@ impl<S> States<S> {
         Self { groups: Vec::new() }
     }
 
-    /// The slot of a bucket, in which its state is.
+    /// Returns the slot in which the state of a bucket is stored.
     pub(crate) fn slot(&mut self, bucket: BucketId) -> &mut Option<S> {
         let group = usize::from(bucket.group);
         if self.groups.len() <= group {

@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 use steerage_fixtures::is_installed;
 use steerage_fixtures::scratch::Scratch;
 
-/// What every compiler must accept without a warning.
+/// The compiler options of the tests. No compiler may print a warning.
 const WARNINGS: [&str; 4] = ["-Wall", "-Wextra", "-Werror", "-g"];
 const SANITIZER: [&str; 2] = ["-fsanitize=address", "-fno-omit-frame-pointer"];
 
@@ -39,11 +39,11 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned()
 }
 
-/// The library in a prefix of its own.
+/// The library, installed in a separate directory.
 struct Installed(Scratch);
 
 impl Installed {
-    /// `None` if the tools of a user of C are absent.
+    /// Returns `None` if the C compilers and build tools are not installed.
     fn new() -> Option<Self> {
         let tools = [("gcc", "gcc"), ("g++", "g++"), ("pkg-config", "pkg-config"), ("nm", "binutils")];
         if !tools.iter().all(|(program, package)| is_installed(program, package)) {
@@ -74,7 +74,7 @@ impl Installed {
     }
 }
 
-/// The functions of the header, which begin lines.
+/// The names of the functions that the header declares. Each declaration begins a line.
 fn declared() -> BTreeSet<String> {
     let header = header();
     let is_code = |line: &&str| !line.starts_with([' ', '/', '#', '}']) && line.contains('(');
@@ -106,7 +106,7 @@ fn the_symbols_are_those_of_the_header() {
 #[test]
 fn the_checks_pass_under_address_sanitizer() {
     let Some(installed) = Installed::new() else { return };
-    // A capture that ends in its first packet.
+    // A capture that is cut off in the middle of its first packet.
     let mut capture = [0xA1B2_C3D4_u32, 4 << 16 | 2, 0, 0, 65535, 1].map(u32::to_le_bytes).concat();
     capture.extend([1, 0, 64, 64].map(u32::to_le_bytes).concat());
     capture.extend([0; 10]);
@@ -130,7 +130,8 @@ fn the_example_runs_and_the_page_has_it() {
     let Some(installed) = Installed::new() else { return };
     let program = installed.compile("gcc", &source, &SANITIZER);
     let said = installed.run(&program, &["examples/demo.pcapng"]);
-    // The policy may add a CPU, so states may move.
+    // The policy may add a CPU during the run, so the program's output may also report states that
+    // moved.
     assert!(said.starts_with("1000 received, 0 dropped: 724 TCP, 276 UDP, 0 other; "), "{said}");
     let said = installed.run(&program, &["synthetic:packets=20000,flows=300,mix=udp4+tcp6"]);
     assert!(said.starts_with("20000 received, 0 dropped: ") && said.contains(" 0 other; "), "{said}");
@@ -150,7 +151,7 @@ fn a_program_in_cpp() {
     installed.run(&program, &[]);
 }
 
-/// The page describes each function.
+/// The documentation page must describe each function of the header.
 #[test]
 fn the_page_names_all_functions() {
     let page = fs::read_to_string(root().join("docs/c.md")).unwrap();

@@ -36,8 +36,8 @@ const MODIFIED_BYTES: usize = 8;
 const VERSION_MAJOR: u16 = 2;
 const VERSION_MINOR_MAX: u16 = 4;
 
-/// The bits of the header field that are the link type. The higher bits describe frame check
-/// sequences.
+/// The bits of the file header's last field that contain the link type. The higher bits of this
+/// field describe frame check sequences.
 const LINK_TYPE_MASK: u32 = 0xffff;
 
 /// Returns true if a file that begins with these bytes is a pcap file.
@@ -45,7 +45,7 @@ pub(super) fn is_magic(bytes: [u8; 4]) -> bool {
     MAGICS.contains(&u32::from_be_bytes(bytes)) || MAGICS.contains(&u32::from_le_bytes(bytes))
 }
 
-/// The order of the two lengths in a record.
+/// The order of the two lengths in a pcap record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lengths {
     /// The captured length is first.
@@ -53,7 +53,7 @@ enum Lengths {
     /// The order varies, as some writers of version 2.3 exchanged the lengths. The smaller length
     /// is the captured length, because it cannot exceed the original length.
     Either,
-    /// The original length is first, as in files up to version 2.2.
+    /// The original length precedes the captured length, as in files up to version 2.2.
     Swapped,
 }
 
@@ -81,7 +81,7 @@ pub(super) struct Classic {
     lengths: Lengths,
     /// The size of a record's header.
     record_bytes: usize,
-    /// The number of nanoseconds per unit of the fraction: 1 or 1000.
+    /// The number of nanoseconds in one unit of a timestamp's fraction: 1 or 1000.
     nanos_a_fraction: u64,
 }
 
@@ -91,7 +91,7 @@ impl Classic {
             u32::from_be_bytes(*magic) == MODIFIED_MAGIC || u32::from_le_bytes(*magic) == MODIFIED_MAGIC
         };
         let is_modified = head.first_chunk().is_some_and(is_modified);
-        // The rest of the file's header is the same.
+        // Apart from its magic number, a modified pcap file has the header of a usual pcap file.
         let mut usual = head.first_chunk::<HEADER_BYTES>().copied().unwrap_or_default();
         if is_modified {
             let is_big_endian = usual[0] == MODIFIED_MAGIC.to_be_bytes()[0];
@@ -109,8 +109,8 @@ impl Classic {
             return Err(Wrong::new(text, "rewrite it with `editcap -F pcap`"));
         }
         let link = LinkType((header.network.0 as u32 & LINK_TYPE_MASK) as u16);
-        // Compare the magic number in its stored byte order. In a big-endian file, it equals one of
-        // `MAGICS`.
+        // Compare the magic number in its stored byte order. In a big-endian file, the stored
+        // number equals one of `MAGICS`.
         let big_endian = head.first_chunk().is_some_and(|magic| MAGICS.contains(&u32::from_be_bytes(*magic)));
         let lengths = Lengths::of_version(minor);
         Ok(Self {
@@ -132,9 +132,9 @@ impl Classic {
         self.link
     }
 
-    /// Returns the form of the records if the file can be read in place, or `None` if frames need a
-    /// [`FrameHeader`] because the lengths may be in another order or the link type does not fit a
-    /// slot.
+    /// Returns the form of the records if the file can be read in place. Returns `None` if frames
+    /// need a [`FrameHeader`], because the two lengths may be in another order or the link type
+    /// does not fit a slot.
     pub(super) fn form(&self) -> Option<RecordForm> {
         let has_usual_header = self.lengths == Lengths::InOrder && self.record_bytes == RECORD_HEADER_BYTES;
         let is_plain = has_usual_header && LinkType::READ.contains(&self.link);
@@ -145,11 +145,11 @@ impl Classic {
         self.big_endian
     }
 
-    /// Hands over the available packets that pass the filter, up to `room` frames.
+    /// Hands over the available packets that pass the filter, but at most `room` frames.
     pub(super) fn walk(&self, walk: &mut Walk<'_>, filters: Option<&mut FileFilters>) -> Stop {
         walk.link = Some(self.link);
-        // In each arm of this match, the byte order and the presence of a filter are constants.
-        // Therefore a read compiles to a load and at most a swap, without a branch.
+        // In each arm of this `match`, the byte order and the presence of a filter are constants.
+        // Therefore reading a field compiles to a load and at most a byte swap, without a branch.
         match (self.big_endian, filters) {
             (true, None) => self.records(walk, All, u32::from_be_bytes),
             (false, None) => self.records(walk, All, u32::from_le_bytes),
@@ -158,8 +158,9 @@ impl Classic {
         }
     }
 
-    /// Returns the length of the first record of `rest` and its packet's time. `records` has its own copy of
-    /// these steps: through a common function, each packet took 20 instructions more.
+    /// Returns the length of the first record of `rest` and its packet's time. The function
+    /// `records` has its own copy of this code. When both functions called a common function, each
+    /// packet needed 20 more instructions.
     pub(super) fn next(&self, rest: &[u8]) -> Result<(usize, u64), Stop> {
         let Some(header) = rest.first_chunk::<RECORD_HEADER_BYTES>() else {
             return Err(Stop::Short { needs: RECORD_HEADER_BYTES });

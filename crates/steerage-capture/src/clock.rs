@@ -26,13 +26,13 @@ enum Unit {
     Parts(u64),
     /// A second has 2 to the power of this many ticks.
     PowerOfTwo(u32),
-    /// A tick is so short that 2^64 ticks are less than a nanosecond.
+    /// The tick is so short that 2^64 ticks take less than a nanosecond.
     Nothing,
 }
 
 impl Clock {
-    /// Makes a clock from the values of the two options, if they are present. `offset` is in
-    /// seconds.
+    /// Makes a clock from the values of `if_tsresol` and `if_tsoffset`, if the file has these
+    /// options. `offset` is in seconds.
     pub(super) fn new(resolution: Option<u8>, offset: Option<i64>) -> Self {
         let resolution = resolution.unwrap_or(MICROSECONDS);
         let exponent = u32::from(resolution & !POWER_OF_TWO);
@@ -54,8 +54,8 @@ impl Clock {
             Unit::PowerOfTwo(exponent) => (u128::from(ticks) * NANOS_PER_SECOND) >> exponent,
             Unit::Nothing => 0,
         };
-        // The two terms are below `2^95` and `2^94`, so the sum cannot overflow. The highest 64-bit
-        // value is reserved for "no time".
+        // The two terms are below `2^95` and `2^94`, so adding them cannot overflow. The highest
+        // 64-bit value is reserved for "no time".
         u64::try_from(nanos as i128 + self.offset_nanos).ok().filter(|nanos| *nanos < u64::MAX)
     }
 }

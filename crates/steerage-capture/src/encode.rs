@@ -5,14 +5,14 @@ use steerage::{LinkType, WallTime};
 
 use super::PACKET_BYTES_MAX;
 
-/// Block types and options of pcapng.
+/// Numbers of block types and options in pcapng files.
 const SECTION: u32 = 0x0a0d_0d0a;
 const BYTE_ORDER: u32 = 0x1a2b_3c4d;
 const INTERFACE: u32 = 1;
 const PACKET: u32 = 6;
 const IF_TSRESOL: u16 = 9;
-/// The unit of timestamps: 10 to the power of -9 seconds. Without this option, pcapng's unit is 10
-/// to the power of -6 seconds.
+/// The unit of timestamps in the file: 10 to the power of -9 seconds. Without this option, pcapng's
+/// unit is 10 to the power of -6 seconds.
 const NANOSECONDS: u8 = 9;
 
 /// The length of a packet block's header, which precedes the packet's bytes. The header has type,
@@ -53,12 +53,12 @@ pub enum StreamFormat {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Interface {
     pub(super) link: LinkType,
-    /// True if times are in nanoseconds, and false if they are in microseconds.
+    /// True if timestamps are in nanoseconds, and false if they are in microseconds.
     pub(super) has_nanos: bool,
 }
 
-/// The number of complete packets in the written bytes, their captured bytes, and the position
-/// after the last complete packet.
+/// The complete packets in a file that may be cut off: their number, their captured bytes, and the
+/// position after the last complete packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Whole {
     pub(super) packets: u64,
@@ -69,7 +69,7 @@ pub(super) struct Whole {
 /// The fields that are written before and after a packet's bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PacketHead {
-    /// The number and the properties of the packet's interface in the file.
+    /// The packet's interface in the file: its number and its properties.
     pub(super) interface: (u32, Interface),
     /// The packet's time in nanoseconds since 1970.
     pub(super) nanos: u64,
@@ -110,7 +110,8 @@ impl StreamFormat {
         }
     }
 
-    /// Returns the interface for a packet with this link type and time.
+    /// Returns the properties of the pcapng interface to which a packet with this link type and
+    /// time belongs.
     #[inline]
     pub(super) fn interface(self, link: LinkType, nanos: u64) -> Interface {
         let needs_nanos = self == Self::PcapngMicros && nanos % 1000 != 0;
@@ -122,7 +123,7 @@ impl StreamFormat {
         if self.takes_several_links() { section() } else { Vec::new() }
     }
 
-    /// Returns the bytes that precede the first packet of an interface.
+    /// Returns the bytes that precede the first packet of an interface in a file.
     pub(super) fn interface_head(self, interface: Interface) -> Vec<u8> {
         match self {
             Self::Pcap => pcap_head(MAGIC_MICROSECONDS, interface.link),
@@ -131,7 +132,8 @@ impl StreamFormat {
         }
     }
 
-    /// Returns the length in a file of a packet with this many captured bytes.
+    /// Returns the number of bytes that a packet takes in a file, with its header. `captured` is
+    /// the number of the packet's captured bytes.
     #[inline]
     pub(super) fn packet_len(self, captured: usize) -> usize {
         if self.takes_several_links() { PACKET_HEAD + 4 + captured.next_multiple_of(4) } else { RECORD_HEAD + captured }
@@ -162,8 +164,8 @@ impl StreamFormat {
         true
     }
 
-    /// Finds the complete packets in bytes that this module wrote and that may be cut off. In
-    /// pcapng, other blocks may be between the packets.
+    /// Finds the complete packets in bytes that this module wrote. The bytes may be cut off in the
+    /// middle of a packet. In a pcapng file, blocks of other types may be between the packets.
     pub(super) fn whole(self, written: &[u8]) -> Whole {
         let word = |at: usize| written.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes);
         let mut whole = Whole::default();
@@ -209,8 +211,8 @@ impl PcapngEncoder {
         to.extend_from_slice(&Self::FORMAT.file_head());
     }
 
-    /// Appends a packet of `wire_len` bytes, of which `data` was captured, and before it the header
-    /// of its interface if no packet with this link type came before.
+    /// Appends a packet of `wire_len` bytes, of which `data` was captured. Before the first packet
+    /// of a link type, this function also appends the header of an interface.
     pub fn packet(&mut self, to: &mut Vec<u8>, link: LinkType, time: WallTime, wire_len: u32, data: &[u8]) {
         let nanos = time.as_nanos();
         let interface = Self::FORMAT.interface(link, nanos);
@@ -229,8 +231,8 @@ fn extend<const N: usize>(to: &mut Vec<u8>, words: [u32; N]) {
     words.iter().for_each(|word| to.extend_from_slice(&word.to_ne_bytes()));
 }
 
-/// Returns the header of a pcap file: magic number, version 2.4, two unused words, the longest
-/// packet, and the link type.
+/// Returns the header of a pcap file: magic number, version 2.4, two unused fields, the maximum
+/// packet length, and the link type.
 fn pcap_head(magic: u32, link: LinkType) -> Vec<u8> {
     let version = [2_u16, 4].map(u16::to_ne_bytes).concat();
     let rest = [0, 0, PACKET_BYTES_MAX as u32, u32::from(link.0)].map(u32::to_ne_bytes).concat();

@@ -23,10 +23,10 @@ use super::walk::Wrong;
 use super::{CUT, DAMAGED, Format, GIVE, classic, recognise};
 use crate::filter::FrameKind;
 
-/// The name of standard input in messages.
+/// The name that messages use for standard input.
 const STANDARD_INPUT_NAME: &str = "standard input";
 
-/// The number of bytes that are read to recognise a file's format. In a pcapng file, these bytes
+/// The number of bytes that are read to recognise a file's format. The first bytes of a pcapng file
 /// usually describe all interfaces.
 const HEAD_BYTES: usize = 16 << 10;
 
@@ -45,7 +45,7 @@ pub(super) struct Open {
     pub(super) source: Source,
 }
 
-/// The properties of the files that are known before reading.
+/// What is known about the files before any packet is read.
 pub(super) struct Known {
     pub(super) bytes: Option<u64>,
     /// The link type of the first file, unless the file is a pipe.
@@ -104,7 +104,7 @@ impl Files {
         self.shared.waker.as_deref()
     }
 
-    /// Returns true if files follow.
+    /// Returns true if more files follow the current file.
     pub(super) fn are_left(&self) -> bool {
         !self.to_come.is_empty()
     }
@@ -124,7 +124,7 @@ impl Files {
         Some(self.open(&path).map(|input| Open { name: name(&path), source: self.source(name(&path), input, info) }))
     }
 
-    /// Makes the source of an input's bytes.
+    /// Makes the source from which the bytes of an input are read.
     pub(super) fn source(&self, name: String, input: Input, info: &Arc<CaptureInfo>) -> Source {
         Source::new(name, input, Arc::clone(&self.shared), Arc::clone(info))
     }
@@ -138,18 +138,19 @@ impl Files {
             None => open(path),
         };
         let file = file.map_err(|e| failed(path, e))?;
-        // `File::metadata` makes a system call that can also take a path. Packet threads may not
-        // make that call.
+        // `File::metadata` makes a system call that can also name a file by its path. The sandbox
+        // forbids that system call for packet threads.
         let stat = fstat(&file).map_err(|e| failed(path, e.into()))?;
         let is_file = FileType::from_raw_mode(stat.st_mode).is_file();
         if is_file && path.as_os_str() == STANDARD_INPUT {
-            // The file may have been read in part, and other processes share the position.
+            // The program that started this process may have read a part of the file, and other
+            // processes share the read position.
             return Ok(Input::Reader(Box::new(file)));
         }
         Ok(if is_file { Input::File(Arc::new(file)) } else { self.pipe(file) })
     }
 
-    /// Makes the input of a pipe, which the shared epoll instance reports.
+    /// Makes an input from a pipe. The shared epoll instance reports when the pipe has data.
     pub(super) fn pipe(&self, file: File) -> Input {
         Input::Pipe(Pipe::new(file, self.shared.waker.clone()))
     }
@@ -197,7 +198,8 @@ fn look_at(path: &Path, kinds: &mut Kinds) -> Result<(Option<LinkType>, StreamFo
             let mut room = &mut unpacked[..];
             let ended = compression.unpack(stored.chain(&file), &mut room);
             let len = HEAD_BYTES - room.len();
-            // Damage after the header is reported later, when the file is read.
+            // If the file is damaged after its header, the error is reported later, when the
+            // packets are read.
             if let (Err(error), 0..classic::HEADER_BYTES) = (ended, len) {
                 let offset = file.stream_position().unwrap_or_default();
                 return Err(unreadable(&name(path), true, offset, error));
@@ -228,7 +230,7 @@ fn failed(path: &Path, cause: io::Error) -> DeviceError {
     DeviceError::new(name(path), "open the capture", cause)
 }
 
-/// Returns the error for a file that could not be read or unpacked from this offset on.
+/// Returns the error for a file that could be read or unpacked only up to this offset.
 pub(super) fn unreadable(name: &str, is_packed: bool, offset: u64, error: io::Error) -> DeviceError {
     match error.kind() {
         io::ErrorKind::UnexpectedEof if is_packed => {

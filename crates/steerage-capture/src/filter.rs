@@ -1,11 +1,12 @@
 //! Filters: programs of classic BPF, as tcpdump compiles them from its expressions. A filter for a
-//! live interface runs in the kernel. A filter for capture files runs in this crate
+//! live interface runs in the kernel. A filter for capture files runs in this process
 //! ([`FrameFilter`]).
 //!
-//! This crate has no compiler. The filter language is libpcap's, and a second compiler with small
-//! differences would let wrong packets pass unnoticed. Therefore tcpdump compiles the expression,
-//! either now or in advance: the numbers that `tcpdump -ddd` prints are a filter as well. In both
-//! cases this crate checks the program by the kernel's rules before running it.
+//! This crate has no compiler. The filter language is libpcap's. A second compiler for this
+//! language might differ slightly, and its filters would then pass wrong packets unnoticed.
+//! Therefore tcpdump compiles the expression, either now or in advance: the numbers that `tcpdump
+//! -ddd` prints are also accepted as a filter. In both cases this crate checks the compiled program
+//! by the kernel's rules before running it.
 
 mod check;
 mod for_files;
@@ -24,9 +25,9 @@ pub(crate) use for_files::FileFilters;
 pub(crate) use kinds::FrameKind;
 pub use run::FrameFilter;
 
-/// The longest text of a filter, in bytes. The limit is above the length of the kernel's longest
-/// program as numbers: 4096 lines of at most 28 bytes. The limit is below the longest argument of a
-/// program, which has 128 KiB.
+/// The maximum length of a filter's text, in bytes. The limit exceeds the length of the kernel's
+/// longest program, written as numbers: 4096 lines of at most 28 bytes. The limit is less than 128
+/// KiB, which is the longest argument that a program can get.
 const TEXT_BYTES_MAX: usize = 120 << 10;
 
 /// The longest program: the kernel's `BPF_MAXINSNS`, include/uapi/linux/bpf_common.h.
@@ -86,9 +87,9 @@ impl Filter {
     /// The text has one of three forms:
     ///
     /// - `not port 22`: an expression of tcpdump (pcap-filter(7)). The `tcpdump` in the `PATH`
-    ///   compiles the expression, for `interface` if it is given and may be opened. Only with the
-    ///   interface does `vlan` match live frames, because the kernel removes the tags before the
-    ///   filter runs.
+    ///   compiles the expression, for `interface` if it is given and may be opened. The keyword
+    ///   `vlan` matches live frames only if the interface is given, because the kernel removes VLAN
+    ///   tags before the filter runs.
     /// - The numbers that `tcpdump -ddd` prints, on separate lines or with commas between them. No
     ///   program is started.
     /// - `@FILE`: a file that contains an expression or such numbers.
@@ -125,7 +126,8 @@ fn written(text: &str) -> Result<Cow<'_, str>, FilterError> {
     Ok(text)
 }
 
-/// Reads a file that may be of any kind. At most as many bytes are read as a filter may have.
+/// Reads a filter file, which may also be a pipe or a device. The function reads at most as many
+/// bytes as the longest filter has.
 fn read(path: &str) -> io::Result<String> {
     let mut text = String::new();
     File::open(path)?.take(TEXT_BYTES_MAX as u64 + 1).read_to_string(&mut text)?;
@@ -144,7 +146,7 @@ fn read(path: &str) -> io::Result<String> {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FilterError {
-    /// The numbers are not a program, for the reason in the text.
+    /// The numbers are not a BPF program, for the reason in the text.
     #[error("the filter is not what `tcpdump -ddd` prints: {0}")]
     Numbers(String),
     /// The kernel would reject the program.
@@ -190,10 +192,11 @@ pub enum FilterError {
          `tcpdump -ddd` prints for it on another machine"
     )]
     NoTcpdump,
-    /// tcpdump did not run to its end.
+    /// tcpdump did not run successfully.
     #[error("cannot {operation} to compile the filter: {cause}; give the numbers that `tcpdump -ddd` prints instead")]
     Tcpdump {
-        /// The operation that failed. The text completes "cannot ...".
+        /// The operation that failed. This text completes an error message that begins with
+        /// "cannot".
         operation: &'static str,
         /// The error of the kernel.
         #[source]
@@ -202,8 +205,8 @@ pub enum FilterError {
 }
 
 impl FilterError {
-    /// Returns true if the error is a mistake in the filter, and false if the cause is something
-    /// missing or failed.
+    /// Returns true if the error is a mistake in the filter. Returns false if a file or program is
+    /// missing or has failed.
     pub fn is_mistake(&self) -> bool {
         matches!(self, Self::Numbers(_) | Self::Program { .. } | Self::Expression { .. } | Self::KernelOnly { .. })
     }

@@ -1,8 +1,9 @@
-//! Reads a file in place: in the pages of the page cache, without a copy.
+//! Reads a file in place: directly in the kernel's page cache, without copying the bytes.
 //!
-//! The file is mapped piece by piece, but only while the kernel grants a read lease. A thread takes
-//! the leases and returns them when another process wants to change a file. At the end of the file,
-//! and when the lease is returned, the queue continues with read(2) at the same record.
+//! The file is mapped piece by piece, but only while the kernel grants a read lease. A separate
+//! thread takes the leases. When another process wants to change a file, the thread returns the
+//! file's lease. When the lease is returned, or at the end of the file, the queue continues with
+//! read(2) at the same record.
 
 use std::fs::File;
 use std::io;
@@ -14,19 +15,23 @@ use steerage_guard::capabilities;
 
 use super::{BLOCKS, RECORD_BYTES_MAX};
 
-/// The size of a window to a file, in bytes. Changing the window takes two system calls and costs
-/// the processor its address translations, so windows are large. Other processes wait for a file
-/// until its windows are copied, so windows are not larger.
+/// The size of a window, in bytes. A window is the part of a file that is mapped into memory at the
+/// moment. Moving the window to another part of the file takes two system calls, and empties the
+/// processor's cache of address translations. For this reason, windows are large. A process that
+/// wants to change the file waits until the file's windows are copied. This waiting time limits the
+/// size of windows.
 pub(super) const WINDOW_BYTES: usize = 32 << 20;
 
-/// The number of windows. While frames of some windows are still in use, reading goes on in others.
+/// The number of windows. With several windows, the queue can read one window while frames in
+/// another window are still in use.
 pub(super) const WINDOWS: usize = 4;
 
-/// The number of bytes that one poll makes readable. For files that are in memory, this takes less
-/// than 30 us. For other files, the poll waits for the disk.
+/// The number of bytes that one poll makes readable. If the file is in the page cache, a poll takes
+/// less than 30 us. If the file is not in the page cache, the poll waits for the disk.
 const STEP_BYTES: usize = 256 << 10;
 
-/// Pages have at most 64 KiB, and a mapping begins at a page.
+/// Windows begin at multiples of 64 KiB, because a mapping begins at a page, and pages have at most
+/// 64 KiB.
 const ALIGNMENT: u64 = 64 << 10;
 
 const _: () = assert!(WINDOW_BYTES >= 2 * (RECORD_BYTES_MAX + ALIGNMENT as usize), "a record fits after the start");
@@ -47,7 +52,7 @@ impl Windows {
         Ok(Self { windows, requests })
     }
 
-    /// Requests a lease for the file. `None` if the file has to be read by read(2).
+    /// Requests a lease for the file. Returns `None` if the file has to be read by read(2).
     pub(super) fn lease(&self, file: &Arc<File>) -> Option<InPlace> {
         let (to, lease) = mpsc::channel();
         self.requests.send((Arc::clone(file), to)).ok()?;
@@ -56,7 +61,7 @@ impl Windows {
     }
 
     /// # Errors
-    /// If bytes were lost: see [`FileWindows::have_failed`].
+    /// Returns an error if bytes were lost: see [`FileWindows::have_failed`].
     pub(super) fn check(&self) -> io::Result<()> {
         check(&self.windows)
     }
@@ -79,7 +84,7 @@ pub(super) struct InPlace {
     file: Arc<LeasedFile>,
     /// The current window.
     window: Option<Shows>,
-    /// True if the file cannot be read in place beyond the current window.
+    /// True if the file can be read in place only up to the end of the current window.
     is_last: bool,
 }
 
@@ -97,9 +102,10 @@ struct Shows {
 pub(super) enum Step {
     /// The bytes from `at` to `end` of the block can be read.
     Bytes { block: usize, at: usize, end: usize },
-    /// All windows have frames that handlers still hold, or the windows are being copied.
+    /// No window is free, because handlers still hold frames in all windows, or because the windows
+    /// are being copied.
     Later,
-    /// The rest of the file has to be read by read(2).
+    /// The remaining bytes of the file have to be read with read(2).
     End,
 }
 
@@ -132,7 +138,7 @@ impl InPlace {
             Shown::Later => return Ok(Step::Later),
             Shown::Gone => self.is_last = true,
         }
-        // The windows that are in use are closed when their frames have returned and another file is
+        // Windows in use are closed later: when their frames have been released and another file is
         // read in place.
         Ok(match self.windows.close((blocks, claim)) {
             Shown::Later => Step::Later,
@@ -140,7 +146,7 @@ impl InPlace {
         })
     }
 
-    /// Shows the file from the record at `offset` on in a free window.
+    /// Maps a part of the file into a free window, from the record at `offset` on.
     fn begin_window(&mut self, (blocks, claim): (&mut Blocks, &Claim), offset: u64) -> Result<Shows, Step> {
         if self.is_last {
             return Err(Step::End);

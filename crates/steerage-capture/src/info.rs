@@ -1,4 +1,4 @@
-//! [`CaptureInfo`]: information about a capture, during the reading and afterwards.
+//! [`CaptureInfo`]: information about a capture, during and after reading it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -14,7 +14,8 @@ use super::walk::Met;
 #[derive(Debug)]
 pub struct CaptureInfo {
     // All accesses are relaxed: each field is a separate number that publishes no other memory. The
-    // queue writes all fields, and the thread that unpacks also adds to `bytes_read`.
+    // queue writes all fields. For compressed files, the thread that unpacks also adds to
+    // `bytes_read`.
     packets: AtomicU64,
     filtered: AtomicU64,
     bad_times: AtomicU64,
@@ -43,7 +44,7 @@ impl CaptureInfo {
         }
     }
 
-    /// Returns the number of packets handed over.
+    /// Returns the number of packets that were handed over to the instance.
     pub fn packets(&self) -> u64 {
         self.packets.load(Ordering::Relaxed)
     }
@@ -78,26 +79,27 @@ impl CaptureInfo {
         self.links.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Returns the number of bytes read from all files, as they are stored (compressed or not).
+    /// Returns the number of bytes that were read from all files. For compressed files, the number
+    /// counts compressed bytes.
     pub fn bytes_read(&self) -> u64 {
         self.bytes_read.load(Ordering::Relaxed)
     }
 
     /// Returns the number of bytes in all files at the time when the files were opened. Returns
-    /// `None` if a file has no size, as a pipe.
+    /// `None` if a file has no size, for example a pipe.
     pub fn bytes_total(&self) -> Option<u64> {
         self.bytes_total
     }
 
-    /// Returns the format that can represent the packets of all files: the common format of the
-    /// files, if there is one. Returns `None` if the format is unknown before reading, as for a
-    /// pipe.
+    /// Returns the format that can represent the packets of all files. If all files have the same
+    /// format, the result is that format. Returns `None` if the format is unknown before reading,
+    /// as for a pipe.
     pub fn format(&self) -> Option<StreamFormat> {
         self.format
     }
 
-    /// Returns what the user should know about the files although they were read: one line each,
-    /// such as the number of bytes that were ignored after compressed data.
+    /// Returns notes for the user about files that were read without an error, one line each. An
+    /// example is the number of bytes that were ignored after compressed data.
     pub fn notes(&self) -> Vec<String> {
         self.notes.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

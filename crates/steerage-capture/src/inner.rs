@@ -1,11 +1,12 @@
-//! [`Inner`]: the part of each packet that a stream passes on. [`LinksSeen`]: the link types of a
-//! stream's packets.
+//! [`Inner`] describes the part of a packet that a stream passes on. [`LinksSeen`] has the link
+//! types of a stream's packets.
 
 use std::sync::OnceLock;
 
 use steerage::LinkType;
 
-/// The most bytes that can be put in front of an inner frame: an Ethernet header.
+/// The maximum number of bytes that [`Inner::with_front`] can put in front of an inner frame: the
+/// length of an Ethernet header.
 const FRONT_BYTES_MAX: usize = 14;
 
 /// The part of a tunnelled packet that is passed on.
@@ -27,13 +28,14 @@ pub struct Inner {
 }
 
 impl Inner {
-    /// Describes a packet without its first `from` bytes, which begins with a header of type
-    /// `link`.
+    /// Describes a packet without its first `from` bytes. The remaining part begins with a header
+    /// of type `link`.
     pub fn new(link: LinkType, from: usize) -> Self {
         Self { link, from, front: [0; FRONT_BYTES_MAX], front_len: 0 }
     }
 
-    /// Adds these bytes in front of the packet. Returns `None` for more than 14 bytes.
+    /// Adds the bytes `front` in front of the packet. Returns `None` if there are more than 14
+    /// bytes.
     #[must_use]
     pub fn with_front(mut self, front: &[u8]) -> Option<Self> {
         self.front.get_mut(..front.len())?.copy_from_slice(front);
@@ -47,7 +49,7 @@ impl Inner {
 }
 
 /// A function that finds the part of a packet to pass on. The arguments are the packet's headers
-/// and the type of the first header. The result `None` stands for the whole packet.
+/// and the type of the first header. If the result is `None`, the whole packet is passed on.
 pub type Unwrap = fn(&[u8], LinkType) -> Option<Inner>;
 
 /// The link types of the packets in several streams that are made from one input.
@@ -67,8 +69,8 @@ pub struct LinksSeen {
 }
 
 impl LinksSeen {
-    /// Makes the record for streams whose packets should have the link type `expected`, if it is
-    /// known.
+    /// Makes an empty record for several streams. `expected` is the link type that the packets
+    /// should have, if it is known.
     pub fn new(expected: Option<LinkType>) -> Self {
         let seen = Self::default();
         if let Some(link) = expected {
@@ -82,7 +84,8 @@ impl LinksSeen {
         self.first.get().copied()
     }
 
-    /// Returns a link type that differs from the first packet's, if such a packet was seen.
+    /// If the link type of a later packet differed from the first packet's, returns this other link
+    /// type.
     pub fn other(&self) -> Option<LinkType> {
         self.other.get().copied()
     }

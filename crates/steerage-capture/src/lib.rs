@@ -1,19 +1,20 @@
 //! Capture files: pcap in both byte orders, with micro- and nanoseconds, and pcapng. Captures are
-//! read from files, pipes and standard input, uncompressed or compressed with gzip or zstd.
-//! docs/captures.md is the user's guide.
+//! read from files, pipes and standard input, uncompressed or compressed with gzip or zstd. The
+//! user's guide is docs/captures.md.
 //!
 //! A pcap file is read in place, in the kernel's page cache, while the kernel grants a read lease
 //! (fcntl(2), F_SETLEASE). With the lease, no process can change or truncate the file unnoticed. If
-//! another process wants to change the file, a thread copies what handlers still use and returns the
-//! lease, and the queue goes on with read(2) at the same record. Files without a lease, pipes and
-//! pcapng files are read with read(2) from the beginning.
+//! another process wants to change the file, a thread copies the bytes that handlers still use and
+//! returns the lease. After that, the queue continues at the same record with read(2). Files
+//! without a lease, pipes and pcapng files are read with read(2) from the beginning.
 //!
-//! read(2) fills [`BLOCKS`] blocks in pieces of [`READ_BYTES`]. The frames are handed over in these
-//! blocks, without a copy. A [`FrameHeader`](steerage::device::FrameHeader) with time, length on the
-//! wire, link type and interface replaces the header of each record in place. A record that crosses
-//! the end of a piece is moved to the block of the next piece, or is read to its end in the same
-//! block. A block is filled again after handlers have released all of its frames. Until then a poll
-//! delivers nothing, but no packet is lost, because the device [can
+//! With read(2), the queue fills [`BLOCKS`] blocks of memory, and each read gets a piece of
+//! [`READ_BYTES`]. The frames are handed over in these blocks, without a copy. A
+//! [`FrameHeader`](steerage::device::FrameHeader) with time, length on the wire, link type and
+//! interface replaces the header of each record in place. If a piece ends in the middle of a
+//! record, the record is moved to the block of the next piece, or the rest of the record is read
+//! into the same block. A block is filled again after handlers have released all of its frames.
+//! Until then a poll delivers nothing, but no packet is lost, because the device [can
 //! wait](steerage::device::Capabilities::can_wait).
 //!
 //! A separate thread unpacks compressed input into a pipe, and the queue reads the pipe. Therefore
@@ -23,8 +24,8 @@
 //! sections in either byte order. Each section may have up to [`INTERFACES_MAX`] interfaces with
 //! their own link types and clocks. The reader understands enhanced, simple and (obsolete) plain
 //! packet blocks, and skips all other blocks. A packet's length is taken from its own record, and
-//! snap lengths are ignored. Simple packet blocks are the exception, because they have no other
-//! length.
+//! snap lengths are ignored. Simple packet blocks are an exception: the reader needs the snap
+//! length, because these blocks do not contain the captured length.
 //!
 //! Packets of all link types are delivered, but each poll delivers packets of only one link type.
 //!
@@ -101,33 +102,35 @@ use window::{Filled, Window};
 
 use crate::filter::{FileFilters, FilterError};
 
-/// The number of bytes of a file that are read at a time. The size is large enough that the system
-/// call costs almost nothing per packet. The size is small enough that other CPUs do not run out of
-/// work during a read: the kernel copies for about 10 us, and a CPU finishes a full backlog of
-/// cheap work in 20 us.
+/// The number of bytes that are read from a file at a time. The size is so large that the cost of
+/// the system call per packet is negligible. The size is so small that other CPUs do not run out of
+/// packets during a read. The kernel copies a piece in about 10 us, and a CPU needs 20 us for a
+/// full backlog of cheap packets.
 pub const READ_BYTES: usize = 64 << 10;
 
-/// The size of the blocks that contain frames, in bytes. The longest record fits into a block after
-/// a piece.
+/// The size of the blocks that contain frames, in bytes. A block has room for a piece of
+/// [`READ_BYTES`] and, after it, the longest record.
 pub const BLOCK_BYTES: usize = 1 << 20;
 
-/// The number of blocks. Together the blocks hold the full backlogs of ordinary frames, in 8 MiB.
+/// The number of blocks. All blocks together have 8 MiB, which is enough for full backlogs of
+/// ordinary frames.
 pub const BLOCKS: usize = 8;
 
 /// The longest packet in bytes, which is also the maximum of tcpdump and Wireshark
 /// (`MAXIMUM_SNAPLEN`).
 pub const PACKET_BYTES_MAX: usize = 262_144;
 
-/// The longest packet that a handler can keep or write to, in bytes. The limit is above the length
-/// of a jumbo frame. Every page has this length.
+/// The length of the longest packet that a handler can keep or write to, in bytes. The limit is
+/// above the length of a jumbo frame. Every page has this length.
 pub const COPY_BYTES_MAX: usize = 9_728;
 
-/// The longest record that is held in memory, in bytes: a packet, its header, and the same number
-/// of bytes again for comments and other options.
+/// The length of the longest record that is held in memory, in bytes. The limit is twice the length
+/// of the longest packet, because a record also has a header, and may have comments and other
+/// options.
 pub const RECORD_BYTES_MAX: usize = 2 * PACKET_BYTES_MAX;
 
-/// The most interfaces in one section of a pcapng file, because a frame's header has 16 bits for
-/// the number.
+/// The maximum number of interfaces in one section of a pcapng file. A frame's header has 16 bits
+/// for the interface number.
 pub const INTERFACES_MAX: usize = 65_536;
 
 const _: () = assert!(BLOCK_BYTES >= 2 * RECORD_BYTES_MAX, "a record carried to another block leaves room to read");
@@ -136,7 +139,8 @@ const _: () = assert!(INTERFACES_MAX <= u16::MAX as usize + 1);
 
 const DAMAGED: &str = "the file is damaged from there on, the packets before are sound";
 const CUT: &str = "the file was cut short, the packets before are sound";
-/// Formats that are recognised and not read: their first bytes, what they are, and advice.
+/// The formats that steerage recognises but cannot read: their first bytes, their names, and
+/// advice.
 const REFUSED: [(&[u8], &str, &str); 16] = [
     (b"\xfd7zX", "compressed by xz", "unpack it: xz -dc FILE | steerage count -"),
     (b"\x04\x22\x4d\x18", "compressed by lz4", "unpack it: lz4 -dc FILE | steerage count -"),
@@ -192,15 +196,16 @@ pub struct Capture {
     file: String,
     source: Source,
     window: Window,
-    /// The claim to the blocks, after the blocks were handed to the instance.
+    /// The queue's access to the frame blocks, after the blocks themselves were handed to the
+    /// instance.
     claim: Option<Claim>,
     /// The windows through which files are read in place.
     windows: Option<Windows>,
-    /// The format of the current file. `None` until enough of the file has been read.
+    /// The format of the current file. The format is `None` until enough of the file has been read.
     format: Option<Format>,
     /// The link type of the frames in the last poll.
     link: LinkType,
-    /// The link type that was recorded last.
+    /// The link type that was recorded last in the [`CaptureInfo`].
     noted: Option<LinkType>,
     paced: Option<Paced>,
     /// The kinds of frames that the files are known to contain.
@@ -281,9 +286,9 @@ impl Capture {
         Ok(Self::new(name.clone(), files, Open { name, source }, info))
     }
 
-    /// Starts again with another reader, in the existing memory, as if nothing had been read.
-    /// Handlers must have released all frames. This function is for fuzzing: allocation would take
-    /// longer than reading a small file.
+    /// Starts reading again from another reader, and reuses the allocated memory. Handlers must
+    /// have released all frames. Fuzz targets use this function, because allocating new memory
+    /// would take longer than reading a small file.
     #[doc(hidden)]
     pub fn read_anew(&mut self, reader: impl io::Read + Send + 'static) {
         self.info = Arc::new(CaptureInfo::new(None, None));
@@ -311,10 +316,11 @@ impl Capture {
         }
     }
 
-    /// Replays the capture at a pace. The interval between a file's first packet and each later
-    /// packet is as recorded, scaled by the factor of `pace`. The device can still wait: packets
-    /// that could not be handed over in time follow at once. Each file begins when the previous
-    /// file has ended. Packets without a time are handed over at once.
+    /// Replays each file of the capture at its recorded speed, multiplied by the factor of `pace`.
+    /// Each packet is handed over at its recorded distance from the file's first packet, divided by
+    /// that factor. No packet is lost if the receiver is slow: packets that could not be handed
+    /// over in time follow at once. Each file begins when the previous file has ended. Packets
+    /// without a time are handed over at once.
     #[must_use]
     pub fn paced(self, pace: Pace) -> Self {
         Self { paced: Some(Paced::new(pace)), ..self }
@@ -328,8 +334,8 @@ impl Capture {
     ///
     /// `tcpdump` runs as a child process and compiles an expression for each link type in the
     /// files. Therefore call this function before you [drop
-    /// privileges](https://docs.rs/steerage-guard) and before you start threads. Numbers are a
-    /// program for one link type.
+    /// privileges](https://docs.rs/steerage-guard) and before you start threads. A filter in
+    /// numbers is a program for only one link type.
     ///
     /// # Errors
     /// [`FilterError`] if the text is not a filter for these files, or if `tcpdump` is needed and
@@ -356,13 +362,13 @@ impl Capture {
         Input::new(self.name.clone(), "capture", vec![Box::new(self)])
     }
 
-    /// Hands over the frames in the window, up to `room`.
+    /// Hands over the frames in the window, up to `room` frames.
     fn walk(&mut self, out: &mut Completions<'_>, room: usize) -> Result<Stop, DeviceError> {
         let link = (!out.is_empty()).then_some(self.link);
         let now = out.now();
         let (until, room) = match &self.paced {
-            // Hand over only the first packet now, because its time determines when the later
-            // packets are due.
+            // Hand over only the first packet now, because the recorded time of the first packet
+            // determines when the later packets are due.
             Some(paced) => (paced.until(now), if paced.has_begun() { room } else { 1 }),
             None => (u64::MAX, room),
         };
@@ -399,7 +405,7 @@ impl Capture {
         Ok(stop)
     }
 
-    /// Reads the rest of the file in place, if the format and the file allow that.
+    /// Reads the remaining part of the file in place, if the format and the file allow it.
     fn go_on_in_place(&mut self) {
         let Some(Format::Classic(classic)) = &self.format else { return };
         let (Some(windows), Some(file)) = (&self.windows, self.source.file()) else { return };
@@ -456,9 +462,9 @@ impl Capture {
 }
 
 impl Capture {
-    /// Hands over frames that have one link type.
+    /// Hands over frames, all of which have the same link type.
     fn read(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
-        // Read at most one piece per poll, so that a poll takes no longer than one read.
+        // Make at most one read per poll, so that a poll is short.
         let mut may_read = true;
         let full = out.len().saturating_add(budget);
         while out.len() < full {
@@ -539,7 +545,8 @@ impl RxQueue for Capture {
 }
 
 /// Recognises the format by the first bytes of the file. Also returns the length of the file's
-/// header. Returns `None` if more bytes are needed. If `whole` is true, the file has no more bytes.
+/// header. Returns `None` if more bytes are needed. If `whole` is true, the given bytes are the
+/// whole file.
 fn recognise(head: &[u8], whole: bool) -> Result<Option<(Format, usize)>, Wrong> {
     let Some(magic) = head.first_chunk::<4>() else {
         let text = if head.is_empty() { "the file is empty".to_owned() } else { begins_with(head) };
@@ -566,7 +573,7 @@ fn begins_with(bytes: &[u8]) -> String {
     format!("it begins with {}, as neither pcap nor pcapng does", hex.join(" "))
 }
 
-/// The name of a device for several files.
+/// The name of a device that reads several files.
 fn name_of(paths: &[PathBuf]) -> String {
     match paths {
         [a, b, rest @ ..] if !rest.is_empty() => {

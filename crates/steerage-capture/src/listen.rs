@@ -23,8 +23,8 @@ const FORMAT: StreamFormat = StreamFormat::PcapNanos;
 /// Makes an output that writes packets to a FIFO, as pcap with nanoseconds. Creates the FIFO if it
 /// does not exist.
 ///
-/// This function waits for a reader. While it waits, it repeatedly calls `waits` with the number of
-/// earlier calls, and gives up when `waits` returns false.
+/// This function waits for a reader. During the wait, it repeatedly calls `waits` with the number
+/// of earlier calls. The function gives up when `waits` returns false.
 ///
 /// # Errors
 /// [`DeviceError`] if the FIFO cannot be created, if the path exists and is not a FIFO, or if
@@ -64,17 +64,17 @@ pub fn fifo(path: impl AsRef<Path>, mut waits: impl FnMut(u64) -> bool) -> Resul
 pub enum Waiting {
     /// There is no reader yet.
     Looked {
-        /// The number of earlier checks for a reader.
+        /// The output has checked this many times whether a reader has connected.
         before: u64,
     },
     /// The output listens at an address that other machines may reach. The first client that
-    /// connects can read the traffic.
+    /// connects from any machine can read the traffic.
     OpenToOthers(SocketAddr),
-    /// A client of this machine was rejected, because it belongs to another user, who is not root.
+    /// A client on this machine was rejected, because it runs as another user, who is not root.
     Refused {
         /// The address of the client.
         client: SocketAddr,
-        /// The user of the client. `None` if the client has closed its socket already.
+        /// The user of the client, or `None` if the client has closed its socket already.
         uid: Option<u32>,
         /// The number of rejected clients, including this client.
         count: u64,
@@ -85,12 +85,12 @@ pub enum Waiting {
 /// first client, as pcap with nanoseconds. Wireshark, Zeek and Arkime can read this protocol (PCAP
 /// over IP).
 ///
-/// A client of this machine must belong to this process's user or to root, and is otherwise
-/// disconnected. If other machines can reach the address, the first client from any of them can
-/// read the traffic.
+/// A client on this machine must run as this process's user or as root. If a client on this machine
+/// runs as another user, it is disconnected. If other machines can reach the address, the first
+/// client from any of them can read the traffic.
 ///
-/// This function waits for a client. It calls `waits` for each [`Waiting`] event, repeatedly while
-/// no client is connected, and gives up when `waits` returns false.
+/// This function waits for a client. While no client is connected, the function repeatedly calls
+/// `waits` with a [`Waiting`] event. The function gives up when `waits` returns false.
 ///
 /// # Errors
 /// [`DeviceError`] if the process cannot listen at the address, if the kernel does not report the
@@ -132,22 +132,21 @@ pub fn listen(address: &str, mut waits: impl FnMut(Waiting) -> bool) -> Result<O
                 thread::sleep(READER_LOOK);
                 before += 1;
             }
-            // The client has already closed the connection.
+            // The client has already closed its connection.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(error) => return Err(failed(error)),
         }
     }
 }
 
-/// The decision whether a client may read the stream.
+/// The result of the check whether a client may read the stream.
 enum Allowed {
     Yes,
-    /// The client belongs to this user.
+    /// The client runs as this user, who may not read the stream.
     No(Option<u32>),
 }
 
-/// Checks that the client is not another user of this machine, who may not read this user's
-/// capture.
+/// Checks the user of a client on this machine. Other users may not read this user's capture.
 fn allowed(connection: &TcpStream, client: SocketAddr) -> io::Result<Allowed> {
     Ok(match peer_user::of(client, connection.local_addr()?)? {
         Some(uid) if uid == 0 || uid == geteuid().as_raw() => Allowed::Yes,

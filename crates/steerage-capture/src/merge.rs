@@ -6,32 +6,34 @@ use super::classic::{self, Classic};
 use super::pcapng::{self, Block, Pcapng};
 use super::walk::{Stop, Wrong};
 
-/// The number of bytes that say whether a stream is a capture.
+/// The number of first bytes of a stream that are needed to decide whether it is a capture.
 const MAGIC_BYTES: usize = 4;
 
-/// The position of the section's length in a section header.
+/// The position of the field with the section's length in a section header.
 const SECTION_LENGTH: std::ops::Range<usize> = 16..24;
-/// The bytes of a section header that show its byte order.
+/// The position of the byte-order magic in a section header.
 const BYTE_ORDER: std::ops::Range<usize> = 8..12;
 const BYTE_ORDERS: [&[u8]; 2] = [&[0x1a, 0x2b, 0x3c, 0x4d], &[0x4d, 0x3c, 0x2b, 0x1a]];
 /// The position of the interface's number in a packet block.
 const INTERFACE: usize = 8;
 
-/// The bytes of a pcap file's header that the files must have in common. The longest packet, which
-/// the header has too, may differ.
+/// The bytes of the pcap header that must be the same in all files. Only the header field with the
+/// maximum packet length may differ.
 const COMMON: [std::ops::Range<usize>; 2] = [0..8, 20..24];
 
 /// The reason why streams cannot be merged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MergeError {
-    /// A stream is not a capture, or damaged.
+    /// The stream is not a capture, or is damaged.
     #[error("{0}")]
     Damaged(String),
-    /// A stream differs from the first one in its format, byte order, link type or resolution of time.
+    /// The stream differs from the first stream in its format, byte order, link type or resolution
+    /// of time.
     #[error("its capture has another format or link type than that of another stream, and one file cannot have both")]
     Differs,
-    /// A pcapng file has packets without an interface's number, which would be those of another stream's interface.
+    /// A pcapng file has packets without an interface number. In the merged file, packets without
+    /// an interface number would belong to an interface of another stream.
     #[error("its capture has simple packet blocks, which cannot be merged")]
     SimplePackets,
 }
@@ -39,8 +41,8 @@ pub enum MergeError {
 /// The next record of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CaptureRecord {
-    /// The packet's time in nanoseconds since 1970. A record without a time has that of the record
-    /// before it, or 0.
+    /// The packet's time in nanoseconds since 1970. A record without a time gets the time of the
+    /// previous record, or 0 if there is none.
     pub nanos: u64,
     /// The length of the record in bytes.
     pub len: usize,
@@ -49,9 +51,9 @@ pub struct CaptureRecord {
 /// Makes one pcap or pcapng file from several streams, record by record. The caller stores the bytes
 /// of the streams, and chooses the stream whose record is next.
 ///
-/// The file has the header of the first record that was appended. In a pcapng file, equal interfaces
-/// of several streams become one interface, and interface statistics are left out. Everything else
-/// stays as it is.
+/// The merged file has the header of the first record that was appended. In a pcapng file, equal
+/// interfaces of several streams become one interface, and interface statistics are left out. All
+/// other bytes stay unchanged.
 ///
 /// ```
 /// use steerage::{LinkType, WallTime};
@@ -81,7 +83,7 @@ pub struct CaptureRecord {
 #[derive(Debug)]
 pub struct CaptureMerge {
     streams: Vec<Stream>,
-    /// The first header of the file.
+    /// The header of the merged file, or `None` before the first record was appended.
     head: Option<Vec<u8>>,
     /// The blocks that describe the interfaces of the file.
     interfaces: Vec<Vec<u8>>,
@@ -91,11 +93,12 @@ pub struct CaptureMerge {
 struct Stream {
     reader: Option<Reader>,
     nanos: u64,
-    /// Whether the next record of a pcap file is the file's header.
+    /// True if the next bytes of a pcap file are the file's header.
     is_new: bool,
-    /// The record that was found last, until it is appended.
+    /// The record that `next` has found last, until this record is appended.
     found: Option<CaptureRecord>,
-    /// The numbers in the merged file of the interfaces of this stream's section.
+    /// For each interface in this stream's current section, the number of the interface in the
+    /// merged file.
     interfaces: Vec<u32>,
 }
 
@@ -106,24 +109,25 @@ enum Reader {
 }
 
 impl CaptureMerge {
-    /// Merges this many streams.
+    /// Makes a `CaptureMerge` for `streams` streams.
     pub fn new(streams: usize) -> Self {
         let streams = std::iter::repeat_with(Stream::default).take(streams).collect();
         Self { streams, head: None, interfaces: Vec::new() }
     }
 
-    /// Returns true if a stream that begins with these bytes is a capture, and `None` if more bytes
+    /// Returns whether a stream that begins with these bytes is a capture, or `None` if more bytes
     /// are needed.
     pub fn is_capture(start: &[u8]) -> Option<bool> {
         match start.first_chunk() {
-            // A text can begin with the type of a section header, which is made of line ends.
+            // A text file can also begin with the block type of a section header, because the bytes
+            // of that type are line ends.
             Some(magic) if pcapng::is_magic(*magic) => {
                 return start.get(BYTE_ORDER).map(|bytes| BYTE_ORDERS.contains(&bytes));
             }
             Some(magic) => return Some(classic::is_magic(*magic)),
             None => {}
         }
-        // The first bytes of all formats.
+        // The first bytes of pcap and pcapng files in all byte orders.
         let may_be = start.first().is_none_or(|first| matches!(first, 0x0a | 0x4d | 0xa1 | 0xd4 | 0x34));
         if may_be { None } else { Some(false) }
     }
@@ -133,14 +137,14 @@ impl CaptureMerge {
         self.head.as_deref()?.first_chunk().map(|magic| pcapng::is_magic(*magic))
     }
 
-    /// Finds the record at the start of `bytes`, which are the bytes of stream `nth` that were not
-    /// appended yet. Returns `None` if the record is incomplete.
+    /// Finds the record at the start of `bytes`. These bytes are the part of stream `nth` that was
+    /// not appended yet. Returns `None` if the record is incomplete.
     ///
     /// # Errors
     /// [`MergeError`] if the bytes are not a record.
     ///
     /// # Panics
-    /// If there is no such stream.
+    /// Panics if there is no stream `nth`.
     pub fn next(&mut self, nth: usize, bytes: &[u8]) -> Result<Option<CaptureRecord>, MergeError> {
         let stream = &mut self.streams[nth];
         if stream.found.is_none() {
@@ -160,10 +164,10 @@ impl CaptureMerge {
     /// file.
     ///
     /// # Errors
-    /// [`MergeError`] if the record has no place in the file.
+    /// [`MergeError`] if the merged file cannot contain the record.
     ///
     /// # Panics
-    /// If there is no such stream.
+    /// Panics if there is no stream `nth`.
     pub fn append(&mut self, nth: usize, record: &[u8], to: &mut Vec<u8>) -> Result<(), MergeError> {
         let stream = &mut self.streams[nth];
         stream.found = None;
@@ -207,7 +211,7 @@ impl CaptureMerge {
                     let number = stream.interfaces.get(interface as usize).copied().unwrap_or(interface);
                     let at = to.len() + INTERFACE;
                     to.extend_from_slice(record);
-                    // In an obsolete packet block the number has 16 bits.
+                    // In an obsolete packet block, the interface number has 16 bits.
                     let words = if is_wide {
                         reader.bytes_u32(number).to_vec()
                     } else {
@@ -228,7 +232,8 @@ impl CaptureMerge {
         }
     }
 
-    /// Writes the header of the file, or checks that this header is like the file's.
+    /// Writes the header of the merged file, or checks that `head` is like the header that was
+    /// written.
     fn begin(&mut self, head: &[u8], is_same: impl Fn(&[u8]) -> bool, to: &mut Vec<u8>) -> Result<(), MergeError> {
         match &self.head {
             Some(first) if is_same(first) => Ok(()),
@@ -279,7 +284,7 @@ mod tests {
     use super::*;
     use crate::encode::{PacketHead, PcapngEncoder, StreamFormat};
 
-    /// A pcapng file with packets of these link types and times.
+    /// Makes a pcapng file with one packet for each pair of a link type and a time.
     fn pcapng(packets: &[(LinkType, u64)]) -> Vec<u8> {
         let (mut encoder, mut bytes) = (PcapngEncoder::default(), Vec::new());
         encoder.begin(&mut bytes);
@@ -306,7 +311,7 @@ mod tests {
         loop {
             let mut records = Vec::new();
             for (nth, bytes) in rest.iter().enumerate() {
-                // A cut record is incomplete, whatever its length.
+                // A record that is cut off at any position is incomplete.
                 let record = merge.next(nth, bytes)?;
                 records.extend(record.map(|record| (record, nth)));
             }
@@ -320,11 +325,12 @@ mod tests {
     fn packets_are_merged_by_time_in_one_file() {
         let streams = [&[5, 9][..], &[1, 6], &[]].map(|times| pcap(LinkType::ETHERNET, times));
         assert_eq!(merged(&streams).unwrap(), pcap(LinkType::ETHERNET, &[1, 5, 6, 9]));
-        // The second stream's interface 0 is interface 1 of the file.
+        // Interface 0 of the second stream is interface 1 of the merged file.
         let (ethernet, raw) = (LinkType::ETHERNET, LinkType::RAW);
         let streams = [pcapng(&[(ethernet, 5)]), pcapng(&[(raw, 6), (ethernet, 7)])];
         let mut expected = pcapng(&[(ethernet, 5), (raw, 6), (ethernet, 7)]);
-        // Descriptions of interfaces come first: 32 bytes instead of 92 for a packet.
+        // Interface descriptions come first in the expected file. Each description has 32 bytes,
+        // and a packet has 92 bytes.
         expected[60..184].rotate_left(92);
         assert_eq!(merged(&streams).unwrap(), expected);
     }
@@ -348,7 +354,7 @@ mod tests {
         let file = pcapng(&[(LinkType::ETHERNET, 5)]);
         let names = [file.clone(), block(4)].concat();
         assert_eq!(merged(&[[names.clone(), block(5)].concat()]).unwrap(), names);
-        // The obsolete Packet Block, which has the number of its interface in 16 bits.
+        // The obsolete Packet Block has an interface number of 16 bits.
         let old = [2_u32, 36, 0, 0, 6, 4, 4, 0, 36].map(u32::to_ne_bytes).concat();
         let streams = [file, [pcapng(&[(LinkType::RAW, 4)]), old].concat()];
         let out = merged(&streams).unwrap();

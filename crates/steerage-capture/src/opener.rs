@@ -1,5 +1,5 @@
-//! Opens and unpacks the files of a capture on separate threads. The packet threads should not have
-//! the right to open files, and should not spend time on unpacking.
+//! Opens and unpacks the files of a capture on separate threads. Packet threads should not have the
+//! right to open files, and should not spend time on unpacking.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -47,7 +47,7 @@ impl Helper {
     }
 
     /// Runs `job` on the thread and waits for its result. The call takes as long as `job` itself,
-    /// plus two switches between threads.
+    /// plus the time of two thread switches.
     pub(super) fn call<T: Send + 'static>(
         &self,
         job: impl FnOnce() -> io::Result<T> + Send + 'static,
@@ -63,7 +63,7 @@ impl Helper {
     }
 }
 
-/// Returns the error for a thread that has ended. Only a panic ends such a thread.
+/// Returns the error for a thread that has ended. A `Helper` thread ends early only if it panics.
 pub(super) fn gone() -> io::Error {
     io::Error::other("the thread that opens or unpacks files is gone")
 }
@@ -72,6 +72,6 @@ pub(super) fn open(path: &Path) -> io::Result<File> {
     if path.as_os_str() == STANDARD_INPUT {
         return io::stdin().as_fd().try_clone_to_owned().map(File::from);
     }
-    // Without this flag, opening a FIFO waits for a writer. Regular files ignore the flag.
+    // Without `O_NONBLOCK`, opening a FIFO waits for a writer. Regular files ignore `O_NONBLOCK`.
     OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)
 }

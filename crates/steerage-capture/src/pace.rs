@@ -7,7 +7,7 @@ use steerage::Timestamp;
 
 const MILLIONTHS: u64 = 1_000_000;
 
-/// The highest factor. With a higher factor, a replay would practically never wait.
+/// The highest factor of a pace. With a higher factor, a replay would hardly ever wait.
 const FACTOR_MAX: f64 = 1e6;
 
 /// The speed of a replay, as a multiple of the recorded speed.
@@ -22,7 +22,7 @@ const FACTOR_MAX: f64 = 1e6;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// The factor in millionths, so that scaled times have no rounding error.
+    /// The factor in millionths. As an integer, it scales times without rounding errors.
     factor: u64,
 }
 
@@ -51,7 +51,7 @@ impl FromStr for Pace {
     }
 }
 
-/// The state of a file that is replayed at a pace.
+/// The times that determine when the packets of a replayed file are due.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Paced {
     pace: Pace,
@@ -65,7 +65,7 @@ impl Paced {
         Self { pace, start: None }
     }
 
-    /// Makes the first packet of the next file due at once.
+    /// Begins the next file, whose first packet is due at once.
     pub(super) fn begin_file(&mut self) {
         self.start = None;
     }
@@ -125,7 +125,7 @@ mod tests {
         assert_eq!(paced.until(Timestamp::from_nanos(5)), u64::MAX);
         paced.begin(Timestamp::from_nanos(1000), 50);
         assert_eq!(paced.due(2050), Timestamp::from_nanos(2000));
-        // This packet was recorded before the first packet of the file, so it is due at once.
+        // The packet has an earlier time than the first packet of the file, so it is due at once.
         assert_eq!(paced.due(3), Timestamp::from_nanos(1000));
     }
 

@@ -4,8 +4,8 @@
 //! <https://www.ietf.org/archive/id/draft-ietf-opsawg-pcapng-02.html>
 //!
 //! The crate `pcap-parser` reads the blocks that occur once per section or interface. This module
-//! reads the packets itself, because `pcap-parser` collects the options of each packet in a vector,
-//! which is an allocation per packet.
+//! reads the packets itself. The crate `pcap-parser` would allocate memory for each packet, because
+//! it collects the packet's options in a vector.
 
 use pcap_parser::pcapng::{
     BOM_MAGIC, EPB_MAGIC, IDB_MAGIC, ISB_MAGIC, OptionCode, SHB_MAGIC, SPB_MAGIC, parse_interfacedescriptionblock_be,
@@ -23,19 +23,20 @@ use super::walk::{All, Found, Sieve, Stop, Walk, Wrong};
 use super::{DAMAGED, INTERFACES_MAX, PACKET_BYTES_MAX, RECORD_BYTES_MAX};
 use crate::filter::{FileFilters, FrameKind};
 
-/// The type of a plain packet block. Enhanced packet blocks made it obsolete, but old files still
-/// contain it.
+/// The type of a plain packet block. Enhanced packet blocks have replaced plain packet blocks, but
+/// old files still contain plain ones.
 const PB_MAGIC: u32 = 2;
 
 /// The shortest block: type and length at the start, and the length again at the end.
 const BLOCK_BYTES_MIN: usize = 12;
 const TRAILER_BYTES: usize = 4;
 
-/// The sizes of the headers before a packet. An enhanced packet block has type, length, interface,
-/// time (8), captured length and original length. A simple packet block has type, length and
-/// original length. The [`FrameHeader`] overwrites the end of this header. A simple packet's header
-/// is too short for that, so the [`FrameHeader`] also overwrites the length at the end of the
-/// previous block. There is always a previous block.
+/// The sizes of the headers in front of a packet's bytes. The header of an enhanced packet block
+/// has type, length, interface, time (8 bytes), captured length and original length. The header of
+/// a simple packet block has type, length and original length. The [`FrameHeader`] overwrites the
+/// end of this header. The header of a simple packet is shorter than a [`FrameHeader`]. Therefore
+/// the [`FrameHeader`] also overwrites the length at the end of the previous block. A packet block
+/// always follows another block.
 const EPB_HEADER_BYTES: usize = 28;
 const SPB_HEADER_BYTES: usize = 12;
 const _: () = assert!(SPB_HEADER_BYTES + TRAILER_BYTES >= FrameHeader::BYTES);
@@ -54,7 +55,7 @@ pub(super) fn is_magic(bytes: [u8; 4]) -> bool {
 pub(super) struct Pcapng {
     /// The byte order of the section.
     big_endian: bool,
-    /// True after the first section header.
+    /// True after the first section header was read.
     in_section: bool,
     /// The interfaces of the section.
     interfaces: Vec<Interface>,
@@ -63,7 +64,7 @@ pub(super) struct Pcapng {
 #[derive(Clone, Copy, Debug)]
 struct Interface {
     link: LinkType,
-    /// The snap length in bytes. 0 means no limit.
+    /// The snap length in bytes, or 0 if there is no limit.
     snap_bytes: u32,
     clock: Clock,
     /// True if all times are whole microseconds.
@@ -84,7 +85,8 @@ struct Packet {
 pub(super) enum Block {
     Section,
     Interface,
-    /// A packet of this interface, whose number has 32 bits if `is_wide` is true, and otherwise 16.
+    /// A packet that names its interface. The interface number has 32 bits if `is_wide` is true,
+    /// and 16 bits if it is false.
     Packet {
         interface: u32,
         is_wide: bool,
@@ -96,8 +98,8 @@ pub(super) enum Block {
 }
 
 impl Pcapng {
-    /// Reads the first block of `rest`. Returns its length, and its packet's time or
-    /// [`FrameHeader::NO_TIME`].
+    /// Reads the first block of `rest`. Returns the block's length, and the time of the block's
+    /// packet or [`FrameHeader::NO_TIME`].
     pub(super) fn next(&mut self, rest: &[u8]) -> Result<(usize, u64), Stop> {
         let block = self.block(rest)?;
         let packet = self.read(block).map_err(Stop::Wrong)?;
@@ -127,8 +129,8 @@ impl Pcapng {
         if self.big_endian { number.to_be_bytes() } else { number.to_le_bytes() }
     }
 
-    /// Hands over the available packets that pass the filter, up to `room` frames, as long as the
-    /// packets have the same link type.
+    /// Hands over the available packets that pass the filter, but at most `room` frames. Stops at
+    /// the first packet with a different link type.
     pub(super) fn walk(&mut self, walk: &mut Walk<'_>, filters: Option<&mut FileFilters>) -> Stop {
         match filters {
             None => self.blocks(walk, All),
@@ -185,8 +187,8 @@ impl Pcapng {
         !self.interfaces.is_empty() && self.interfaces.iter().all(|interface| interface.has_microseconds)
     }
 
-    /// Returns the kinds of frames of the interfaces in the first bytes of a file, up to the first
-    /// incomplete or invalid block.
+    /// Returns the kinds of frames for the interfaces that the first bytes of a file describe.
+    /// Stops at the first incomplete or invalid block.
     pub(super) fn kinds(head: &[u8]) -> Vec<FrameKind> {
         let (mut walk, mut rest, mut kinds) = (Self::default(), head, Vec::new());
         while let Ok(block) = walk.block(rest) {
@@ -294,8 +296,8 @@ impl Pcapng {
         let link = LinkType(interface.linktype.0 as u16);
         let value = |code| interface.options.iter().find(|option| option.code == code).map(|option| &*option.value);
         let resolution = value(OptionCode::IfTsresol).and_then(|value| value.first().copied());
-        // The parser's `if_tsoffset` must not be used, because the parser reads it as little-endian
-        // in every section.
+        // The crate's value of `if_tsoffset` must not be used, because the crate reads this option
+        // as little-endian in every section.
         let offset = value(OptionCode::IfTsoffset).and_then(|value| value.first_chunk().copied());
         let offset = offset.map(if self.big_endian { i64::from_be_bytes } else { i64::from_le_bytes });
         let clock = Clock::new(resolution, offset);
@@ -330,7 +332,7 @@ impl Pcapng {
     }
 }
 
-/// Checks that the block contains `len` bytes after a header of `header_bytes`.
+/// Checks that the block contains a header of `header_bytes` and then `len` more bytes.
 #[inline(always)]
 fn check_room(block: &[u8], header_bytes: usize, len: u32) -> Result<(), Wrong> {
     let room = block.len() - header_bytes - TRAILER_BYTES;
@@ -346,7 +348,7 @@ fn shorter_than_its_header(block: &[u8]) -> Wrong {
     damaged(format!("a packet's block has {} bytes, fewer than its header", block.len()))
 }
 
-/// Returns true if blocks of this type are read. Blocks of all other types are skipped.
+/// Returns true if the reader reads blocks of this type. Blocks of all other types are skipped.
 fn is_read(kind: u32) -> bool {
     matches!(kind, SHB_MAGIC | IDB_MAGIC) || is_packet(kind)
 }

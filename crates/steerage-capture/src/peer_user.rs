@@ -8,13 +8,14 @@ use std::net::{IpAddr, SocketAddr};
 /// The kernel's lists of the TCP sockets in this thread's network namespace, for IPv4 and for IPv6.
 const LISTS: [&str; 2] = ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"];
 
-/// The number of times that the lists are read before a socket counts as absent. The kernel
-/// generates a list in parts, so that a socket may be missing if another socket is closed in
-/// between.
+/// A socket counts as absent only after this many reads of the lists that did not contain it. The
+/// kernel generates a list in several parts. If another socket is closed between two parts, an
+/// existing socket may be missing from the list.
 const LOOKS: usize = 3;
 
-/// Returns the user of the socket at `peer` that is connected to `ours`. Returns `None` if this
-/// machine has no such socket: the peer is another machine, or has closed its socket.
+/// Returns the user who owns the socket with the address `peer` that is connected to the address
+/// `ours`. Returns `None` if this machine has no such socket. In that case, the peer is on another
+/// machine, or has closed its socket.
 ///
 /// # Errors
 /// The kernel's error if a list cannot be read.
@@ -25,7 +26,7 @@ pub(super) fn of(peer: SocketAddr, ours: SocketAddr) -> io::Result<Option<u32>> 
             LISTS.iter().zip([ends.each_ref().map(|end| &end.0), ends.each_ref().map(|end| &end.1)])
         {
             let file = match File::open(list) {
-                // A kernel without IPv6 has no second list.
+                // A kernel without IPv6 has no list of IPv6 sockets.
                 Err(error) if error.kind() == io::ErrorKind::NotFound && *list == LISTS[1] => continue,
                 opened => opened?,
             };
@@ -48,9 +49,9 @@ fn user(line: &str, local: &str, remote: &str) -> Option<u32> {
     ((*from, *to) == (local, remote) && *inode != "0").then(|| uid.parse().ok()).flatten()
 }
 
-/// Formats an address as the IPv4 list and as the IPv6 list show it. If a socket is for both
-/// families, its IPv4 address is in the IPv6 list in mapped form. The IPv4 list never contains an
-/// IPv6 address.
+/// Formats an address as in the kernel's IPv4 list, and as in the kernel's IPv6 list. If a socket
+/// is for both families, its IPv4 address is in the IPv6 list in mapped form. The IPv4 list never
+/// contains an IPv6 address.
 fn listed(end: SocketAddr) -> (String, String) {
     // The kernel prints the 32-bit words of an address as numbers in this machine's byte order.
     let words = |octets: &[u8]| -> String {

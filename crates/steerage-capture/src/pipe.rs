@@ -1,5 +1,5 @@
-//! A pipe that another process or thread reads: its size, its unread bytes, and the right moment
-//! for the next write.
+//! Functions for a pipe that another process or thread reads: its size, its unread bytes, and the
+//! right moment for the next write.
 
 use std::fs::File;
 use std::io;
@@ -12,14 +12,14 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::pipe::{PipeFlags, fcntl_getpipe_size, fcntl_setpipe_size, pipe_with};
 
 /// The sizes to try for a pipe, largest first. Without privileges, all pipes of a user may take 64
-/// MiB in total. Above this limit, a new pipe gets only one page.
+/// MiB in total. When a user's pipes have reached this limit, a new pipe gets only one page.
 const SIZES: [usize; 3] = [1 << 20, 256 << 10, 64 << 10];
 
 /// The part of a full pipe that must be free before the next write: a quarter. A reader usually
 /// takes 4 KiB at a time. Waking the writer for each 4 KiB would take longer than copying them.
 const ROOM_PART: usize = 4;
 
-/// The initial, the shortest and the longest time between two checks of a pipe's free space.
+/// The time between two checks of a pipe's free space: at first, at least, and at most.
 const NAP: Duration = Duration::from_micros(500);
 const NAP_MIN: Duration = Duration::from_micros(100);
 const NAP_MAX: Duration = Duration::from_millis(8);
@@ -37,7 +37,7 @@ pub(super) fn is_pipe(file: &File) -> bool {
     file.metadata().is_ok_and(|metadata| metadata.file_type().is_fifo())
 }
 
-/// Makes a pipe that is as large as this user is allowed to make it. Returns the reading end and
+/// Makes a pipe with the largest size that this user is allowed to set. Returns the reading end and
 /// the writing end.
 pub(super) fn pair() -> io::Result<(File, File)> {
     let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
@@ -46,7 +46,7 @@ pub(super) fn pair() -> io::Result<(File, File)> {
     Ok((File::from(reader), writer))
 }
 
-/// Makes a pipe as large as this user is allowed to. Returns the size of the pipe.
+/// Sets a pipe to the largest size that this user is allowed to set. Returns the size of the pipe.
 pub(super) fn enlarge(pipe: &File) -> io::Result<usize> {
     for size in SIZES {
         if let Ok(size) = fcntl_setpipe_size(pipe, size) {
@@ -69,7 +69,7 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// Makes the state for a pipe of this size.
+    /// Makes the waiting state for a pipe of this size.
     pub(super) fn new(size: usize) -> Self {
         Self { size, nap: NAP }
     }
@@ -78,8 +78,8 @@ impl Room {
         self.size
     }
 
-    /// Waits until the full pipe has free space. If the reader takes nothing, `write` returns after
-    /// about the time `look`. Errors are ignored here, because the next write reports them.
+    /// Waits until the full pipe has free space. If the pipe's reader reads nothing, `wait` returns
+    /// after about the time `look`. Errors are ignored here, because the next write reports them.
     pub(super) fn wait(&mut self, pipe: &File, look: PollTimeout) {
         for naps in 0..NAPS_MAX {
             thread::sleep(self.nap);
@@ -118,7 +118,7 @@ pub(super) fn wait_until_read(pipe: &File, is_over: impl Fn() -> bool) -> usize 
     }
 }
 
-/// Returns true if a process has the reading end of the pipe open.
+/// Returns true if any process has the reading end of the pipe open.
 fn has_reader(pipe: &File) -> bool {
     let mut fds = [PollFd::new(pipe.as_fd(), PollFlags::empty())];
     match poll(&mut fds, PollTimeout::ZERO) {

@@ -30,10 +30,10 @@ const READER_LOOK: Duration = Duration::from_millis(20);
 /// FIFO, this function waits for a reader, and the output writes to the FIFO.
 ///
 /// The format is pcap if the name ends in `.pcap`, and pcapng otherwise. A pcap file has only one
-/// link type, so that writing fails at the first packet of a different link type.
+/// link type. Therefore writing fails at the first packet with a different link type.
 ///
-/// The time of a packet is the time that its device recorded. Without such a time, a packet has the
-/// time at which its batch was handled.
+/// The time of a packet is the time that its device recorded. If the device recorded no time, a
+/// packet has the time at which its batch was handled.
 ///
 /// # Errors
 /// [`DeviceError`] if the file cannot be created or written.
@@ -41,8 +41,9 @@ pub fn create(path: impl AsRef<Path>) -> Result<Output, DeviceError> {
     create_when_read(path, |_| true)
 }
 
-/// Like [`create`], but while a FIFO has no reader, this function repeatedly calls `waits` with the
-/// number of earlier calls. The function gives up when `waits` returns false.
+/// Like [`create`], but the caller can end the wait for a FIFO's reader. While the FIFO has no
+/// reader, this function repeatedly calls `waits` with the number of earlier calls. The function
+/// gives up when `waits` returns false.
 ///
 /// # Errors
 /// As for [`create`]. The function also fails if `waits` returns false.
@@ -67,21 +68,23 @@ pub fn create_when_read(path: impl AsRef<Path>, mut waits: impl FnMut(u64) -> bo
     let format = format_of(path.as_ref());
     let head = format.file_head();
     (&file).write_all(&head).map_err(|error| failed("write to", error))?;
-    // The file of a descriptor, such as /dev/stdout, may already have contents. A FIFO has no
-    // position.
+    // If the path names a descriptor, such as /dev/stdout, its file may already have contents. A
+    // FIFO has no position.
     let written = (&file).stream_position().unwrap_or(head.len() as u64);
     let options = WriterOptions { format, buffer_bytes: BUFFER_BYTES, patient: false, watched: false };
     let shared = SavedFile::new(Arc::new(Writer::new(name.clone(), options)), format);
     Ok(output(name, "pcap", Arc::new(shared), Target::File(file, written)))
 }
 
-/// Makes an output that creates a capture file, and then another one whenever `rotate` says so. No
-/// packet is lost in between. `name` must contain a time, because each file has a name of its own;
-/// the time is that of the file's first packet, or the start of its period. An existing file is not
-/// replaced: a new file whose name is taken gets a number.
+/// Makes an output that creates a capture file, and then a new file whenever `rotate` requires it.
+/// No packet is lost between two files. `name` must contain a time, so that each file has a
+/// different name. This time is the time of the file's first packet, or the start of the file's
+/// period. An existing file is not replaced: if the name of a new file exists already, the new name
+/// gets a number.
 ///
-/// The packets are in the order in which they were sent. With several CPUs, one CPU may be a little
-/// behind another, so a file may have a few packets from the end of the previous period.
+/// The packets are in the order in which they were sent. If several CPUs send packets, one CPU may
+/// send its packets slightly later than another CPU. Therefore a file may have a few packets from
+/// the end of the previous period.
 ///
 /// With `keep`, the oldest files are removed, as for [`FileSeries::new`].
 ///
@@ -119,8 +122,8 @@ fn format_of(path: &Path) -> StreamFormat {
 
 /// Makes the output whose queues write to `target`.
 pub(super) fn output(name: String, kind: &'static str, shared: Arc<SavedFile>, target: Target) -> Output {
-    // The first queue starts the thread, so that the thread starts after the program has dropped
-    // its privileges.
+    // The first queue starts the writing thread. At that time, the program has already dropped its
+    // privileges.
     let mut unwritten = Some(target);
     let open = Box::new(move |_cpu| {
         let lane = shared.writer.lane();
@@ -143,15 +146,15 @@ fn now() -> WallTime {
 pub(super) struct SavedFile {
     pub(super) writer: Arc<Writer>,
     format: StreamFormat,
-    /// The interfaces of the file, by their numbers. A CPU takes the lock only for the first packet
-    /// of an interface that is new to the CPU.
+    /// The interfaces of the file, by their numbers. A CPU takes the lock only when it sends the
+    /// first packet of an interface that it has not used before.
     interfaces: Mutex<Vec<Interface>>,
     /// The wall time at which the receive path's clock started.
     epoch: WallTime,
-    /// The function that finds the part of each packet to write. `None` if whole packets are
-    /// written.
+    /// The function that finds the part of each packet to write. The function is `None` if whole
+    /// packets are written.
     unwrap: Option<Unwrap>,
-    /// The link types that a group of streams has met. `None` for a single file.
+    /// The link types of the packets in a group of streams. `None` for a single file.
     pub(super) seen: Option<Arc<LinksSeen>>,
 }
 
@@ -160,8 +163,8 @@ impl SavedFile {
         Self { writer, format, interfaces: Mutex::default(), epoch: now(), unwrap: None, seen: None }
     }
 
-    /// Makes the file share the link types in `seen` with other streams. The file then contains the
-    /// parts of packets that `unwrap` finds.
+    /// Lets the file and other streams share the record of link types in `seen`. The file then
+    /// contains the parts of packets that `unwrap` finds.
     pub(super) fn part_of(self, seen: Arc<LinksSeen>, unwrap: Option<Unwrap>) -> Self {
         Self { seen: Some(seen), unwrap, ..self }
     }
@@ -193,7 +196,7 @@ impl SavedFile {
     }
 }
 
-/// The queue to the file that belongs to one CPU.
+/// One CPU's queue to the file.
 #[derive(Debug)]
 struct Save {
     file: Arc<SavedFile>,
@@ -201,8 +204,9 @@ struct Save {
     /// The file's interfaces that this CPU has already used. The number of the interface is `None`
     /// for a rejected link type.
     interfaces: Vec<(Interface, Option<u32>)>,
-    /// An error in the middle of a batch of which the file already has some packets. The next flush
-    /// returns the error, because an error from `send` means that no packet of the batch was taken.
+    /// The error that occurred in the middle of a batch, after the file had already taken some
+    /// packets of the batch. The next flush returns the error. `send` must not return this error:
+    /// an error of `send` would mean that the file has taken no packet of the batch.
     failed: Option<DeviceError>,
 }
 
@@ -259,8 +263,8 @@ impl TxQueue for Save {
             if let (None, Some(_), false) = (&entry, number, failed) {
                 match file.writer.begin(lane, source) {
                     Ok(begun) => entry = Some(begun),
-                    // A reader that closes the stream is not an error of the run. The code that
-                    // started the reader reports the end.
+                    // A reader that closes the stream is not an error of the run. If the reader has
+                    // ended, the code that started the reader reports this.
                     Err(_) if file.seen.is_some() => failed = true,
                     Err(cause) => error = Some(cause),
                 }
@@ -315,7 +319,7 @@ impl TxQueue for Save {
 
 impl Drop for Save {
     fn drop(&mut self) {
-        // A pcap file without packets still needs a header, which names a link type.
+        // Even a pcap file without packets needs a header, which names a link type.
         let format = self.file.format;
         let needs_head = !format.takes_several_links() && self.file.seen.is_none();
         let head = if needs_head { format.interface_head(format.interface(LinkType::ETHERNET, 0)) } else { Vec::new() };
@@ -323,7 +327,7 @@ impl Drop for Save {
     }
 }
 
-/// Returns the parts of a packet without its first `from` bytes.
+/// Skips the first `from` bytes of a packet, and returns the parts that follow.
 fn parts_behind(segments: Segments<'_>, from: usize) -> impl Iterator<Item = &[u8]> {
     let mut skipped = 0;
     segments.map(move |part| {

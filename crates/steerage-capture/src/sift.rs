@@ -5,8 +5,8 @@ use steerage::LinkType;
 use super::walk::{Sieve, Stop, Wrong};
 use crate::filter::{FileFilters, FrameFilter, FrameKind};
 
-/// The most frames that one walk may remove. The limit bounds the time of a poll: a filter program
-/// takes at most a few microseconds per frame.
+/// The maximum number of frames that the filter may remove during one poll. The limit bounds the
+/// time of a poll: a filter program takes at most a few microseconds per frame.
 const TAKEN_OUT_MAX: u32 = 1024;
 
 const HOW_TO_FILTER: &str = "leave the filter out, or filter frames of one link type";

@@ -20,7 +20,7 @@ use super::unpack::{Compression, MAGIC_BYTES};
 /// The outcome of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Got {
-    /// This many bytes were read, more than 0.
+    /// The number of bytes that this read returned, which is more than 0.
     Bytes(usize),
     /// There is no data yet.
     Later,
@@ -28,11 +28,11 @@ pub(super) enum Got {
     End,
 }
 
-/// The input in its stored form, which may be compressed.
+/// The input as it is stored, possibly compressed.
 pub(super) enum Input {
     /// A file, from which a read never blocks.
     File(Arc<File>),
-    /// A pipe, which may temporarily have no data.
+    /// A pipe, in which no data may be available at the moment.
     Pipe(Pipe),
     /// A reader, which returns [`io::ErrorKind::WouldBlock`] if it has no data yet.
     Reader(Box<dyn Read + Send>),
@@ -41,7 +41,7 @@ pub(super) enum Input {
 /// A pipe, FIFO or socket, and the epoll instance that reports its data.
 pub(super) struct Pipe {
     file: File,
-    /// The epoll instance. The pipe is registered only while it has no data, because the instance
+    /// The epoll instance. The pipe is registered only while it has no data. The epoll instance
     /// must not report events while the queue does not want to read.
     waker: Option<Arc<Epoll>>,
     waits: bool,
@@ -53,8 +53,9 @@ impl Pipe {
         Self { file, waker, waits: false }
     }
 
-    /// Reads the available data. Other processes may share the file, and would be affected if this
-    /// function made it non-blocking. Therefore the function polls the file first.
+    /// Reads the available data. Other processes may share the open file. If this function made the
+    /// file non-blocking, it would also be non-blocking for them. Therefore the file stays
+    /// blocking, and is polled before each read.
     fn read(&mut self, to: &mut [u8]) -> io::Result<Got> {
         self.leave_waker()?;
         let mut events = [PollFd::new(self.file.as_fd(), PollFlags::POLLIN)];
@@ -78,8 +79,9 @@ impl Pipe {
 
 impl Drop for Pipe {
     fn drop(&mut self) {
-        // If standard input is the pipe, closing this copy of its descriptor does not close the
-        // file. The file would therefore stay in the epoll instance.
+        // If the pipe is standard input, other copies of its descriptor exist. Closing this copy
+        // then does not close the pipe. Without this call, the pipe would therefore stay registered
+        // in the epoll instance.
         let _ = self.leave_waker();
     }
 }
@@ -106,12 +108,12 @@ fn read(from: &mut impl Read, to: &mut [u8]) -> io::Result<Got> {
     }
 }
 
-/// The input of the thread that unpacks. A read blocks until data is available.
+/// The input that the unpacking thread reads. A read blocks until data is available.
 struct Waiting<'a> {
     input: Input,
     info: Arc<CaptureInfo>,
-    /// The pipe into which the input is unpacked. A read stops waiting if this pipe has no reader
-    /// any more.
+    /// The pipe into which the input is unpacked. A read of the input stops waiting when this pipe
+    /// has no reader any more.
     output: BorrowedFd<'a>,
 }
 
@@ -147,9 +149,9 @@ impl Read for Waiting<'_> {
 /// The parts that all sources of a capture share.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
-    /// An epoll instance that becomes readable when a silent pipe has data. All pipes share the
-    /// instance, because the waiting CPU requests its descriptor only once. `None` if the input is
-    /// a reader.
+    /// An epoll instance that becomes readable when a silent pipe has data. All pipes of a capture
+    /// share the epoll instance, because the waiting CPU requests the descriptor of the instance
+    /// only once. The instance is `None` if the input is a reader.
     pub(super) waker: Option<Arc<Epoll>>,
     /// The thread that unpacks.
     pub(super) unpacker: OnceLock<Helper>,
@@ -157,7 +159,7 @@ pub(super) struct Shared {
 
 /// The uncompressed bytes of a capture.
 pub(super) struct Source {
-    /// The input, or the pipe into which another thread unpacks the input.
+    /// The input itself, or the pipe into which another thread unpacks the input.
     input: Input,
     packing: Packing,
     shared: Arc<Shared>,
@@ -172,7 +174,7 @@ enum Packing {
     /// The first bytes of the input, whose compression is not known yet.
     Unknown(Vec<u8>),
     Plain,
-    /// Another thread unpacks the input, and sends the outcome after the last byte.
+    /// Another thread unpacks the input, and sends the result of unpacking after the last byte.
     Packed(Receiver<io::Result<()>>),
 }
 
@@ -211,7 +213,7 @@ impl Source {
         }
     }
 
-    /// Records that the file was read up to this offset by other means.
+    /// Records that the file was read in place up to this offset.
     pub(super) fn reached(&self, offset: u64) {
         self.info.set_bytes_read(self.before + offset);
     }
@@ -258,8 +260,8 @@ impl Source {
         Ok(got)
     }
 
-    /// Starts to unpack the rest of the input, and makes the pipe the new input. Returns the
-    /// receiver of the outcome.
+    /// Starts a thread that unpacks the remaining input into a pipe, and makes this pipe the new
+    /// input. Returns the channel that receives the outcome of unpacking.
     fn unpack(&mut self, compression: Compression, head: Vec<u8>) -> io::Result<Receiver<io::Result<()>>> {
         let helper = self.shared.unpacker.get().ok_or_else(gone)?;
         let (reader, output) = helper.call(pipe::pair)?;
@@ -278,7 +280,7 @@ impl Source {
                     info.add_note(format!("{name}: the last {ignored} bytes are not compressed data and were ignored"));
                 }
             });
-            // If the queue was dropped, it receives no outcome.
+            // If the queue was dropped, the outcome is not received.
             let _ = done.send(unpacked);
         })?;
         Ok(outcome)

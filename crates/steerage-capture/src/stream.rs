@@ -29,7 +29,7 @@ pub struct StreamOptions {
 }
 
 impl StreamOptions {
-    /// Makes options for a stream of this format.
+    /// Makes options for a stream with the format `format`.
     pub fn new(format: StreamFormat) -> Self {
         Self { format, buffer_bytes: 4 << 20, patient: false, unwrap: None, seen: Arc::default() }
     }
@@ -42,8 +42,8 @@ impl StreamOptions {
         self
     }
 
-    /// Makes inputs that can wait do so without a limit while the stream's reader takes nothing.
-    /// Without `patient`, inputs that can wait wait for
+    /// While the stream's reader reads nothing, inputs that can wait are paused without a time
+    /// limit. Without `patient`, these inputs are paused for at most
     /// [`OUTPUT_STUCK_AFTER`](steerage::limits::OUTPUT_STUCK_AFTER).
     #[must_use]
     pub fn patient(mut self) -> Self {
@@ -58,8 +58,9 @@ impl StreamOptions {
         self
     }
 
-    /// Records the link types in `seen`, which several streams share. If the format allows only one
-    /// link type, packets whose link type differs from the first packet's are refused.
+    /// Records the link types of the packets in `seen`, which several streams share. If the format
+    /// allows only one link type, packets whose link type differs from the first packet's are
+    /// refused.
     #[must_use]
     pub fn links(mut self, seen: &Arc<LinksSeen>) -> Self {
         self.seen = Arc::clone(seen);
@@ -70,10 +71,10 @@ impl StreamOptions {
 /// Makes an output that writes packets as a capture to `to`: a pipe, a FIFO, a socket or a file.
 ///
 /// The stream contains the input's timestamps. A packet without a timestamp gets the time at which
-/// its batch was handled. A pipe is made as large as this user is allowed to, and a pipe's packets
-/// count as sent after they were read. A reader that closes the stream is not an error of the run.
-/// Packets that the reader left unread count as lost (`tx_lost`), and all further packets count as
-/// refused (`tx_refused`).
+/// its batch was handled. A pipe gets the largest size that this user is allowed to set. Packets in
+/// a pipe count as sent after they were read. A reader that closes the stream is not an error of
+/// the run. Packets that the reader left unread count as lost (`tx_lost`), and all further packets
+/// count as refused (`tx_refused`).
 ///
 /// # Errors
 /// [`DeviceError`] if `to` does not support writing without blocking.
@@ -129,7 +130,8 @@ pub fn stream(
     Ok((save::output(name, "stream", Arc::clone(&stream.file), Target::File(to, 0)), stream))
 }
 
-/// Observes and ends a stream that is being written. The function [`stream()`] returns a `Stream`.
+/// A handle that observes and ends a stream while it is being written. The function [`stream()`]
+/// returns a `Stream`.
 #[derive(Clone, Debug)]
 pub struct Stream {
     file: Arc<SavedFile>,
@@ -148,9 +150,9 @@ impl Stream {
     }
 
     /// Ends the stream before the instance ends. The packets sent so far are written and read, and
-    /// then the reader sees the end of the stream. Call this function when no more packets are
-    /// sent. A stream without packets becomes a capture without packets. The link type of an empty
-    /// stream is that of the other streams, or Ethernet if no stream had packets.
+    /// then the reader sees the end of the stream. Call this function only after the last packet
+    /// was sent. A stream without packets becomes a capture without packets. The link type of an
+    /// empty stream is that of the other streams, or Ethernet if no stream had packets.
     pub fn end(&self) {
         self.file.begin(self.file.seen.as_ref().and_then(|seen| seen.first()).unwrap_or(LinkType::ETHERNET));
         self.file.writer.end_input();
@@ -162,14 +164,14 @@ impl Stream {
     }
 
     /// Returns true if [`end`](Self::end) was called, or if the instance has ended and all bytes
-    /// were written. `input_has_ended` is true before the reader sees the end of the stream.
+    /// were written. This function returns true before the reader sees the end of the stream.
     pub fn input_has_ended(&self) -> bool {
         self.file.writer.input_has_ended()
     }
 
-    /// Gives up the packets that were not read yet: unread packets count as lost, and later packets
-    /// as refused. Call this function if the program that should read the pipe has ended, but
-    /// another process may still have the pipe open.
+    /// Drops the packets that the reader has not read yet. Unread packets count as lost, and later
+    /// packets as refused. Call this function if the program that should read the pipe has ended,
+    /// but another process may still have the pipe open.
     pub fn abandon(&self) {
         self.file.writer.abandon();
     }

@@ -41,7 +41,7 @@ pub fn strip_tunnels(frame: &[u8], link: LinkType) -> Option<Inner> {
                     inner = Some(Inner::new(LinkType::ETHERNET, at));
                 }
             }
-            // This header is between the header of a tunnel and the tunnel's contents.
+            // A Cisco metadata header is between the header of a tunnel and the tunnel's contents.
             HeaderKind::CiscoMetadata => in_tunnel = was_in_tunnel,
             HeaderKind::Ipv4 if was_in_tunnel => inner = below(frame, ethernet, at, ethertype::IPV4),
             HeaderKind::Ipv6 if was_in_tunnel => inner = below(frame, ethernet, at, ethertype::IPV6),
@@ -84,7 +84,8 @@ mod tests {
         let frame = ipv4(GRE).frame(&gre);
         let found = strip_tunnels(&frame, LinkType::ETHERNET).unwrap();
         assert_eq!(Some(found), Inner::new(LinkType::ETHERNET, 42).with_front(b"to....from..\x08\x00"));
-        // The GRE packet without a link header, and the frame in another tunnel: Ethernet in VXLAN.
+        // The GRE packet without a link header, and the frame inside another tunnel: Ethernet in
+        // VXLAN.
         let raw = ipv4(GRE).packet(&gre);
         assert_eq!(strip_tunnels(&raw, LinkType::RAW), Some(Inner::new(LinkType::RAW, 28)));
         let vxlan = [&[0x20, 0, 0x12, 0xb5, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 7, 0], &frame[..]].concat();

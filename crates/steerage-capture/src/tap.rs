@@ -1,11 +1,12 @@
 //! Copies of the packets of a running instance, for readers that may be slow.
 //!
-//! [`Tap::around`] wraps the packet function. A client attaches by [`Tap::attach`]. From then on,
-//! each packet CPU copies the packets that the client wants to a ring of its own, and the client's
-//! thread moves them to a socket. Packet CPUs never wait: a packet that finds its ring full is
-//! counted as missed. While no client is attached, a batch costs one comparison.
+//! [`Tap::around`] wraps the packet function. A client is attached with [`Tap::attach`]. After
+//! that, each packet CPU copies the packets that the client requested to a ring, which belongs to
+//! that CPU and client. The client's thread moves these packets from the rings to a socket. Packet
+//! CPUs never wait: if the ring is full, the packet is counted as missed. While no client is
+//! attached, a tap costs one comparison per batch.
 //!
-//! `steerage dump` gets its packets like this from a run, through the control socket.
+//! `steerage dump` uses a tap to get packets from a running instance, through the control socket.
 //!
 //! ```
 //! use std::io::Read;
@@ -55,21 +56,22 @@ use session::Session;
 pub use ring::{PacketHead, Record, first_record};
 pub use session::{Attached, Wanted};
 
-/// The most clients at a time. Each client makes the packet CPUs copy its packets.
+/// The maximum number of clients that can be attached at a time. The number is limited because
+/// packet CPUs copy packets for each client.
 const CLIENTS_MAX: usize = 4;
 
-/// How long the end of a run waits until the clients have read the last packets. A client that
-/// reads needs milliseconds.
+/// At the end of a run, the longest wait for clients that have not read the last packets. A client
+/// that keeps reading needs only milliseconds.
 const END_MAX: Duration = Duration::from_secs(1);
 
-/// The reason for which a client cannot be attached.
+/// The reason why a client cannot be attached.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TapError {
-    /// A filter is no program of instructions for frames.
+    /// The client's filter is not a valid program for frames.
     #[error(transparent)]
     Filter(#[from] FilterError),
-    /// As many clients as possible are attached.
+    /// The maximum number of clients is attached already.
     #[error("{CLIENTS_MAX} clients get packets already: end one of them")]
     TooMany,
 }
@@ -77,17 +79,18 @@ pub enum TapError {
 /// The clients of an instance, which its packet CPUs and the threads of the clients share.
 #[derive(Debug, Default)]
 pub struct Tap {
-    /// Raised after each change of the clients.
+    /// The version of the list of clients, which is increased after each change.
     version: AtomicUsize,
     clients: Mutex<Clients>,
-    /// Notified after a client has left.
+    /// A condition variable that is notified after a client has left.
     left: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct Clients {
     attached: [Option<Arc<Session>>; CLIENTS_MAX],
-    /// Clients that left, until no packet CPU refers to them. So no packet CPU frees their memory.
+    /// Clients that have left. They are kept until no packet CPU refers to them any more. Therefore
+    /// no packet CPU frees the memory of a client.
     gone: Vec<Arc<Session>>,
     has_ended: bool,
 }
@@ -108,11 +111,11 @@ impl Tap {
         }
     }
 
-    /// Attaches a client. `cpus` are the CPUs of the instance. Packets of batches that begin after
-    /// this call are copied.
+    /// Attaches a client. The argument `cpus` lists the CPUs of the instance. The client gets
+    /// copies of the packets in all batches that begin after this call.
     ///
     /// # Errors
-    /// [`TapError`] for a wrong filter, and if there are too many clients.
+    /// [`TapError`] if a filter is wrong, or if there are too many clients.
     pub fn attach(self: &Arc<Self>, wanted: Wanted, cpus: &[CpuId]) -> Result<Attached, TapError> {
         let session = Arc::new(Session::new(wanted, cpus)?);
         let mut clients = self.lock();
@@ -134,18 +137,20 @@ impl Tap {
         self.left.notify_all();
     }
 
-    /// Pairs with the load in `Tapped::handle`. The clients themselves are read under the lock.
+    /// The release store pairs with the load in `Tapped::handle`. Packet CPUs read the list of
+    /// clients under the lock.
     fn raise_version(&self) {
         self.version.fetch_add(1, Ordering::Release);
     }
 
-    /// Ends all clients: their threads pass on the packets that were copied, for a limited time. Call
-    /// this function after the last packet was handled.
+    /// Ends all clients: each client's thread passes on the packets that were already copied, for a
+    /// limited time. Call this function after the last packet was handled.
     pub fn end(&self) {
         let mut clients = self.lock();
         clients.has_ended = true;
         let is_waiting = |clients: &mut Clients| clients.attached.iter().any(Option::is_some);
-        // The result says whether a client has not read its packets, which is not an error of the run.
+        // The result of this wait is ignored: a client that has not read its packets in time is not
+        // an error of the run.
         let _ = self.left.wait_timeout_while(clients, END_MAX, is_waiting);
     }
 
@@ -158,18 +163,18 @@ impl Tap {
     }
 }
 
-/// A handler whose packets clients may watch.
+/// A handler that copies its packets for the clients of a tap.
 #[derive(Debug)]
 pub struct Tapped<H> {
     inner: H,
     tap: Arc<Tap>,
-    /// The version of `clients`.
+    /// The version of the list of clients that this CPU has in `clients`.
     version: usize,
     clients: [Option<Arc<Session>>; CLIENTS_MAX],
     is_watched: bool,
 }
 
-/// When a packet is copied.
+/// Whether a packet is copied before or after the handler runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     BeforeHandler,
@@ -177,11 +182,12 @@ enum Stage {
 }
 
 impl<H> Tapped<H> {
-    /// Learns which clients are attached.
+    /// Updates the CPU's copy of the list of attached clients.
     #[cold]
     fn follow(&mut self) {
-        // A packet CPU waits for no lock. If a client comes or goes at this moment, the CPU tries again with the next
-        // batch, and the packets of this batch are copied for the clients that the CPU knows.
+        // A packet CPU never waits for a lock. If the lock is taken, a client is being added or
+        // removed. The CPU then copies this batch for the clients that it knows already, and tries
+        // again with the next batch.
         if let Ok(clients) = self.tap.clients.try_lock() {
             self.version = self.tap.version.load(Ordering::Relaxed);
             self.clients.clone_from(&clients.attached);
@@ -203,7 +209,7 @@ impl<H: Handler> Handler for Tapped<H> {
 
     #[inline]
     fn handle(&mut self, batch: &mut Batch<'_>, cpu: &mut Cpu) {
-        // Pairs with `raise_version`.
+        // The load pairs with the store in `raise_version`.
         if self.tap.version.load(Ordering::Acquire) != self.version {
             self.follow();
         }

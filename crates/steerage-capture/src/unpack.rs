@@ -28,12 +28,13 @@ impl Compression {
         }
     }
 
-    /// Unpacks all of `from`. Unpacked bytes are written before more input is read, except for the
-    /// window of zstd. Returns the number of bytes after the compressed data, which are ignored:
-    /// the padding of a tape, for example, or a signature.
+    /// Unpacks all of `from`. Unpacked bytes are written before more input is read. Only zstd
+    /// delays output: it holds back the bytes of its window. Returns the number of bytes after the
+    /// compressed data. These bytes are ignored, because they may be the padding of a tape or a
+    /// signature.
     ///
     /// # Errors
-    /// An error of `from` or `to`, or an error in the compressed data.
+    /// Returns an error of `from` or `to`, or an error in the compressed data.
     pub(super) fn unpack(self, from: impl Read, to: &mut impl Write) -> io::Result<u64> {
         let mut from = BufReader::with_capacity(READ_BYTES, from);
         let mut parts = 0;
@@ -55,8 +56,9 @@ impl Compression {
         }
     }
 
-    /// Returns true if compressed data may begin with these up to [`MAGIC_BYTES`] bytes. If there
-    /// are fewer bytes, the input may have been cut within a magic number.
+    /// Returns true if compressed data may begin with these bytes, of which there are at most
+    /// [`MAGIC_BYTES`]. If there are fewer bytes than that, the input may have been cut off within
+    /// a magic number.
     fn may_begin_with(self, start: &[u8]) -> bool {
         match (self, start.first_chunk()) {
             (Self::Gzip, _) => start.starts_with(&GZIP_MAGIC) || GZIP_MAGIC.starts_with(start),

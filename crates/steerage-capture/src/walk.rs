@@ -10,9 +10,9 @@ use steerage::{
 /// The position of a walk over records, and its results so far.
 #[derive(Debug)]
 pub(super) struct Walk<'a> {
-    /// The bytes of the block that are not handed over yet, up to the end of the window.
+    /// The part of the block that was not handed over yet, up to the end of the window.
     pub(super) lending: Lending<'a>,
-    /// The position in `lending`. All earlier bytes are done.
+    /// The position in `lending`. All bytes before this position have been handled.
     pub(super) at: usize,
     /// The most frames to hand over.
     pub(super) room: usize,
@@ -56,9 +56,9 @@ impl Walk<'_> {
         self.lending.bytes().get_mut(self.at..).unwrap_or_default()
     }
 
-    /// Hands over consecutive frames, up to `room` frames. `next` returns the first item in the
-    /// remaining bytes, or the reason why there are no more frames. `form` is that of the records in
-    /// a file that can be read in place.
+    /// Hands over consecutive frames, but at most `room` frames. `next` returns the first item in
+    /// the remaining bytes, or the reason why there are no more frames. `form` is the form of the
+    /// records, for a file that can be read in place.
     #[inline(always)]
     pub(super) fn push_each(
         &mut self,
@@ -79,7 +79,7 @@ impl Walk<'_> {
     }
 }
 
-/// Decides which frames are handed over.
+/// A filter that decides which frames are handed over.
 pub(super) trait Sieve {
     /// Returns the number of bytes of the frame to hand over, or `None` if the filter removes the
     /// frame.
@@ -112,8 +112,8 @@ pub(super) enum Found {
     Other { bytes: usize },
 }
 
-/// The error for a frame outside of the block. The walks check all positions, so the case is
-/// impossible, and an error is safer than a panic.
+/// Returns the error for a frame that lies outside of its memory block. This error cannot occur,
+/// because the reader checks all positions. An error is nevertheless safer than a panic.
 #[cold]
 fn no_place() -> Stop {
     Stop::Wrong(Wrong::new("a packet lies outside of what was read".to_owned(), "report this as a fault"))
@@ -126,8 +126,8 @@ pub(super) enum Stop {
     Full,
     /// The record has at least `needs` bytes, but fewer bytes are available.
     Short { needs: usize },
-    /// The next `bytes` bytes contain no packets. The memory need not hold all of these bytes at
-    /// the same time.
+    /// The next `bytes` bytes contain no packets and are skipped. Not all of the skipped bytes need
+    /// to be in memory at the same time.
     Skip { bytes: u64 },
     /// The link type of the next frame differs from that of the earlier frames in this poll.
     OtherLink,
@@ -139,7 +139,7 @@ pub(super) enum Stop {
     Wrong(Wrong),
 }
 
-/// An error in a file, and advice for it.
+/// An error in a capture file, and advice for the user.
 #[derive(Debug)]
 pub(super) struct Wrong {
     text: String,
@@ -151,7 +151,7 @@ impl Wrong {
         Self { text, advice }
     }
 
-    /// Returns what is wrong, without the advice.
+    /// Returns the text of the error, without the advice.
     pub(super) fn text(&self) -> &str {
         &self.text
     }

@@ -9,18 +9,19 @@ use super::in_place::{InPlace, Step};
 use super::source::{Got, Source};
 use super::{BLOCK_BYTES, BLOCKS, READ_BYTES, RECORD_BYTES_MAX};
 
-/// The smallest offset of bytes that are carried to another block. A frame header must fit in front
-/// of the first packet.
+/// When bytes are carried to another block, they are copied to this offset of the block or a higher
+/// one. In that block, a frame header must fit in front of the first packet.
 const LEAD_BYTES: usize = FrameHeader::BYTES;
 
-/// The alignment of reads, because the kernel copies fastest to the start of a page.
+/// Reads begin at multiples of this number, because the kernel copies fastest to the start of a
+/// page.
 const ALIGNMENT: usize = 4096;
 
 /// The part of the file that is in memory and that the walk has not reached yet.
 #[derive(Debug)]
 pub(super) struct Window {
-    /// The block that contains the window. The next two fields are the start and the end of the
-    /// window in the block.
+    /// The block that contains the window. The fields `at` and `end` of `Window` are the window's
+    /// start and end in this block.
     block: usize,
     at: usize,
     end: usize,
@@ -30,17 +31,19 @@ pub(super) struct Window {
     carry: Vec<u8>,
     /// The number of bytes to skip before the next record.
     skip: u64,
-    /// True after the end of the file.
+    /// True after the end of the file was reached.
     ended: bool,
-    /// The file, while it is read in place.
+    /// The file, if it is currently read in place.
     in_place: Option<InPlace>,
 }
 
-/// The smallest read at the end of a block. A smaller read is not worth the system call.
+/// The smallest number of bytes that is read into the end of a block. A system call that reads
+/// fewer bytes is not worth its cost.
 const READ_BYTES_MIN: usize = READ_BYTES / 4;
 
-/// A record of which more than this many bytes have been read is completed in its block, if the
-/// rest of the record fits. Carrying the bytes to another block would cost a copy.
+/// If more than this many bytes of an incomplete record are in memory and the whole record fits
+/// into its block, the missing bytes are read into the same block. Otherwise so many bytes would
+/// have to be copied to another block.
 const CARRY_BYTES: usize = READ_BYTES / 4;
 
 /// The outcome of [`Window::fill`].
@@ -72,13 +75,13 @@ impl Window {
         (self.at, self.offset, self.skip, self.ended, self.in_place) = (self.end, 0, 0, false, None);
     }
 
-    /// Goes on in place from the start of the window. The rest of the window is dropped, because
-    /// the same bytes follow in place.
+    /// Continues to read the file in place, from the start of the window on. The bytes in the
+    /// window are dropped, because the mapped file contains the same bytes.
     pub(super) fn go_on_in_place(&mut self, file: InPlace) {
         (self.at, self.in_place) = (self.end, Some(file));
     }
 
-    /// Returns the block, and the window's start and end in the block.
+    /// Returns the block that contains the window, and the window's start and end in this block.
     #[inline]
     pub(super) fn place(&self) -> (usize, usize, usize) {
         (self.block, self.at, self.end)
@@ -88,7 +91,7 @@ impl Window {
         self.end - self.at
     }
 
-    /// Moves the start of the window to `at`, because all earlier bytes are done.
+    /// Moves the start of the window to `at`, because all earlier bytes have been handled.
     pub(super) fn walked_to(&mut self, at: usize) {
         let at = at.clamp(self.at, self.end);
         self.offset += (at - self.at) as u64;
@@ -118,10 +121,10 @@ impl Window {
 
     /// Reads more of the file, for a record of `needs` bytes.
     ///
-    /// If handlers release frames quickly, the window alternates between two blocks, with one piece
-    /// in each, so that both blocks stay in the CPU's cache. If handlers release frames late, or if
-    /// a pipe delivers small pieces, the window fills a block before it moves to the next block.
-    /// The blocks then hold the most frames.
+    /// If handlers release frames quickly, the window alternates between two blocks, with the bytes
+    /// of one read in each. Both blocks then stay in the CPU's cache. If handlers release frames
+    /// late, or if a pipe delivers small pieces, the window fills a block before it moves to the
+    /// next block. In this way, the blocks hold as many frames as possible.
     pub(super) fn fill(
         &mut self,
         (blocks, claim): (&mut Blocks, &Claim),
@@ -137,7 +140,8 @@ impl Window {
                 }
                 Step::Later => return Ok(Filled::FramesOut),
                 Step::End => {
-                    // The last incomplete record is read again, and also bytes that follow by now.
+                    // Reading from this offset reads the last incomplete record again. The read
+                    // also returns bytes that were appended to the file in the meantime.
                     source.seek(self.offset)?;
                     (self.at, self.in_place) = (self.end, None);
                 }

@@ -1,5 +1,5 @@
-//! The thread that writes one capture file or FIFO. CPUs append their packets to a bounded buffer,
-//! and never write to the file or wait for it.
+//! The thread that writes one capture file or FIFO. CPUs append their packets to a bounded buffer.
+//! CPUs never write to the file, and never wait for the file.
 //!
 //! The buffer is a list of chunks, in the order in which all CPUs sent their packets. A CPU appends
 //! a batch at a time. For the append, the CPU takes a lock, which is never held during a write.
@@ -35,22 +35,23 @@ use super::encode::StreamFormat;
 use super::pipe;
 use thread::Writing;
 
-/// The number of bytes of all CPUs that may wait to be written. At 10 Gbit/s, the buffer covers a
-/// disk that does not respond for 25 ms.
+/// The number of bytes of all CPUs that may wait to be written. At 10 Gbit/s, the buffer is full
+/// after the disk has accepted nothing for 25 ms.
 pub(super) const BUFFER_BYTES: usize = 32 << 20;
 
 /// The smallest share of a CPU: two batches of full Ethernet frames.
 const SHARE_MIN: usize = 256 << 10;
 
-/// The number of bytes that are written at a time, if enough bytes wait. A system call of this size
-/// costs almost nothing per packet.
+/// The number of bytes that are written at a time, if enough bytes wait. With writes of this size,
+/// the cost of a system call per packet is negligible.
 const WRITE_BYTES: usize = 256 << 10;
 
 /// The initial capacity of a chunk: a batch of full Ethernet frames. A chunk is enlarged for a
 /// longer batch.
 const BATCH_BYTES: usize = 100 << 10;
 
-/// The longest time for which fewer than [`WRITE_BYTES`] bytes wait for more bytes.
+/// If fewer than [`WRITE_BYTES`] bytes wait to be written, they are written after at most this
+/// time.
 const LINGER: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Copy, Debug)]
@@ -58,7 +59,7 @@ pub(super) struct WriterOptions {
     pub(super) format: StreamFormat,
     /// The number of bytes of all CPUs that may wait to be written.
     pub(super) buffer_bytes: usize,
-    /// True if inputs that can wait do so without a limit while the reader takes nothing.
+    /// True if inputs that can wait are paused without a time limit while the reader reads nothing.
     pub(super) patient: bool,
     /// True if the file is a pipe whose reader is watched. Packets then count as sent after they
     /// were read.
@@ -69,9 +70,9 @@ pub(super) struct WriterOptions {
 #[derive(Debug, Default)]
 pub(super) struct Lane {
     account: OnceLock<TxAccount>,
-    /// The number of bytes that the CPU has in the buffer. Relaxed: only this CPU adds to the
-    /// number, so the CPU never reads a value that is too small. The number publishes no other
-    /// memory.
+    /// The number of bytes that the CPU has in the buffer. Relaxed: only this CPU increases the
+    /// number, so the CPU never reads a value that is too small. No other memory depends on the
+    /// number.
     held: AtomicUsize,
 }
 
@@ -81,17 +82,18 @@ struct Sent {
     lane: Arc<Lane>,
     source: TxSource,
     packets: u64,
-    /// The total length of the packets, without the bytes that the file format adds.
+    /// The total length of the batch's packets, without the bytes that the file format adds.
     bytes: u64,
-    /// The end of the packets in the chunk. The next field is their length in the chunk.
+    /// The position in the chunk after the batch's last packet. The next field is the number of
+    /// bytes that the batch's packets take in the chunk.
     end: usize,
     len: usize,
 }
 
 #[derive(Debug, Default)]
 struct Chunk {
-    /// The time in the name of a new file that begins with this chunk. `None` if the chunk belongs
-    /// to the current file.
+    /// If a new file begins with this chunk, this is the time for the file's name. `None` if the
+    /// chunk belongs to the current file.
     begins: Option<u64>,
     bytes: Vec<u8>,
     sent: Vec<Sent>,
@@ -99,7 +101,7 @@ struct Chunk {
     heads: Vec<usize>,
 }
 
-/// When an output begins a new file.
+/// The condition on which an output begins a new file.
 ///
 /// ```
 /// use std::time::Duration;
@@ -110,9 +112,10 @@ struct Chunk {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Rotate {
-    /// After a period of packet time. Periods begin at multiples of their length since 1970.
+    /// A new file begins after this period of packet time. Periods begin at multiples of their
+    /// length since 1970.
     Every(Duration),
-    /// Before the file would be longer than this number of bytes.
+    /// A new file begins before the current file would exceed this number of bytes.
     Bytes(u64),
 }
 
@@ -120,16 +123,16 @@ pub enum Rotate {
 #[derive(Debug)]
 struct Rotating {
     rotate: Rotate,
-    /// The headers of the file and of all interfaces so far. Each file begins with all of them, so
-    /// that an interface has the same number in all files.
+    /// The headers of the file and of all interfaces so far. Each new file begins with these
+    /// headers. Therefore an interface has the same number in all files.
     head: Vec<u8>,
     /// The end of the file's period. `None` before the first file.
     ends: Option<u64>,
     bytes: u64,
 }
 
-/// A batch that is being appended. The buffer stays locked meanwhile. Dropping an `Entry` passes
-/// the batch to the writer.
+/// A batch of packets that a CPU is appending to the buffer. The buffer stays locked until the
+/// `Entry` is dropped. Dropping an `Entry` passes the batch to the writer.
 #[derive(Debug)]
 pub(super) struct Entry<'a> {
     writer: &'a Writer,
@@ -151,12 +154,12 @@ struct Buffer {
     bytes: usize,
     /// True if the writer should write now, although fewer than [`WRITE_BYTES`] bytes wait.
     hurry: bool,
-    /// The number of bytes at which the sleeping writer wakes. `None` if the writer does not sleep.
+    /// The writing thread is woken when this many bytes wait. `None` if the writing thread does not
+    /// sleep.
     wakes_at: Option<usize>,
     /// The number of CPUs that may still send packets.
     senders: usize,
-    /// True after bytes other than packets were appended: the header of a file whose packets have
-    /// one link type.
+    /// True after the header of a pcap file was appended. The header is not part of a packet.
     begun: bool,
     /// The error that ended the writing, if any.
     failed: Option<StreamFailure>,
@@ -164,7 +167,7 @@ struct Buffer {
     rotating: Option<Rotating>,
 }
 
-/// The reason why a stream was not written, or not read, to its end.
+/// The reason why a stream was not written completely, or not read completely.
 ///
 /// ```
 /// use steerage_capture::StreamFailure;
@@ -202,7 +205,7 @@ impl fmt::Display for StreamFailure {
 /// The file or files to which an output writes.
 #[derive(Debug)]
 pub(super) enum Target {
-    /// An open file, which already contains this number of bytes.
+    /// An open file, and the number of bytes that the file already contains.
     File(File, u64),
     Series(FileSeries),
 }
@@ -214,10 +217,10 @@ pub(super) struct Writer {
     options: WriterOptions,
     /// The file. `None` before the start of the thread and after its end.
     file: Mutex<Option<Arc<File>>>,
-    /// The number of bytes written, including headers. Relaxed, like the three fields below: they
-    /// publish no other memory.
+    /// The number of bytes written, including headers. Relaxed, like the three fields below: no
+    /// other memory depends on these fields.
     written: AtomicU64,
-    /// The number of bytes that wait, without the chunk that is being written.
+    /// The number of bytes that wait to be written, without the chunk that is being written.
     waiting: AtomicUsize,
     /// True after the thread has finished.
     ended: AtomicBool,
@@ -231,8 +234,9 @@ pub(super) struct Writer {
     /// The number of CPUs that share the buffer.
     lanes: AtomicUsize,
     start: Instant,
-    /// The time since which the writer has tried to write without success, in milliseconds after
-    /// `start`. 0 if the writer is not trying. Relaxed: the time publishes no other memory.
+    /// The start of the writer's current unsuccessful attempts to write, in milliseconds after
+    /// `start`. The value 0 means that the writer is not waiting for a write to succeed. Relaxed:
+    /// no other memory depends on the time.
     stuck_since: AtomicU64,
 }
 
@@ -302,7 +306,7 @@ impl Writer {
     }
 
     /// Returns true if the thread has finished and closed the file. The load pairs with the store
-    /// at the thread's end.
+    /// that the thread makes at its end.
     pub(super) fn has_ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
     }
@@ -324,7 +328,7 @@ impl Writer {
         self.input_ended.load(Ordering::Relaxed)
     }
 
-    /// Gives up packets that were not read yet, as if no process had the reading end of the pipe
+    /// Drops the packets that were not read yet, as if no process had the reading end of the pipe
     /// open.
     pub(super) fn abandon(&self) {
         self.abandoned.store(true, Ordering::Relaxed);
@@ -342,9 +346,9 @@ impl Writer {
         Arc::default()
     }
 
-    /// Records that a CPU sends no more packets. If that CPU is the last one and nothing was
-    /// appended, `head` makes the file a capture without packets. This function writes `head`
-    /// itself, because a run without packets does not wait for the thread.
+    /// Records that a CPU sends no more packets. If this was the last CPU and nothing was appended,
+    /// the file gets the header `head`, so that it is a capture without packets. This function
+    /// writes `head` itself, because a run without packets does not wait for the writing thread.
     pub(super) fn leave(&self, lane: &Lane, head: &[u8]) {
         let mut buffer = self.lock();
         buffer.senders -= 1;
@@ -382,7 +386,7 @@ impl Writer {
         Ok(Entry { writer: self, lane, source, buffer, start, packets: 0, bytes: 0 })
     }
 
-    /// Requests that the waiting bytes are written now.
+    /// Requests that the writing thread writes the waiting bytes now.
     pub(super) fn flush(&self) {
         let mut buffer = self.lock();
         if buffer.bytes > 0 && !buffer.hurry {
@@ -402,13 +406,13 @@ impl Writer {
         (self.options.buffer_bytes / self.lanes.load(Ordering::Relaxed).max(1)).max(SHARE_MIN)
     }
 
-    /// Returns true if the buffer accepts another batch of the CPU with this lane.
+    /// Returns true if the buffer accepts another batch of the CPU to which this lane belongs.
     pub(super) fn takes(&self, lane: &Lane) -> bool {
         lane.held.load(Ordering::Relaxed) < self.share()
     }
 
     /// Returns true if the buffer has free space for two batches. Also returns true if the output
-    /// is stuck, because inputs should then not wait for the output.
+    /// is stuck, because inputs should not wait for a stuck output.
     pub(super) fn has_room(&self, lane: &Lane) -> bool {
         lane.held.load(Ordering::Relaxed) < self.share() / 2 || self.is_stuck()
     }
@@ -440,16 +444,16 @@ impl Writer {
         self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    // ---- the writer's side
+    // ---- functions that the writer's thread calls
 
-    /// Returns the next chunk to write. Returns `None` if all bytes are written and no CPU sends
-    /// packets any more.
+    /// Waits for the next chunk to write, and returns it. Returns `None` if all bytes are written
+    /// and no CPU sends packets any more.
     fn next(&self, used: Option<Chunk>) -> Option<Chunk> {
         let mut buffer = self.lock();
         buffer.spare.extend(used);
         let mut lingered = false;
         loop {
-            // Relaxed: changed only under the lock of the buffer.
+            // Relaxed: this value changes only while the buffer is locked.
             let over = buffer.senders == 0 || self.input_ended.load(Ordering::Relaxed);
             if buffer.bytes >= WRITE_BYTES || ((buffer.hurry || lingered || over) && buffer.bytes > 0) {
                 buffer.wakes_at = None;
@@ -500,7 +504,7 @@ impl Writer {
 }
 
 impl Lane {
-    /// Sets the account in which the outcomes of this CPU's packets are counted.
+    /// Sets the counters for the outcomes of this CPU's packets: sent, lost and so on.
     pub(super) fn set_account(&self, account: TxAccount) {
         // The account is set only once.
         let _ = self.account.set(account);
@@ -508,8 +512,8 @@ impl Lane {
 }
 
 impl Rotating {
-    /// Counts a packet with this time and this length in the file. Returns the time in the name of
-    /// the file that begins with the packet, if the packet does not belong to the current file.
+    /// Counts a packet with the time `nanos`, which has `len` bytes in the file. If a new file
+    /// begins with the packet, returns the time for the name of that file.
     fn place(&mut self, nanos: u64, len: usize) -> Option<u64> {
         let len = len as u64;
         let (is_new, start, ends) = match self.rotate {
@@ -564,7 +568,7 @@ impl Buffer {
         self.waiting.push_back(spare.unwrap_or_else(new));
     }
 
-    /// Begins a new file in a new chunk. The result is the length of the file's headers.
+    /// Begins a new file in a new chunk. Returns the length of the file's headers.
     fn begin_file(&mut self, time: u64) -> usize {
         self.push_chunk();
         let Some(Rotating { head, .. }) = &self.rotating else { return 0 };
@@ -590,8 +594,8 @@ impl Entry<'_> {
         &mut self.buffer.last_chunk().bytes
     }
 
-    /// Begins a new file if the next packet, which has this time and this length in a file, does
-    /// not belong to the current one.
+    /// Begins a new file if the next packet does not belong to the current file. The packet has the
+    /// time `nanos`, and the length `len` in a file.
     #[inline]
     pub(super) fn place(&mut self, nanos: u64, len: impl FnOnce() -> usize) {
         let Some(rotating) = &mut self.buffer.rotating else { return };
@@ -601,7 +605,7 @@ impl Entry<'_> {
         }
     }
 
-    /// Passes the packets so far to the writer.
+    /// Passes the packets that were appended so far to the writer.
     fn pass(&mut self) {
         let Self { lane, source, start, ref mut packets, ref mut bytes, ref mut buffer, .. } = *self;
         let chunk = buffer.last_chunk();
@@ -615,7 +619,7 @@ impl Entry<'_> {
         buffer.bytes += len;
     }
 
-    /// Counts an appended packet with this many captured bytes.
+    /// Counts an appended packet with `bytes` captured bytes.
     #[inline]
     pub(super) fn count(&mut self, bytes: u64) {
         self.packets += 1;
@@ -635,28 +639,27 @@ impl Drop for Entry<'_> {
 }
 
 impl Chunk {
-    /// Subtracts the chunk's bytes from the CPUs' shares.
+    /// Subtracts the bytes of this chunk from the number of bytes that each CPU has in the buffer.
     fn let_go(&self) {
         for sent in &self.sent {
             sent.lane.held.fetch_sub(sent.len, Ordering::Relaxed);
         }
     }
 
-    /// Returns true if the run no longer waits for the output.
+    /// Returns true if the run has given up waiting for the output.
     fn is_over(&self) -> bool {
         self.sent.first().and_then(|sent| sent.lane.account.get()).is_some_and(TxAccount::is_over)
     }
 
-    /// Finds the last complete packet or header in the first `at` bytes, and returns the position
-    /// after it.
+    /// Returns the end of the last packet or header that is complete within the first `at` bytes.
     fn whole(&self, at: usize, format: StreamFormat) -> usize {
         let head = self.heads.iter().copied().filter(|end| *end <= at).max().unwrap_or(0);
         let of_batch = |sent: &Sent| sent.start() + format.whole(&self.bytes[sent.start()..at.min(sent.end)]).len;
         self.sent.iter().rfind(|sent| sent.start() <= at).map_or(0, of_batch).max(head)
     }
 
-    /// Returns the chunk, emptied for reuse. Returns `None` if a long batch has made the chunk
-    /// unusually large.
+    /// Empties the chunk and returns it for reuse. Returns `None` if a long batch has made the
+    /// chunk unusually large.
     fn emptied(mut self) -> Option<Self> {
         self.begins = None;
         self.bytes.clear();
@@ -667,7 +670,7 @@ impl Chunk {
 }
 
 impl Sent {
-    /// Returns the start of the packets in the chunk.
+    /// Returns the position at which the first packet of the chunk starts.
     fn start(&self) -> usize {
         self.end - self.len
     }

@@ -1,5 +1,5 @@
-//! Zstandard (RFC 8878). Memory is bounded, whatever sizes a file states: it grows with the
-//! unpacked bytes, up to the size of the window.
+//! Zstandard (RFC 8878). Memory is bounded, whatever sizes a file states. The memory grows with the
+//! number of unpacked bytes, up to the size of the window.
 
 use std::error::Error;
 use std::fmt::Display;
@@ -12,19 +12,19 @@ const MAGIC: u32 = 0xfd2f_b528;
 /// The first of the 16 magic numbers of skippable frames.
 const SKIPPABLE_MAGIC: u32 = 0x184d_2a50;
 
-/// The largest window, which is the distance up to which unpacked bytes may be repeated. `zstd -d`
-/// has the same limit. The compressor uses 8 MiB at level 19, and up to 128 MiB with `--ultra` or
-/// `--long`.
+/// The largest supported window in bytes. A frame may refer back to earlier unpacked bytes up to
+/// this distance. `zstd -d` has the same limit. The compressor uses 8 MiB at level 19, and up to
+/// 128 MiB with `--ultra` or `--long`.
 const WINDOW_BYTES_MAX: u64 = 128 << 20;
 
-/// The length of the magic number, the descriptor, and the window byte if there is one. No frame is
-/// shorter.
+/// The number of bytes at the start of a frame: the magic number, the descriptor, and the window
+/// byte if there is one. No frame is shorter.
 const FRAME_START_BYTES: usize = 6;
-/// The descriptor's bit for a frame without a window byte. The window of such a frame is its whole
-/// content.
+/// The bit of the frame's descriptor that is set if the frame has no window byte. A frame without a
+/// window byte has its whole content as its window.
 const SINGLE_SEGMENT: u8 = 0x20;
 
-/// An empty last block, and bytes in place of a checksum.
+/// An empty block that ends a frame, followed by zeros in place of a checksum.
 const LAST_BLOCK: [u8; 7] = [1, 0, 0, 0, 0, 0, 0];
 
 /// Returns true if a file that begins with these bytes is compressed with zstd.
@@ -50,7 +50,7 @@ pub(super) fn unpack(from: &mut impl BufRead, to: &mut impl Write) -> io::Result
         return Ok(());
     }
     if let Err(error) = unpack_blocks(&mut frame, from, to) {
-        // The decoder returns the bytes of the window only after the last block.
+        // Only after the last block does the decoder return the bytes of the window.
         let _ = frame.decode_blocks(&LAST_BLOCK[..], BlockDecodingStrategy::UptoBlocks(1));
         return write_unpacked(&mut frame, to).and(Err(error));
     }
@@ -99,7 +99,7 @@ fn unpack_blocks(frame: &mut FrameDecoder, from: &mut impl BufRead, to: &mut imp
     }
 }
 
-/// Writes the unpacked bytes, except for the window of an unfinished frame.
+/// Writes the unpacked bytes. The window of an unfinished frame is not written yet.
 fn write_unpacked(frame: &mut FrameDecoder, to: &mut impl Write) -> io::Result<()> {
     while frame.can_collect() > 0 {
         match frame.collect_to_writer(&mut *to) {
@@ -111,7 +111,7 @@ fn write_unpacked(frame: &mut FrameDecoder, to: &mut impl Write) -> io::Result<(
     Ok(())
 }
 
-/// Returns the size of the window that its byte states (RFC 8878, 3.1.1.1.2).
+/// Returns the size of the window that the window byte states (RFC 8878, 3.1.1.1.2).
 fn window_bytes(window: u8) -> u64 {
     let base = 1 << (10 + (window >> 3));
     base + base / 8 * u64::from(window & 7)

@@ -178,11 +178,12 @@ pub(crate) fn program() -> clap::Command {
     for name in names {
         program =
             program.mut_subcommand(&name, |command| match name.as_str() {
-                // Endless synthetic traffic makes no sense as an input of a router.
+                // `forward` needs interfaces, so endless synthetic traffic is not its default
+                // input.
                 "forward" => with_short_help(command.mut_arg("devices", |arg| {
                     arg.required(true).default_value(Resettable::<clap::builder::OsStr>::Reset)
                 })),
-                // Only a watch goes on long enough to be asked for metrics.
+                // Only `--watch` runs long enough for a client to request metrics.
                 "tune" => with_short_help(command.mut_arg("metrics", |arg| arg.requires("watch"))),
                 _ => with_short_help(command),
             });

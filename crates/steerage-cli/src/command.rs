@@ -1,4 +1,4 @@
-//! The commands, each in its own file.
+//! The commands of the program. Each command has its own file.
 
 mod complete;
 mod completions;
@@ -28,7 +28,8 @@ pub(crate) use start::run as start;
 
 pub(crate) fn run(cli: &Cli) -> Result<(), Error> {
     match &cli.command {
-        // The file may also set the level of traces.
+        // `run_file::run` itself starts to show traces (`-v`), because the run file may set their
+        // level.
         Command::Run(args) => return run_file::run(args, cli.verbose),
         Command::Check(args) => return run_file::check(args),
         _ => log::start(cli.verbose),
@@ -59,7 +60,8 @@ fn dispatch(cli: &Cli) -> Result<(), Error> {
         Command::Completions(args) => completions::run(args),
         Command::Help(args) => help::run(args),
         Command::Man(args) => man::run(args),
-        // `run_file::run` handles these commands earlier. A run file cannot name them.
+        // `run_file::run` handles `run` and `check` before this point. A run file cannot contain
+        // these commands.
         Command::Run(_) | Command::Check(_) => Ok(()),
     }
 }

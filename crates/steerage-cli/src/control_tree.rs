@@ -1,7 +1,7 @@
-//! The control tree of a run.
+//! Serves the control tree of a run.
 //!
-//! The run binds its socket and mounts its tree while it has privileges. The socket and the tree
-//! are served while the run lasts, and removed at its end.
+//! A run binds its control socket and mounts its tree while it still has privileges. The run serves
+//! the socket and the tree until it ends, and then removes both.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -47,20 +47,21 @@ pub(crate) struct ServedTree {
 
 impl Drop for ServedTree {
     fn drop(&mut self) {
-        // Clients get the last packets before the socket is closed.
+        // The tap ends first, so that its clients receive the last packets before the socket is
+        // closed.
         self.tap.iter().for_each(|tap| tap.end());
     }
 }
 
 impl ControlTree {
-    /// Binds the socket and mounts the tree, which may both need privileges. `queues_off` are the
-    /// queues with an empty mask.
+    /// Binds the control socket and mounts the tree, which may both need privileges. `queues_off`
+    /// lists the queues with an empty mask.
     pub(crate) fn prepare(args: &RunArgs, queues_off: Vec<usize>) -> Result<Self, Error> {
         let socket = listen(&args.control, args.report.quiet)?;
         let mounted = args.control.control.as_deref().map(Mounted::on).transpose().map_err(Error::Mount)?;
         let is_virtual = args.cpus.virtual_cpus.is_some();
         let nr_cpu_ids = args.cpus.virtual_cpus.unwrap_or_else(host_cpus::nr_cpu_ids);
-        // If the user names isolated CPUs with --cpus, masks may include these CPUs.
+        // Masks may contain isolated CPUs only if the user has chosen the CPUs with --cpus.
         let isolated = if is_virtual || args.cpus.cpus.is_some() { CpuMask::new() } else { host_cpus::isolated_cpus() };
         let prepared = Prepared { socket, mounted, nr_cpu_ids, isolated, is_virtual, queues_off };
         Ok(Self(RefCell::new(Some(prepared))))
@@ -73,8 +74,8 @@ impl ControlTree {
         directory.fold(needs, |needs, directory| needs.removes_in(directory.into()))
     }
 
-    /// Serves the tree. `report` creates the report as JSON, in the form for the given audience. `tap`
-    /// copies packets for clients.
+    /// Serves the control tree of the run. `report` creates the report as JSON. The content of the
+    /// report depends on the audience. `tap` copies packets for clients that request them.
     pub(crate) fn serve(
         &self,
         handle: Handle,
@@ -105,8 +106,8 @@ impl ControlTree {
     }
 }
 
-/// Attaches a client that sent `request`. Returns the function that passes packets to the client until
-/// the client or the run has ended.
+/// Begins to copy the packets that a client's `request` describes. Returns a function that sends
+/// the copies to the client until the client disconnects or the run ends.
 fn attach(tap: &Arc<Tap>, request: &Value, cpus: &[CpuId]) -> Result<PacketSender, String> {
     let wanted = Wanted::deserialize(request).map_err(|error| error.to_string())?;
     let client = tap.attach(wanted, cpus).map_err(|error| error.to_string())?;
@@ -117,8 +118,8 @@ fn attach(tap: &Arc<Tap>, request: &Value, cpus: &[CpuId]) -> Result<PacketSende
     }))
 }
 
-/// Binds the control socket. If the user did not request a control socket and no socket can be
-/// bound, the run continues without a control socket.
+/// Binds the control socket. If the user did not request a control socket and none can be bound,
+/// the run continues without one.
 fn listen(args: &ControlArgs, quiet: bool) -> Result<Option<Listening>, Error> {
     match args.socket.as_deref() {
         Some(NONE) => Ok(None),
@@ -131,8 +132,8 @@ fn listen(args: &ControlArgs, quiet: bool) -> Result<Option<Listening>, Error> {
                 note_no_socket(&format!("{USER_VARIABLE} is not set"), quiet);
                 return Ok(None);
             };
-            // A search removes the sockets of processes that have ended. `bind` reports any error
-            // of the directory.
+            // `find` removes the sockets of processes that have ended. Errors of `find` are ignored
+            // here, because `bind` reports them.
             path.parent().into_iter().for_each(|directory| drop(find(directory)));
             let listening = Listening::bind(&path);
             Ok(listening.inspect_err(|error| note_no_socket(&error.to_string(), quiet)).ok())
@@ -140,8 +141,8 @@ fn listen(args: &ControlArgs, quiet: bool) -> Result<Option<Listening>, Error> {
     }
 }
 
-/// Reports on standard error why there is no socket, because `steerage get` will not find this
-/// instance.
+/// Reports on standard error why this run has no control socket. Without a control socket,
+/// `steerage get` cannot find the run.
 fn note_no_socket(why: &str, quiet: bool) {
     if quiet {
         tracing::info!("no control socket: {why}");

@@ -1,4 +1,5 @@
-//! Every error of the program: its exit code, and one line that says what was tried and what to do.
+//! Defines every error of the program: its exit code, and one line that says what was tried and
+//! what to do.
 
 mod command_line;
 mod ending;
@@ -33,13 +34,13 @@ pub(crate) use search::SearchError;
 
 const FAILED: u8 = 1;
 
-/// Exit code: the machine is not as `tune` left it.
+/// The exit code if the machine does not have the values that `tune` kept.
 const DIFFERS: u8 = 3;
 
-/// The reason for which a command failed.
+/// The reason why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    /// The arguments after a run file are wrong, or request help.
+    /// The arguments after a run file are wrong, or they request help.
     #[error("{}", usage::message(.0))]
     Usage(clap::Error),
     #[error(transparent)]
@@ -52,7 +53,7 @@ pub(crate) enum Error {
     Jobs(#[from] JobsError),
     #[error(transparent)]
     RunFile(#[from] RunFileError),
-    /// The run file that was checked is wrong.
+    /// The run file that `steerage check` read is wrong.
     #[error("{0}")]
     Refused(String),
     #[error(transparent)]
@@ -76,7 +77,7 @@ pub(crate) enum Error {
     Privileges(#[from] PrivilegesError),
     #[error("{0}; --no-sandbox runs without it")]
     Sandbox(#[from] SandboxError),
-    /// The interfaces do not allow forwarding. The text is the whole message.
+    /// The settings of the interfaces do not allow forwarding. The text is the whole message.
     #[error("{0}")]
     Forward(String),
     #[error("{}", kernel(.0))]
@@ -95,10 +96,10 @@ pub(crate) enum Error {
     Page { path: PathBuf, error: io::Error },
     #[error(transparent)]
     Tune(#[from] TuneError),
-    /// `tune` does not do this. The text is the whole message.
+    /// `tune` refuses to do this. The text is the whole message.
     #[error("{0}")]
     TuneRefused(String),
-    /// The machine is not as `tune` left it. The text is the whole message.
+    /// The machine does not have the values that `tune` kept. The text is the whole message.
     #[error("{0}")]
     TuneDiffers(String),
     /// The kernel refused an operation.

@@ -1,4 +1,4 @@
-//! The parsers of this crate as functions of bytes, for the fuzz targets.
+//! Functions that pass bytes to the parsers of this crate. The fuzz targets call these functions.
 
 use std::path::Path;
 
@@ -7,10 +7,10 @@ use steerage_text::printable;
 use crate::error::Error;
 use crate::{run_file, usage};
 
-/// The command line arguments of a run file, or the message about a mistake in the file.
+/// Returns the command line arguments to which a run file is converted.
 ///
 /// # Errors
-/// If the file has a mistake.
+/// Returns the message about a mistake if the file has one.
 pub fn run_file(text: &str) -> Result<Vec<String>, String> {
     match run_file::parse(Path::new("run.toml"), text, &[]) {
         Ok(loaded) => Ok(loaded.arguments),

@@ -1,5 +1,5 @@
-//! The pages of the guide, which are built into the program, because an installed program has no
-//! docs/ directory.
+//! The pages of the guide, which are built into the program. An installed program has no docs/
+//! directory.
 
 use crate::usage;
 

@@ -1,5 +1,5 @@
-//! Advice for mistakes that tcpdump's users make out of habit: unknown options, filters without
-//! `-f`, or no command.
+//! Gives advice to users who are used to tcpdump. These users write options of tcpdump, filters
+//! without `-f`, or no command.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -8,17 +8,17 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use steerage_device::af_packet::is_interface;
 use steerage_text::shell_word;
 
-/// Words that begin filters, but not devices.
+/// The words that can begin a filter, but cannot be the name of a device.
 const FILTER_WORDS: &str = "arp dst ether gateway greater host icmp icmp6 ip ip6 less mpls net not port portrange proto \
     rarp sctp src tcp udp vlan wlan";
 
-/// The commands whose first arguments are inputs.
+/// The commands that take inputs as their first arguments.
 const INPUT_COMMANDS: [&str; 5] = ["count", "meter", "explain", "fanout", "parallel"];
 
 /// The options of tcpdump that change how packets are printed.
 const PRINTING: [&str; 10] = ["-A", "-e", "-l", "-S", "-tt", "-ttt", "-u", "-U", "-x", "-X"];
 
-/// The correct command line, if the mistake is a habit of tcpdump's users.
+/// If the mistake is common among users of tcpdump, returns the correct command line.
 pub(crate) fn advice(arguments: &[OsString], error: &clap::Error) -> Option<String> {
     let words: Vec<&str> = arguments.iter().skip(1).map(|word| word.to_str().unwrap_or_default()).collect();
     if let Some(advice) = no_dashes(&words) {
@@ -64,7 +64,7 @@ fn option(words: &[&str], wrong: &str) -> Option<String> {
     })
 }
 
-/// The option as the user wrote it, and its value: `-ieth0`, `-i eth0`.
+/// Returns the wrong option and its value, as the user wrote them, such as `-ieth0` or `-i eth0`.
 fn with_value<'a>(words: &[&'a str], wrong: &'a str) -> (&'a str, Option<&'a str>) {
     let at = words.iter().position(|word| *word == wrong || word.starts_with(wrong) && wrong.len() == 2);
     let next = at.and_then(|at| words.get(at + 1)).copied().filter(|next| !next.starts_with('-') || *next == "-");
@@ -75,7 +75,7 @@ fn with_value<'a>(words: &[&'a str], wrong: &'a str) -> (&'a str, Option<&'a str
     }
 }
 
-/// A job of `parallel` without `--` before its command.
+/// Returns advice if the command of `parallel` is missing its `--`.
 fn no_dashes(words: &[&str]) -> Option<String> {
     let ["parallel", input, command @ ..] = words else { return None };
     let first = command.first()?;
@@ -109,7 +109,7 @@ fn no_command(words: &[&str], wrong: &str) -> Option<String> {
         .then(|| format!("{wrong} is an input: write a command first: steerage meter {}", shell_word(wrong)))
 }
 
-/// The filter among the inputs, if the user wrote one without `-f`.
+/// Returns the filter if the user wrote one among the inputs, without `-f`.
 pub(crate) fn filter_among(inputs: &[String]) -> Option<String> {
     let from =
         inputs.iter().position(|input| is_filter(input) && !is_interface(input) && !Path::new(input).exists())?;

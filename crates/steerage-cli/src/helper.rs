@@ -1,7 +1,9 @@
-//! Processes that keep the privileges to undo a change of the kernel at the end of a run.
+//! Helper processes that keep the privileges of a run, to undo the run's changes to the kernel when
+//! the run ends.
 //!
-//! A run drops its capabilities before it handles packets, so it cannot undo such a change. A helper
-//! process handles no packets, and notices by the end of its standard input if the run is killed.
+//! A run drops its capabilities before it handles packets. Therefore the run itself cannot undo
+//! these changes. A helper process handles no packets. If the run is killed, the helper process
+//! notices this, because its standard input ends.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -21,12 +23,13 @@ pub(crate) struct Helper {
 }
 
 impl Helper {
-    /// Starts the hidden command `command`, whose process is listed as `name`.
+    /// Starts a helper process: this program with the hidden command `command`. In the list of
+    /// processes, the helper process is called `name`.
     pub(crate) fn start(name: &str, command: &str, args: impl Iterator<Item = String>) -> Result<Self, Error> {
         let failed = |error| Error::System { operation: "start a helper process", error };
         let mut process = Command::new("/proc/self/exe");
         process.arg0(name).arg(command).args(args);
-        // In a process group of its own, the process does not receive the signal of Ctrl-C.
+        // The helper process gets its own process group, so that Ctrl-C sends it no signal.
         process.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         let mut child = program::start(&mut process).map_err(failed)?;
         let (Some(ends), Some(says)) = (child.stdin.take(), child.stdout.take()) else {
@@ -35,45 +38,48 @@ impl Helper {
         Ok(Self { ends: Some(ends), lines: BufReader::new(says), reports: child.stderr.take() })
     }
 
-    /// The next line of the process. The line is empty if the process has ended.
+    /// Returns the next line that the helper process writes. The line is empty if the helper
+    /// process has ended.
     pub(crate) fn next_line(&mut self) -> String {
         let mut line = String::new();
-        // If nothing can be read, the line stays empty.
+        // An error is ignored: if no line can be read, the line stays empty.
         let _ = self.lines.read_line(&mut line);
         line.trim_end().to_owned()
     }
 
-    /// The pipe with the lines that the process [reports](report). Only the first call returns it.
+    /// Returns the pipe with the lines that the helper process [reports](report). Only the first
+    /// call returns the pipe.
     pub(crate) fn reports(&mut self) -> Option<ChildStderr> {
         self.reports.take()
     }
 
-    /// Lets the process end, and returns its last line. The sandbox does not allow waiting for the
-    /// process itself.
+    /// Makes the helper process end, and returns the last line that it writes. The method does not
+    /// wait for the end of the process, because the sandbox does not allow that.
     pub(crate) fn last_line(&mut self) -> String {
         self.ends = None;
         self.next_line()
     }
 }
 
-/// Blocks the signals of a helper process. A service manager signals all processes of a service. The
-/// run ends by its signal, and the helper process afterwards.
+/// Blocks all signals in a helper process. A service manager sends a signal to all processes of a
+/// service. The signal must end only the run, and the helper process ends after the run.
 pub(crate) fn outlive_signals() -> Result<(), Error> {
     SigSet::all().thread_block().map_err(|error| Error::System { operation: "block signals", error: error.into() })
 }
 
-/// Writes a line to the run. If that fails, the run has ended, and so does standard input.
+/// Writes a line that the run reads. An error is ignored, because it means that the run has ended.
+/// When the run has ended, the standard input of the helper process ends too.
 pub(crate) fn say(line: &str) {
     let _ = writeln!(io::stdout(), "{line}");
 }
 
-/// Writes a line for whoever reads the reports of this process. They use standard error, because the
-/// process has no other use for it.
+/// Writes a line for the thread that reads the [reports](Helper::reports) of this process. Reports
+/// go to standard error, which the helper process does not need for other output.
 pub(crate) fn report(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-/// Waits until the run ends.
+/// Waits until the run ends, which closes standard input.
 pub(crate) fn wait_for_end() {
     let _ = io::stdin().read_to_end(&mut Vec::new());
 }

@@ -1,4 +1,4 @@
-//! Creates an instance from the command line, ready to start.
+//! Creates the instance that the command line describes, ready to start.
 //!
 //! | file | content |
 //! |---|---|
@@ -8,7 +8,7 @@
 //! | `undoing` | defers interrupts for busy polling, and undoes the run's changes of the machine at the end |
 //! | `interrupts` | begins polling on the CPUs that get a card's interrupts |
 //!
-//! This file uses these modules to build the instance, and drops the program's privileges after the
+//! This file builds the instance with these modules, and drops the program's privileges after the
 //! devices are open.
 
 mod cpus;
@@ -47,11 +47,11 @@ pub(crate) use devices::{capture_options, check_filter};
 pub(crate) use hash::{hasher, hashing, random_key};
 
 /// Opens the devices, drops the privileges that are no longer needed, and builds an instance with
-/// the devices.
+/// these devices.
 ///
-/// `maker` returns the function that creates each CPU's handler. The argument of `maker` says
-/// whether all devices can wait, as files can. `maker` may also start threads that write the files
-/// of `needs`. The result also has the services of the run.
+/// `maker` returns the function that creates the handler of each CPU. The argument of `maker` is
+/// true if all devices can wait, as files can. `maker` may also start the threads that write the
+/// files in `needs`. `receiving` also returns the services of the run.
 pub(crate) fn receiving<H, F>(
     args: &RunArgs,
     needs: Needs<'_>,
@@ -66,16 +66,17 @@ where
     sending(args, needs, sending_nothing, maker)
 }
 
-/// The services of a run, which are opened before the privileges are dropped.
+/// The services of a run, such as the control tree. The services are opened before the privileges
+/// are dropped.
 #[derive(Debug)]
 pub(crate) struct RunServices {
     pub(crate) capture: Option<Arc<CaptureInfo>>,
     pub(crate) can_wait: bool,
     pub(crate) control: ControlTree,
-    /// The clients that get copies of packets by the control socket.
+    /// The clients that receive copies of packets through the control socket.
     pub(crate) tap: Arc<Tap>,
     pub(crate) signals: HeldSignals,
-    /// The service manager, if it wants to know when the run has started.
+    /// The service manager, if it should be notified when the run has started.
     pub(crate) service: ServiceManager,
     pub(crate) metrics: Metrics,
     pub(crate) web: Web,
@@ -84,16 +85,17 @@ pub(crate) struct RunServices {
 }
 
 pub(crate) struct SendOptions<O> {
-    /// The command sends nothing to a network, so its packets may wait a little: see
-    /// [`AfXdpOptions::coalesce`](steerage_device::af_xdp::AfXdpOptions::coalesce).
+    /// True if the command sends nothing to a network. If the command sends nothing, packets may
+    /// wait for a short time (see
+    /// [`AfXdpOptions::coalesce`](steerage_device::af_xdp::AfXdpOptions::coalesce)).
     pub(crate) listens: bool,
-    /// The rate in packets per second at which inputs that can wait are read.
+    /// The rate in packets per second at which the run reads inputs that can wait, such as files.
     pub(crate) rate: Option<u64>,
-    /// Whether consecutive segments of a flow are merged before the handler.
+    /// True if consecutive segments of a flow are merged before they reach the handler.
     pub(crate) coalesce: bool,
     pub(crate) outputs: O,
-    /// What decides when inputs that can wait end. `None` if such inputs end when they have no more
-    /// packets.
+    /// The condition that ends inputs that can wait. The value is `None` if these inputs end when
+    /// they have no more packets.
     pub(crate) input_end: Option<InputEnd>,
 }
 
@@ -108,8 +110,8 @@ pub(crate) struct InputEnd {
     pub(crate) downstream: Box<dyn Downstream>,
 }
 
-/// Like [`receiving`], for a handler that sends. All packets get a flow hash, which chooses the
-/// output's queue.
+/// Builds an instance like [`receiving`], for a handler that sends packets. Each packet gets a flow
+/// hash, which selects the queue of the output.
 pub(crate) fn sending<H, F>(
     args: &RunArgs,
     needs: Needs<'_>,
@@ -121,8 +123,8 @@ where
     F: Fn(CpuId) -> H + Send + Sync + 'static,
 {
     let signals = signals::install()?;
-    // The command line is parsed first, so that mistakes in the command line are reported even if a
-    // device does not exist.
+    // The command line is parsed first, so that its mistakes are reported even if a device does not
+    // exist.
     let cpus = CpuSelection::parse(&args.cpus)?;
     let builder = cpus.apply(steering_builder(&args.steering)?, &args.cpus)?;
     let check_order = args.steering.check_order || args.report.strict;
@@ -154,7 +156,7 @@ where
         let input = set_if_given(input, each, Rate::new);
         let queues = input.queues.len();
         builder = builder.input_on(input, &rx, None);
-        // The next device's queues continue with the next CPU of the list.
+        // The queues of the next device use the next CPUs of the list.
         let next = queues % rx.len().max(1);
         rx.rotate_left(next);
     }
@@ -171,12 +173,12 @@ where
     let kept = capabilities::drop_except(&needs.written().iter().copied().fold(needed, Needed::written_files))?;
     let needs = args.devices.iter().fold(needs, Needs::reads);
     let needs = control.needs(needs);
-    // Files are restricted before other threads start. Threads that write and open files start
-    // later.
+    // The access to files is restricted before other threads start. The threads that write and open
+    // files start later and inherit the restriction.
     let confinement = Confinement::of_files(needs, &args.sandbox)?;
     let make_handler = maker(can_wait)?;
-    // Everything that may not answer is open. The instance starts threads, which inherit the signal
-    // mask.
+    // All files and devices whose opening may hang are open now. Signals are blocked before the
+    // instance starts its threads, because the threads inherit the signal mask.
     let signals = signals.hold()?;
     let tap = Arc::new(Tap::default());
     let instance = builder.build(confinement.of_packet_threads(tap.around(make_handler))?)?;
@@ -184,14 +186,14 @@ where
         interrupts::poll_where_interrupts_are(&instance);
     }
     kept.drop_start_up()?;
-    // AF_XDP attaches and pins memory while the instance is built. No packet thread has started
-    // yet.
+    // AF_XDP attaches its program and pins memory while the instance is built, so system calls are
+    // restricted afterwards. No packet thread has started yet.
     let sandbox = confinement.of_calls()?;
     Ok((instance, RunServices { capture, can_wait, control, tap, signals, service, metrics, web, sandbox, undoing }))
 }
 
-/// Checks the command line without opening a device. Returns a line that describes the work of each
-/// CPU.
+/// Checks the command line without opening a device. Returns a line that says which CPUs work,
+/// which CPUs receive, and how packets are spread.
 pub(crate) fn check(args: &RunArgs) -> Result<String, Error> {
     let cpus = CpuSelection::parse(&args.cpus)?;
     let _ = steering_builder(&args.steering)?;
@@ -226,7 +228,7 @@ fn steering_builder(args: &SteeringArgs) -> Result<Builder, Error> {
     Ok(set_if_given(builder, args.memory.memory_max, Builder::memory_max))
 }
 
-/// Calls the builder method `set` if the command line has a value for the method.
+/// Calls the method `set` of the builder if the command line contains a value for it.
 fn set_if_given<B, V>(builder: B, value: Option<V>, set: impl FnOnce(B, V) -> B) -> B {
     match value {
         Some(value) => set(builder, value),

@@ -1,8 +1,9 @@
-//! `steerage`: receive packet steering in user space, from the command line.
+//! The program `steerage`: receive packet steering in user space, from the command line.
 //!
-//! This file runs the command, prints the one line of an error, and sets the exit code. The program
-//! is a library so that fuzz targets can call its parsers, and tests can go through its options. No
-//! other program uses the library. A module imports only modules that are below it in this table:
+//! This file runs the command, prints the one line of an error, and sets the exit code. The code of
+//! the program is in this library, so that fuzz targets can call its parsers and tests can examine
+//! its options. No other program uses the library. Each module in this table imports only modules
+//! that are below it:
 //!
 //! | module | what it does |
 //! |---|---|
@@ -61,8 +62,8 @@ use std::process::ExitCode;
 use error::Error;
 use terminal::warn;
 
-/// The definition of the command line, with options that `--help` does not show: for tests that need a row for
-/// every option.
+/// Returns the definition of the command line, including options that `--help` does not show. Tests
+/// of the documentation of all options call it.
 #[doc(hidden)]
 pub fn definition() -> clap::Command {
     let mut program = args::program();
@@ -93,8 +94,8 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Whether the command line is for `parallel`, which has its own exit codes: 1 to 101 count the
-/// jobs that failed.
+/// Returns true if the command line is for `parallel`. `parallel` has its own exit codes: the codes
+/// 1 to 101 say how many jobs failed.
 fn names_parallel() -> bool {
     let is_option = |word: &std::ffi::OsString| word.as_encoded_bytes().starts_with(b"-");
     std::env::args_os().skip(1).find(|word| !is_option(word)).is_some_and(|word| word == "parallel")

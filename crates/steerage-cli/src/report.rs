@@ -1,4 +1,4 @@
-//! The reports of a run, as text for people or as JSON.
+//! Creates the reports of a run, as text for people or as JSON.
 
 mod document;
 pub(crate) mod flows;
@@ -29,18 +29,18 @@ pub(crate) use flows::{FlowCounters, FlowOutputReport, FlowTotals};
 pub(crate) use forward::ForwardReport;
 pub(crate) use interval::Interval;
 
-/// The flows of a run.
+/// The flows that a run of `meter` has recorded.
 #[derive(Debug)]
 pub(crate) enum Flows {
-    /// The run is not over yet.
+    /// The flows of a run that has not ended yet.
     SoFar { counts: FlowCounts, largest: Vec<FlowRecord>, outputs: Vec<FlowOutputReport>, sample: Option<u32> },
-    /// The run has ended.
+    /// The flows of a run that has ended.
     Ended { metered: Metered, table: Vec<String>, outputs: Vec<FlowOutputReport>, sample: Option<u32> },
 }
 
 impl Flows {
-    /// The flows with the most bytes. During a run, these flows are not collected if the source can
-    /// wait.
+    /// Returns the flows with the most bytes, if they were collected. During a run whose source can
+    /// wait, they are not collected.
     fn largest(&self) -> Option<&[FlowRecord]> {
         match self {
             Self::SoFar { largest, .. } => Some(largest.as_slice()).filter(|largest| !largest.is_empty()),
@@ -48,14 +48,14 @@ impl Flows {
         }
     }
 
-    /// `meter` meters one flow of this many.
+    /// Returns N if `meter` records only one of N flows.
     fn sample(&self) -> Option<u32> {
         match self {
             Self::SoFar { sample, .. } | Self::Ended { sample, .. } => *sample,
         }
     }
 
-    /// The files and collectors that the flows go to.
+    /// Returns the reports about the files and collectors to which the flows are written.
     fn outputs(&self) -> &[FlowOutputReport] {
         match self {
             Self::SoFar { outputs, .. } | Self::Ended { outputs, .. } => outputs,
@@ -63,20 +63,20 @@ impl Flows {
     }
 }
 
-/// The content of a report.
+/// The content of a run's report.
 #[derive(Debug)]
 pub(crate) struct Report {
-    /// The document with the counts of the run.
+    /// The part of the report that contains the counts of the run.
     pub(crate) document: Document,
     /// The flows that `meter` counted.
     flows: Option<Flows>,
-    /// The sandbox that is in force, if there is one.
+    /// The restrictions of the sandbox, if the run is in a sandbox.
     pub(crate) sandbox: Option<InForce>,
-    /// Whether the text has more details (`-v`).
+    /// True if the report's text should contain more details (`-v`).
     pub(crate) verbose: bool,
-    /// The last interval report, if there are intervals.
+    /// The last interval report, if the run prints interval reports.
     pub(crate) last: Option<Interval>,
-    /// The number of CPUs that did not stop in time.
+    /// The number of CPUs of the run that did not stop in time.
     pub(crate) left_behind: usize,
     /// The CPUs whose packet function panicked.
     pub(crate) panicked: Vec<CpuId>,
@@ -85,7 +85,7 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// A report with the counts of `document`.
+    /// Returns a report with the counts of `document`.
     pub(crate) fn new(document: Document) -> Self {
         Self {
             document,
@@ -99,29 +99,30 @@ impl Report {
         }
     }
 
-    /// Also shows the report on a live page, when the report is complete.
+    /// Sets the live page on which the complete report is also shown.
     pub(crate) fn show_on(&self, page: Option<PageServer>) {
         *self.page.borrow_mut() = page;
     }
 
-    /// Ends the live page, if there is one. An open page gets this report.
+    /// Ends the live page, if the run has one. If the page is open in a browser, it first gets this
+    /// report.
     pub(crate) fn end_page(&self) {
         self.page.take().into_iter().for_each(|page| page.end(|audience| self.json(audience)));
     }
 
-    /// Adds the flows.
+    /// Adds the flows to the report.
     pub(crate) fn with_flows(mut self, flows: Option<Flows>) -> Self {
         self.document.app.flows = flows.as_ref().map(FlowCounters::of);
         Self { flows, ..self }
     }
 
-    /// The ledger.
+    /// Returns the ledger of the run.
     pub(crate) fn snapshot(&self) -> &Snapshot {
         &self.document.snapshot
     }
 
-    /// The report for `audience` as one line of JSON without its newline, or an empty object if the
-    /// report cannot be serialized.
+    /// Returns the report for `audience` as one line of JSON without a newline. Returns an empty
+    /// object if the report cannot be serialized.
     pub(crate) fn json(&self, audience: Audience) -> String {
         self.line(audience).unwrap_or_else(|_| "{}".to_owned())
     }
@@ -130,7 +131,7 @@ impl Report {
         self.document.line(&self.traffic(), audience)
     }
 
-    /// The report with the private parts, as `top` gets it.
+    /// Returns the report with its private parts, as a JSON value like the one that `top` reads.
     pub(crate) fn private_value(&self) -> Result<Value, String> {
         self.document.value(&self.traffic())
     }
@@ -142,13 +143,16 @@ impl Report {
         }
     }
 
-    /// Prints the final report. Returns an error if the run did not go well.
+    /// Prints the final report. Returns an error if a device or a packet function failed, or if a
+    /// CPU did not stop in time. If `strict` is true, also returns an error if a packet was lost or
+    /// out of order.
     pub(crate) fn finish(&self, printer: Printer, strict: bool) -> Result<(), Error> {
         let last = self.last.as_ref().map_or(Ok(()), |last| printer.interval(&last.with_flows(self.flows.as_ref())));
         let printed = last.and_then(|()| printer.report(self));
         self.end_page();
         match printed {
-            // The reader closed the pipe, as in `steerage count | head -1`.
+            // It is no error if the reader closed the pipe, as `head` does in `steerage count |
+            // head -1`.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
             other => other.map_err(EndingError::Report)?,
         }
@@ -173,9 +177,10 @@ impl Report {
         Ok(())
     }
 
-    /// Checks that each packet was sent, after [`finish`](Self::finish). All packets of an input
-    /// that can wait, such as a file, must be sent. A live input may lose packets, but all packets
-    /// that it delivered must be sent unless an output has no room.
+    /// Checks that the run sent every packet. Call `all_sent` after [`finish`](Self::finish). If
+    /// the input can wait, as a file can, all of its packets must be sent. A live input may lose
+    /// packets. However, all packets that a live input delivered must be sent, unless an output had
+    /// no room for them.
     pub(crate) fn all_sent(&self, can_wait: bool) -> Result<(), Error> {
         let dropped = self.snapshot().dropped();
         let may_be_missing =
@@ -191,13 +196,13 @@ impl Report {
         }
     }
 
-    /// The first error that ended a receive queue.
+    /// Returns the first error that ended a receive queue.
     pub(crate) fn input_error(&self) -> Option<&QueueError> {
         self.snapshot().queues.iter().find_map(|queue| queue.error.as_ref())
     }
 }
 
-/// Writes reports as text or JSON.
+/// Writes reports to standard output or standard error, as text or JSON.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Printer {
     json: bool,
@@ -212,11 +217,12 @@ enum To {
 }
 
 impl Printer {
-    /// Writes to standard output, or to standard error if `beside` means that other data goes to
-    /// standard output. With `-q`, only JSON on standard output is written.
+    /// Creates a printer for standard output. If `beside` is true, other data goes to standard
+    /// output, so the printer writes to standard error. With `-q`, the printer writes only JSON,
+    /// and only to standard output.
     pub(crate) fn new(args: &ReportArgs, beside: bool) -> Self {
         let to = match beside {
-            // With `-q`, only the other data goes to standard output, and no report is written.
+            // With `-q`, no report is written at all if other data goes to standard output.
             true if args.quiet => To::Nowhere,
             false if args.quiet && !args.json => To::Nowhere,
             false => To::Stdout,
@@ -225,7 +231,7 @@ impl Printer {
         Self { json: args.json, to }
     }
 
-    /// Writes to standard output.
+    /// Creates a printer that writes to standard output.
     pub(crate) fn to_stdout(json: bool) -> Self {
         Self { json, to: To::Stdout }
     }
@@ -243,7 +249,7 @@ impl Printer {
         self.write(|| if self.json { interval.as_json() } else { Ok(interval.as_text()) })
     }
 
-    /// Whether the pipe is full, so that a write would block.
+    /// Returns true if standard output is a full pipe, so that a write would block.
     pub(crate) fn is_stalled(self) -> bool {
         let (out, err) = (io::stdout(), io::stderr());
         let fd = match self.to {
@@ -252,7 +258,7 @@ impl Printer {
             To::Nowhere => return false,
         };
         let mut fds = [PollFd::new(fd, PollFlags::POLLOUT)];
-        // If `poll` fails, or the reader is gone, the next write returns the error.
+        // If `poll` fails, or if the reader has closed the pipe, the next write returns the error.
         matches!(poll(&mut fds, PollTimeout::ZERO), Ok(0))
     }
 

@@ -1,7 +1,7 @@
-//! A run from its start to its end.
+//! Controls a run from its start to its end.
 //!
-//! The thread that starts the run waits for its end, for signals, and for timed events: interval
-//! reports, the live table and the end of the run's time.
+//! The thread that starts the run also waits for its end, for signals, and for timed events. The
+//! timed events are interval reports, the live table and the run's time limit.
 
 mod options;
 mod sources;
@@ -25,11 +25,11 @@ use sources::ReportSources;
 
 pub(crate) use options::{RunOptions, StopHook, Stopper};
 
-/// How long the run waits for an event if nothing is due. Events end the wait, so any duration
-/// would work.
+/// The maximum time to wait for an event if no timed event is due. Every event ends the wait, so
+/// this duration could have any value.
 const IDLE_WAIT: Duration = Duration::from_secs(3600);
 
-/// The longest time until the run notices a key.
+/// The maximum delay before the run notices that a key was pressed.
 const KEY_LOOK: Duration = Duration::from_millis(50);
 
 #[derive(Debug)]
@@ -43,14 +43,16 @@ enum RunEvent<R> {
     Ended(Box<Outcome<R>>),
 }
 
-/// Starts the instance, and waits until its input ends, its time is over or a signal requests a
-/// stop.
+/// Starts the instance, and waits until its input ends, its time limit is reached, or a signal
+/// requests a stop.
 pub(crate) fn to_end<H: Handler>(instance: Instance<H>, options: &RunOptions) -> Result<FinishedRun<H::Report>, Error> {
     let (events_in, events) = mpsc::channel();
-    // Signals are handled before the start, so that every signal ends the run in good order.
+    // The program handles signals before the instance starts, so that every signal ends the run
+    // properly.
     let (asked, outputs, on_stop) = (events_in.clone(), options.flow_outputs.clone(), options.on_stop.clone());
     options.signals.listen(move |what| {
-        // The stop also matters after the run, while the program waits for a reader of the flows.
+        // The user can also request a stop after the run, while the program waits for a reader of
+        // the flows.
         if what == SignalRequest::Stop {
             outputs.iter().for_each(FlowOutput::hurry);
             if let Some(hook) = &on_stop {
@@ -107,7 +109,8 @@ pub(crate) fn to_end<H: Handler>(instance: Instance<H>, options: &RunOptions) ->
     }
 }
 
-/// Returns a function for the control socket and the live page that creates a report as JSON from any thread.
+/// Returns a function that creates a report as JSON. The control socket and the live page call it
+/// from any thread.
 fn reports(
     options: &RunOptions,
     handle: Handle,
@@ -123,7 +126,8 @@ struct Run<'a> {
     handle: Handle,
     started: SystemTime,
     start: Instant,
-    /// The time to stop. `None` if there is no limit, or if the time has passed.
+    /// The time at which the run must stop. The value is `None` if the run has no time limit, or if
+    /// the limit has been reached.
     deadline: Option<Instant>,
     stopped_by: Option<EndedBy>,
     intervals: Option<Intervals>,
@@ -137,8 +141,8 @@ impl Run<'_> {
         if self.options.keys.is_some() && self.stopped_by.is_none() { wait.min(KEY_LOOK) } else { wait }
     }
 
-    /// The time of the next interval report. After a request to stop, only the final report
-    /// remains.
+    /// Returns the time of the next interval report. After a request to stop, only the final report
+    /// follows, and no interval report is due.
     fn intervals_due(&self) -> Option<Instant> {
         self.intervals.as_ref().filter(|_| self.stopped_by.is_none()).map(Intervals::due)
     }
@@ -164,8 +168,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Prints an interval report. If the reader does not keep up, nothing is printed, and the
-    /// interval becomes part of the next interval.
+    /// Prints an interval report. If the reader of the reports is too slow, nothing is printed, and
+    /// the next report also covers this interval.
     fn report_interval(&mut self, now: Instant) -> Result<(), Error> {
         if self.options.printer.is_stalled() {
             self.intervals.iter_mut().for_each(|intervals| intervals.skip(now));
@@ -197,11 +201,13 @@ impl Run<'_> {
         self.print(|printer| printer.report(&report))
     }
 
-    /// Prints during the run. The live table is removed first, and drawn again below the text.
+    /// Prints text during the run. The live table is removed from the screen first, and drawn again
+    /// below the text.
     fn print(&mut self, what: impl FnOnce(Printer) -> io::Result<()>) -> Result<(), Error> {
         self.live_table.erase();
         match what(self.options.printer) {
-            // The reader of the reports is gone, and would not read the final report either.
+            // The reader of the reports has closed the pipe. The run stops, because the reader
+            // would not read the final report either.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => self.stop(EndedBy::Signal),
             other => other.map_err(EndingError::Report)?,
         }
@@ -225,7 +231,8 @@ impl Run<'_> {
 }
 
 fn reason_by_itself(snapshot: &Snapshot, packets: Option<u64>) -> EndedBy {
-    // The limit counts the packets that the device delivered, not the packets that it lost.
+    // The packet limit counts only packets that the device delivered, and not packets that the
+    // device lost.
     let handed_over = snapshot.received() - snapshot.dropped().get(DropReason::Device);
     if snapshot.queues.iter().any(|queue| queue.error.is_some()) {
         EndedBy::Error

@@ -1,8 +1,8 @@
-//! Run files: the long options of the command line as keys of a TOML file (docs/run-files.md).
+//! Run files. The keys of a TOML file are the long options of the command line (docs/run-files.md).
 //!
-//! The options are defined once, in `args`. Keys become arguments, which clap parses like the
-//! arguments of the command line. This module records the line that each argument comes from, so
-//! that a mistake is reported with its line.
+//! The options are defined only once, in `args`. The keys are converted to arguments, which clap
+//! parses like the arguments of the command line. This module records for each argument the line of
+//! the run file from which it comes. Therefore a mistake is reported with its line number.
 //!
 //! | file | content |
 //! |---|---|
@@ -25,18 +25,19 @@ pub(crate) use merge::LoadedRun;
 
 const COMMAND: &str = "command";
 
-/// The key for the devices, which is also the id of the devices in clap's definition.
+/// The key for the devices of a run. In clap's definition, the key is also the ID of the devices.
 const DEVICES: &str = "devices";
 
-/// The key for the command that the jobs of `parallel` run, which is also the id of the command in
-/// clap's definition.
+/// The key for the command that the jobs of `parallel` run. In clap's definition, the key is also
+/// the ID of this command.
 const JOB: &str = "job";
 
 fn has_jobs(command: &Command) -> bool {
     command.get_positionals().any(|arg| arg.get_id() == JOB)
 }
 
-/// Reads the file. The arguments in `more`, from the command line, override the file.
+/// Reads the run file. `more` contains arguments from the command line, which override the
+/// arguments in the file.
 pub(crate) fn load(path: &Path, more: &[String]) -> Result<LoadedRun, Error> {
     parse(path, &read::text(path)?, more)
 }
@@ -51,8 +52,8 @@ pub(crate) fn parse(path: &Path, text: &str, more: &[String]) -> Result<LoadedRu
 }
 
 fn commands(cli: &Command) -> Vec<&str> {
-    // The positional arguments of these commands are devices, and for some commands also the
-    // command of the jobs.
+    // The positional arguments of these commands are devices. With `parallel`, the words of the
+    // jobs' command are positional arguments, too.
     let receives = |command: &&Command| {
         let positionals: Vec<&str> = command.get_positionals().map(|arg| arg.get_id().as_str()).collect();
         positionals == [DEVICES] || positionals == [DEVICES, JOB]

@@ -1,15 +1,16 @@
-//! Converts signals to events for the loop of a run.
+//! Converts signals to events for the main loop of a run.
 //!
 //! A signal handler runs only when its thread returns from the kernel. A thread that waits for a
-//! hung file system never returns, but the default action of a signal still ends it. Therefore:
+//! hung file system never returns, but the default action of a signal can still end the process.
+//! Therefore:
 //!
 //! - While a run opens its files and devices, INT, TERM and HUP keep their default actions, because
-//!   no cleanup is necessary yet. USR1 is stored for later.
-//! - From [`EarlySignals::hold`] on, the signals are blocked in all threads, and wait until the
-//!   thread of [`HeldSignals::listen`] reads them.
-//! - The thread of `listen` does nothing else, so nothing can keep it from ending the process at
-//!   the second INT, or at the first signal once the run only waits for other programs
-//!   ([`HeldSignals::end_now`]).
+//!   the run has nothing to clean up yet. USR1 is recorded and handled later.
+//! - After [`EarlySignals::hold`], the signals are blocked in all threads. The signals stay pending
+//!   until the thread of [`HeldSignals::listen`] reads them.
+//! - The thread of `listen` only reads signals. Therefore this thread can always end the process
+//!   when the second INT arrives. If the run only waits for other programs, the thread ends the
+//!   process at the first signal ([`HeldSignals::end_now`]).
 
 use std::cell::RefCell;
 use std::fs;
@@ -27,26 +28,26 @@ use signal_hook::{flag, low_level};
 
 use crate::error::Error;
 
-/// The exit code of a program that a signal ended, as shells report it, is this number plus the
-/// signal's number.
+/// If a signal ended a program, shells report this number plus the signal's number as the exit
+/// code.
 const ENDED_BY: i32 = 128;
 
-/// The exit code of a run that HUP ended in good order. The service manager then starts the program
-/// again, and the program reads its changed run file.
+/// The exit code of a run that HUP has ended properly. After this exit code, the service manager
+/// starts the program again, and the program reads the changed run file.
 pub(crate) const HUNG_UP: u8 = (ENDED_BY + SIGHUP) as u8;
 
 static GOT_HUP: AtomicBool = AtomicBool::new(false);
 
 pub(crate) fn hung_up() -> bool {
-    // `Relaxed`: no other data depends on this flag.
+    // `Relaxed`: no other data depends on the flag `GOT_HUP`.
     GOT_HUP.load(Ordering::Relaxed)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SignalRequest {
-    /// INT, TERM or HUP: stop, and print the report.
+    /// INT, TERM or HUP arrived, so the run must stop and print the report.
     Stop,
-    /// USR1: print a report, and continue.
+    /// USR1 arrived, so the run must print a report and continue.
     Report,
 }
 
@@ -55,28 +56,30 @@ pub(crate) struct EarlySignals {
     report: Arc<AtomicBool>,
 }
 
-/// The signals of a run that is open. A thread listens to them once the run starts.
+/// The signals of a run after its files and devices are open. A thread reads these signals when the
+/// run starts.
 #[derive(Debug)]
 pub(crate) struct HeldSignals {
     held: RefCell<Option<(SignalFd, EarlySignals)>>,
-    /// Whether the next signal ends the process.
+    /// True if the next signal should end the process.
     ends_now: Arc<AtomicBool>,
 }
 
-/// Stores USR1 for later. INT, TERM and HUP have their default actions until
+/// Begins to record USR1. INT, TERM and HUP have their default actions until
 /// [`EarlySignals::hold`].
 pub(crate) fn install() -> Result<EarlySignals, Error> {
     let report = Arc::new(AtomicBool::new(false));
     flag::register(SIGUSR1, Arc::clone(&report)).map_err(catch_failed)?;
-    // The parent process may have blocked signals, which must be able to end the program.
+    // The signals are unblocked here, because the parent process may have blocked them, and they
+    // must be able to end the program.
     of_runs().thread_unblock().map_err(|error| catch_failed(error.into()))?;
     Ok(EarlySignals { report })
 }
 
 impl EarlySignals {
-    /// Blocks the signals in this thread, and in threads that it starts from now on. Call `hold`
-    /// after everything that may hang is open. Running threads must have blocked the signals
-    /// themselves.
+    /// Blocks the signals in this thread, and in all threads that it starts later. Call `hold`
+    /// after all files and devices that may hang are open. Threads that already run must have
+    /// blocked the signals themselves.
     pub(crate) fn hold(self) -> Result<HeldSignals, Error> {
         let signals = of_runs();
         let held = signals.thread_block().and_then(|()| SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC));
@@ -86,10 +89,10 @@ impl EarlySignals {
 }
 
 impl HeldSignals {
-    /// Starts a thread that calls `take` for each signal, until `take` returns false.
+    /// Starts a thread that calls `take` for each signal until `take` returns false.
     ///
-    /// After a request to stop, the program quits at the next INT. Therefore even a write to a full
-    /// pipe, or a hung file system, cannot keep the program from ending.
+    /// After a request to stop, the next INT ends the program at once. Therefore a write to a full
+    /// pipe or a hung file system cannot keep the program from ending.
     pub(crate) fn listen(&self, take: impl Fn(SignalRequest) -> bool + Send + 'static) -> Result<(), Error> {
         let Some((held, early)) = self.held.take() else { return Ok(()) };
         let (requests, asked) = mpsc::channel();
@@ -97,14 +100,14 @@ impl HeldSignals {
         if early.report.load(Ordering::Relaxed) {
             let _ = requests.send(SignalRequest::Report);
         }
-        // `take` may start something that hangs, so it has its own thread.
+        // `take` may start an operation that hangs. Therefore `take` has its own thread.
         start("requests", move || while asked.recv().is_ok_and(&take) {})?;
         let ends_now = Arc::clone(&self.ends_now);
         start("signals", move || read(&held, &requests, &ends_now))
     }
 
-    /// From now on, INT, TERM and HUP end the process. Call `end_now` when the run is over and the
-    /// program waits for something that may never happen.
+    /// After this call, INT, TERM and HUP end the process at once. Call `end_now` when the run has
+    /// ended and the program waits for an event that may never happen.
     pub(crate) fn end_now(&self) {
         // `Relaxed`: no other data depends on this flag.
         self.ends_now.store(true, Ordering::Relaxed);
@@ -136,24 +139,24 @@ fn read(signals: &SignalFd, requests: &mpsc::Sender<SignalRequest>, ends_now: &A
         }
         let request = if signal == SIGUSR1 { SignalRequest::Report } else { SignalRequest::Stop };
         is_stopping |= request == SignalRequest::Stop;
-        // An error means that the run is over, and that a request before this one changed nothing: the program may
-        // wait for a reader of the report.
+        // If `send` fails, the run has ended. The program may still wait for a reader of the
+        // report, so the signal ends the program.
         if requests.send(request).is_err() && request == SignalRequest::Stop {
             low_level::exit(ENDED_BY + signal);
         }
     }
 }
 
-/// The signals that a run reads. If nohup started the program, HUP is ignored, so that the run
-/// continues when its terminal is gone. An ignored HUP must not be blocked, because a blocked
-/// signal would be read.
+/// Returns the signals that a run reads. If nohup started the program, HUP is ignored, so that the
+/// run continues after its terminal is closed. An ignored HUP must not be blocked, because the run
+/// would read a blocked HUP.
 fn of_runs() -> SigSet {
     let hup = (!is_ignored(SIGHUP)).then_some(Signal::SIGHUP);
     [Signal::SIGINT, Signal::SIGTERM, Signal::SIGUSR1].into_iter().chain(hup).collect()
 }
 
-/// Whether the parent process made this process ignore the signal. Returns false if the kernel does
-/// not report it.
+/// Returns true if the parent process has made this process ignore the signal. Returns false if the
+/// kernel does not report the ignored signals.
 fn is_ignored(signal: i32) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());

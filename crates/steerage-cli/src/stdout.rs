@@ -4,8 +4,8 @@ use std::io::{self, Write};
 
 use crate::error::{EndingError, Error};
 
-/// Writes `bytes` to standard output. A reader that closed the pipe, such as `head`, is not an
-/// error.
+/// Writes `bytes` to standard output. It is not an error if the reader of standard output has
+/// closed the pipe, as `head` does.
 pub(crate) fn print(bytes: &[u8]) -> Result<(), Error> {
     print_while_read(bytes).map(drop)
 }

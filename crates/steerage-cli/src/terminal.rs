@@ -1,4 +1,4 @@
-//! The terminal: its size, its keys, and lines on standard error.
+//! The terminal: its size, its keys, and the lines that are written to standard error.
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
@@ -6,7 +6,8 @@ use std::io::{self, IsTerminal, Write};
 use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcgetpgrp, tcsetattr};
 use steerage_text::printable;
 
-/// Writes a line to standard error. An error is ignored, because nobody reads a closed standard error.
+/// Writes a line to standard error. A write error is ignored, because it means that standard error
+/// is closed.
 pub(crate) fn print_to_stderr(line: impl Display) {
     let _ = writeln!(io::stderr(), "{line}");
 }
@@ -16,20 +17,22 @@ pub(crate) fn warn(what: &str) {
     print_to_stderr(format_args!("steerage: {}", printable(what)));
 }
 
-/// Whether standard error is a terminal on which a line can be redrawn in place.
+/// Returns true if standard error is a terminal on which a line can be redrawn in place.
 pub(crate) fn can_redraw() -> bool {
     io::stderr().is_terminal() && std::env::var_os("TERM").is_some_and(|term| term != "dumb")
 }
 
-/// Whether standard output is a terminal with colours. NO_COLOR switches them off (no-color.org).
+/// Returns true if standard output is a terminal with colours. The environment variable NO_COLOR
+/// switches colours off (no-color.org).
 pub(crate) fn has_colours() -> bool {
     let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
     io::stdout().is_terminal() && !is_set("NO_COLOR") && !is_dumb
 }
 
-/// The width of the terminal on standard output, or else COLUMNS. `None` for a pipe or a file,
-/// where lines may have any length.
+/// Returns the width of the terminal on standard output. If the terminal does not report its width,
+/// returns the value of COLUMNS. Returns `None` if standard output is a pipe or a file, because its
+/// lines may have any length.
 pub(crate) fn width() -> Option<usize> {
     let of_terminal = rustix::termios::tcgetwinsize(io::stdout()).ok().map(|size| usize::from(size.ws_col));
     let of_environment = || std::env::var("COLUMNS").ok()?.parse().ok();
@@ -45,30 +48,32 @@ const LINES_DEFAULT: usize = 24;
 
 const COLUMNS_DEFAULT: usize = 80;
 
-/// The minimum plausible width. A terminal that reports less does not know its width.
+/// If a terminal reports a smaller width than this, the width is not used, because the terminal
+/// does not know its width.
 const COLUMNS_MIN: usize = 40;
 
-/// The keys of the terminal, one by one and without an echo. The terminal is restored when this is
-/// dropped.
+/// Reads the keys of the terminal one by one. The terminal does not echo the keys. The terminal's
+/// settings are restored when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Keys {
     before: Termios,
 }
 
 impl Keys {
-    /// Takes the keys, if standard input is a terminal and this process runs in its foreground. The
-    /// kernel would stop a process in the background. Call this before the sandbox is entered.
+    /// Begins to read keys, if standard input is a terminal and this process runs in the foreground
+    /// of the terminal. The kernel would stop a background process that reads from the terminal.
+    /// Call `take` before the sandbox is entered.
     pub(crate) fn take() -> Option<Self> {
         let stdin = io::stdin();
-        // A terminal of another session cannot put this process into its background, and does not
-        // stop this process.
+        // If the terminal belongs to another session, it cannot put this process into the
+        // background or stop it.
         let in_background = tcgetpgrp(&stdin).is_ok_and(|foreground| foreground != rustix::process::getpgrp());
         if !can_redraw() || in_background {
             return None;
         }
         let before = tcgetattr(&stdin).ok()?;
         let mut modes = before.clone();
-        // Ctrl-C still sends a signal.
+        // The flag ISIG stays set, so Ctrl-C still sends a signal.
         modes.local_modes &= !(LocalModes::ICANON | LocalModes::ECHO);
         modes.special_codes[SpecialCodeIndex::VMIN] = 0;
         modes.special_codes[SpecialCodeIndex::VTIME] = 0;
@@ -76,7 +81,7 @@ impl Keys {
         Some(Self { before })
     }
 
-    /// The keys that were pressed since the last call.
+    /// Returns the keys that were pressed since the last call.
     pub(crate) fn pressed(&self) -> Vec<u8> {
         let mut keys = [0; 64];
         let read = rustix::io::read(io::stdin(), &mut keys).unwrap_or(0);
@@ -86,7 +91,7 @@ impl Keys {
 
 impl Drop for Keys {
     fn drop(&mut self) {
-        // If the terminal is gone, nothing is left to restore.
+        // An error is ignored: if the terminal is closed, there is nothing to restore.
         let _ = tcsetattr(io::stdin(), OptionalActions::Now, &self.before);
     }
 }

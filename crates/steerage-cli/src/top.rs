@@ -1,5 +1,5 @@
-//! `steerage top`: shows a running instance live in a terminal or in a browser. The command reads the instance's
-//! control socket, and does not disturb the instance.
+//! `steerage top` shows a running instance live in a terminal or in a browser. `top` reads from the
+//! control socket of the instance, and does not disturb its packets.
 
 mod page;
 mod remote;
@@ -27,20 +27,22 @@ use crate::web::Web;
 use crate::{stdout, terminal};
 use remote::{Query, Remote, Reply};
 
-/// The longest time until a key, a reply or a signal is noticed.
+/// The maximum delay before `top` notices a key, a reply or a signal.
 const POLL_TIME: Duration = Duration::from_millis(50);
 
-/// The width of a table that goes to no terminal, if COLUMNS is not set.
+/// The width in characters of a table that is not written to a terminal, if the environment
+/// variable COLUMNS is not set.
 const WIDTH: usize = 80;
 
-/// Shows the instance until the user quits, or prints one table.
+/// Shows the instance until the user quits, or prints a single table.
 pub(crate) fn run(args: &TopArgs) -> Result<(), Error> {
     let mut remote = Remote::new(instances::socket_of(args.to.to.as_deref())?);
-    // An instance that does not answer now may answer later.
+    // An error is ignored, because the instance may accept a later connection.
     let _ = remote.connect();
     let web = Web::prepare(&args.web)?;
     let needs = Needs::of(SandboxProfile::Top).uses_terminal().serves_clients(args.web.web.is_some());
-    // Root may watch another user's instance, and connect to it again.
+    // Root may watch another user's instance. In order to connect again, `top` needs write access
+    // to the socket of the instance.
     let socket = remote.path().to_owned();
     let needed = Needed::default().written_files(&socket);
     if args.web.web.is_some() {
@@ -61,12 +63,12 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Error> {
     let mut terminal = take_terminal().map_err(failed)?;
     let watched = sandbox::enter_keeping(needs, &needed, &args.to.sandbox)
         .and_then(|_kept| watch(&mut terminal, remote, args.interval, colours, &ended).map_err(failed));
-    // The terminal is restored even after an error.
+    // The terminal is restored even if an error occurred.
     restore_terminal();
     watched
 }
 
-/// Returns a flag that a signal sets.
+/// Returns a flag that is set when a signal arrives.
 fn ended_by_signal() -> Result<Arc<AtomicBool>, Error> {
     let ended = Arc::new(AtomicBool::new(false));
     for signal in [SIGHUP, SIGINT, SIGTERM] {
@@ -76,10 +78,12 @@ fn ended_by_signal() -> Result<Arc<AtomicBool>, Error> {
     Ok(ended)
 }
 
-/// A terminal that shows its alternate screen, and passes on each key at once.
+/// A terminal on which `top` draws. The terminal shows its alternate screen and reports each key at
+/// once.
 type Screen = Terminal<CrosstermBackend<Stdout>>;
 
-/// Takes the terminal until [`restore_terminal`], or until a panic.
+/// Switches the terminal to the alternate screen until [`restore_terminal`] is called, or until a
+/// panic.
 fn take_terminal() -> io::Result<Screen> {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -92,11 +96,11 @@ fn take_terminal() -> io::Result<Screen> {
 }
 
 fn restore_terminal() {
-    // If the terminal is gone, nothing is left to restore.
+    // An error is ignored: if the terminal is closed, there is nothing to restore.
     let _ = disable_raw_mode().and_then(|()| execute!(io::stdout(), LeaveAlternateScreen));
 }
 
-/// Prints one table of what happened in an interval.
+/// Prints a single table that says what happened in an interval.
 fn once(mut remote: Remote, interval: Duration, width: usize) -> Result<(), Error> {
     let mut model = Model::default();
     for nth in 0..2 {
@@ -111,20 +115,20 @@ fn once(mut remote: Remote, interval: Duration, width: usize) -> Result<(), Erro
     stdout::print((lines.join("\n") + "\n").as_bytes())
 }
 
-/// Prints the run's report as a line of JSON, once or every interval. A signal or the end of the
-/// run ends the output.
+/// Prints the report of the run as a line of JSON, either once or in every interval. The output
+/// ends when a signal arrives or the run ends.
 fn reports(mut remote: Remote, args: &TopArgs) -> Result<(), Error> {
     let mut report = remote.report().map_err(SearchError::Report)?;
     while stdout::print_while_read(format!("{report}\n").as_bytes())? && !args.once {
         std::thread::sleep(args.interval);
-        // A run that has ended does not reply any more, which is not an error here.
+        // It is not an error if the run has ended and does not reply any more.
         let Ok(next) = remote.report() else { break };
         report = next;
     }
     Ok(())
 }
 
-/// Draws the screen and handles keys, until a key quits.
+/// Draws the screen and handles keys until a key quits.
 fn watch(
     terminal: &mut Screen,
     remote: Remote,
@@ -136,8 +140,8 @@ fn watch(
     let remote = remote.on_a_thread()?;
     let mut due = Some(Instant::now());
     loop {
-        // There is only one query at a time, so an instance that does not reply gets no further
-        // queries.
+        // Only one query is pending at a time. Therefore an instance that does not reply gets no
+        // other query.
         if due.is_some_and(|due| due <= Instant::now()) {
             remote.send(Query::Read { queue: ui.queue });
             due = None;

@@ -1,5 +1,5 @@
-//! Help and mistakes of the command line. clap creates the help, and a mistake is printed in one
-//! line.
+//! Prints help texts and reports mistakes on the command line. clap creates the help texts. A
+//! mistake is reported in one line.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -11,11 +11,12 @@ use crate::terminal::warn;
 
 pub(crate) const WRONG_COMMAND_LINE: u8 = 2;
 
-/// Prints help, or the mistake in one line. Returns the exit code.
+/// Prints the requested help text, or reports the mistake in one line. Returns the exit code.
 pub(crate) fn answer(error: &clap::Error, arguments: &[OsString]) -> ExitCode {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            // An error is harmless: `steerage --help | head -1` closes the pipe early.
+            // An error is ignored, because the reader may close the pipe early, as in `steerage
+            // --help | head -1`.
             let _ = error.print();
             ExitCode::SUCCESS
         }

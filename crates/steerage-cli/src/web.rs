@@ -1,4 +1,4 @@
-//! `--web`: the live page of a run, for a browser.
+//! Implements `--web`: the live page of a run, for a browser.
 
 use std::cell::RefCell;
 
@@ -19,8 +19,9 @@ struct Prepared {
 }
 
 impl Web {
-    /// Binds the listener, if the command line requests a live page, and prints the address of the
-    /// page. `-q` does not suppress this line, because nothing else shows the key of the page.
+    /// Binds the listener of the live page and prints the address of the page, if the command line
+    /// requests a live page. The address is printed even with `-q`, because only this line shows
+    /// the key of the page.
     pub(crate) fn prepare(args: &WebArgs) -> Result<Self, Error> {
         let Some(address) = args.web else { return Ok(Self::default()) };
         let listener = Listener::bind("a live page", address).map_err(Error::Web)?;
@@ -29,8 +30,8 @@ impl Web {
         Ok(Self(RefCell::new(Some(Prepared { listener, key }))))
     }
 
-    /// Starts the server, if the command line requests a live page. `report` creates the report as
-    /// JSON, in the form for an audience.
+    /// Starts the server of the live page, if the command line requests one. `report` creates the
+    /// report as JSON. The content of the report depends on the audience.
     pub(crate) fn serve(
         &self,
         report: impl Fn(Audience) -> String + Send + 'static,

@@ -1,5 +1,6 @@
-//! Limits the rate of each flow between two interfaces, whose packets it takes by AF_XDP, with a
-//! page for Prometheus: `cargo run --release -p steerage-control --example limiter -- eth1 eth2 5000`
+//! Limits the rate of each flow between two network interfaces, and serves a page with metrics for
+//! Prometheus. The program receives all packets of the interfaces through AF_XDP. To run it: `cargo
+//! run --release -p steerage-control --example limiter -- eth1 eth2 5000`
 #![expect(clippy::print_stdout, reason = "an example says where its page is")]
 
 use std::sync::{Arc, atomic::AtomicBool, atomic::Ordering};
@@ -11,15 +12,16 @@ use steerage::{Batch, BucketId, Builder, Cpu, CpuId, FlowKey, Handler, Input, Ou
 use steerage_control::metrics::{ADDRESS_DEFAULT, Listener, Source};
 use steerage_device::af_xdp::{AfXdpOptions, AfXdpOutput};
 
-/// A CPU knows at most this many flows. Packets of further flows pass. A flow that sends nothing for
-/// the idle time is forgotten.
+/// The maximum number of flows that a CPU keeps. If a CPU has more flows, the packets of the
+/// additional flows pass without a limit. A flow without packets for the time `IDLE` is removed.
 const FLOWS_MAX: usize = 1_000_000;
 const IDLE: Duration = Duration::from_secs(10);
 
-/// How much a flow may send at once: its packets of this time.
+/// The largest burst of a flow: the number of packets that the flow may send in this time at its
+/// maximum rate.
 const BURST: Duration = Duration::from_millis(50);
 
-/// How many packets a flow may send, as of its last packet.
+/// The number of packets that a flow may still send, and the time of the flow's last packet.
 pub(crate) struct Credit(f64, Timestamp);
 
 impl Credit {
@@ -37,10 +39,10 @@ fn burst(rate: f64) -> f64 {
 }
 
 pub(crate) struct Limiter {
-    /// In packets per second.
+    /// The maximum rate of each flow, in packets per second.
     rate: f64,
     flows: Table<FlowKey, Credit>,
-    /// For each input, the output to which its packets go.
+    /// For each of the two inputs, the output through which the input's packets leave.
     outputs: [TxId; 2],
     passed: CpuCounter,
     limited: CpuCounter,
@@ -83,7 +85,7 @@ impl Handler for Limiter {
     fn finish(self, _cpu: &mut Cpu) {}
 }
 
-/// The counters of the limiter, which are on its page.
+/// Returns the counters of the limiter, which the page for Prometheus shows.
 pub(crate) fn counters(builder: &Builder) -> Result<[NamedCounter; 2], CounterError> {
     let passed = builder.counters().add("within_rate", "Packets within the rate of their flow.", "packets")?;
     Ok([passed, builder.counters().add("above_rate", "Packets above the rate of their flow.", "packets")?])
@@ -94,13 +96,14 @@ pub(crate) fn make([passed, limited]: &[NamedCounter; 2], outputs: [TxId; 2], ra
     Limiter { rate, flows, outputs, passed: passed.on(cpu), limited: limited.on(cpu) }
 }
 
-/// Takes all packets of an interface, and sends through it.
+/// Opens a network interface as an input that receives all of its packets, and as an output.
 pub(crate) fn open(interface: &str) -> Result<(Input, Output), Box<dyn Error>> {
     let taken = AfXdpOptions::new(interface).take("all".parse()?).open()?;
     Ok((taken.input, AfXdpOutput::new(interface).open()?))
 }
 
-/// Runs until `stop` is set. Passes the address of the page to `at`.
+/// Runs the limiter until `stop` is set. Sends the address of the page for Prometheus to the
+/// channel `at`.
 pub(crate) fn run(
     ports: [(Input, Output); 2],
     rate: f64,
@@ -150,14 +153,14 @@ mod tests {
         let frame = |port: u16| FrameBuilder::udp(([10, 0, 0, 1], port), ([10, 0, 0, 2], 53)).frame(&[0; 20]);
         let passed =
             |verdicts: Vec<Verdict>| verdicts.iter().filter(|one| **one == Verdict::Transmitted(TxId(1))).count();
-        // A burst of 50 ms is 5 packets, for each flow.
+        // At this rate, a burst of 50 ms is 5 packets for each flow.
         assert_eq!(passed(tester.handle(vec![frame(1); 20])), 5);
         assert_eq!(passed(tester.handle(vec![frame(2); 3])), 3);
         tester.move_to(CpuId(1));
         assert_eq!(passed(tester.handle(vec![frame(1); 20])), 0, "the credit of the flow has moved");
         tester.advance(Duration::from_millis(20));
         assert_eq!(passed(tester.handle(vec![frame(1); 20])), 2);
-        // A frame without a flow passes.
+        // The limiter lets a frame pass that belongs to no flow.
         assert_eq!(passed(tester.handle([[0; 60]])), 1);
         assert_eq!(named.map(|counter| counter.total()), [11, 53]);
     }

@@ -1,19 +1,19 @@
-//! Who may see which data of a run.
+//! Defines who may see which data of a run.
 
-/// The readers of a reply.
+/// The users who may read a reply of the instance.
 ///
-/// Counters are public. The traffic itself (addresses, ports and names of flows) is private, like
-/// the files to which flows are written.
+/// Counters are public. The traffic itself is private: addresses, ports and names of flows. The
+/// names of the files to which flows are written are private too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Audience {
-    /// Every user of the machine.
+    /// Every user of the machine may see the reply.
     Public,
-    /// Root, and the user of the instance.
+    /// Only root and the user of the instance may see the reply.
     Private,
 }
 
 impl Audience {
-    /// The audience of user `uid`, if the instance belongs to user `owner`.
+    /// Returns the audience to which user `uid` belongs, if the instance belongs to user `owner`.
     pub fn of(uid: u32, owner: u32) -> Self {
         if uid == 0 || uid == owner { Self::Private } else { Self::Public }
     }

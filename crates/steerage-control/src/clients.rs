@@ -1,32 +1,32 @@
-//! The clients of a server: which new client gets a connection, and which old client is
-//! disconnected for it.
+//! The clients of a server. This module decides whether a new client gets a connection, and which
+//! older client is disconnected to free one.
 //!
 //! The control socket and the metrics server share this code. A party is a user for the control
-//! socket, and a host for the metrics server.
+//! socket, and a host for the metrics server. A client belongs to a party.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
 use crate::quota::{Party, Quota, QuotaFull};
 
-/// Limits on the connections of a server, and the choice of the connection that is closed at a
-/// limit.
+/// The limits on a server's connections, and the rule that selects a connection to close when a
+/// limit is reached.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sharing {
     pub(crate) quota: Quota,
-    /// A client that has been silent for this long is disconnected if a new client needs its
+    /// A client that has sent nothing for this time is disconnected if a new client needs a
     /// connection.
     pub(crate) silent: Duration,
     pub(crate) otherwise: Otherwise,
 }
 
-/// What happens to a new client if no connection is free and no client has been silent for long
-/// enough.
+/// What the server does with a new client if all connections are in use and none of the clients has
+/// been silent for long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Otherwise {
     Refuse,
-    /// The oldest client of the party with the most clients is disconnected, so that a party that
-    /// floods the server replaces its own clients.
+    /// The oldest client of the party with the most clients is disconnected. A party that floods
+    /// the server therefore replaces its own clients.
     Replace,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct Clients<C> {
 struct ConnectedClient<C> {
     party: Party,
     /// The time at which the last reply to the client was sent, or at which the client connected.
-    /// `None` while a request is being answered.
+    /// The value is `None` while the server answers a request of the client.
     idle_since: Option<Instant>,
     connection: C,
 }
@@ -51,9 +51,9 @@ impl<C> Clients<C> {
         Self { sharing, taken: BTreeMap::new(), next: 0 }
     }
 
-    /// Takes a new client of `party` at time `now`, and returns its number. If no connection is
-    /// free, another client may be disconnected according to [`Sharing`]. The connection of that
-    /// client is also returned.
+    /// Accepts a new client of `party` at time `now`, and returns the number that identifies the
+    /// client. If no connection is free, another client may be disconnected, depending on
+    /// [`Sharing`]. The method also returns the connection of the disconnected client.
     pub(crate) fn admit(&mut self, party: Party, now: Instant, connection: C) -> Result<(u64, Option<C>), QuotaFull> {
         let quota = self.sharing.quota;
         let others = |but: Option<u64>| {
@@ -83,8 +83,8 @@ impl<C> Clients<C> {
         let mut of_party: HashMap<Party, usize> = HashMap::new();
         self.taken.values().for_each(|client| *of_party.entry(client.party).or_default() += 1);
         let clients = || self.taken.iter().filter(|(_, client)| may_go(client));
-        // Selects the party with the most clients, and then the client of this party that has the
-        // earliest time.
+        // The closure first selects the party that has the most clients. Of these clients, it
+        // selects the one that has been idle for the longest time.
         let first = |candidates: &mut dyn Iterator<Item = (u64, Party, Option<Instant>)>| {
             candidates
                 .min_by_key(|(id, party, since)| (std::cmp::Reverse(of_party.get(party).copied()), *since, *id))
@@ -101,7 +101,8 @@ impl<C> Clients<C> {
         })
     }
 
-    /// Records that a client has sent a request. Returns `false` if the client was disconnected.
+    /// Records that the client with the number `id` has sent a request. Returns `false` if the
+    /// server has already disconnected the client.
     pub(crate) fn asks(&mut self, id: u64) -> bool {
         self.taken.get_mut(&id).map(|client| client.idle_since = None).is_some()
     }
@@ -155,7 +156,8 @@ mod tests {
         let (first, _) = clients.admit(MALLORY, start, "first").unwrap();
         let later = start + Duration::from_secs(1);
         clients.admit(MALLORY, later, "second").unwrap();
-        // Clients of other users have been silent for longer, but keep their connections.
+        // A client of another user has been silent for a longer time, but the server does not
+        // disconnect it.
         clients.admit(OTHER, start, "other").unwrap();
         assert_eq!(clients.admit(MALLORY, later, "third"), Err(QuotaFull::Party));
         let scarce = start + CLIENT_IDLE_SCARCE;
@@ -214,8 +216,8 @@ mod tests {
         Party::host([192, 0, 2, last].into())
     }
 
-    /// A host connects 440 times per second and sends nothing. A client of another host keeps its
-    /// connection for the second in which it must send its request.
+    /// One host connects 440 times per second and sends nothing. A client of another host keeps its
+    /// connection for one second, the time in which it must send its request.
     #[test]
     fn a_host_that_floods_replaces_its_own_clients() {
         let start = Instant::now();
@@ -245,7 +247,8 @@ mod tests {
         for name in ["young", "younger"] {
             clients.admit(host(1), second, name).unwrap();
         }
-        // The client whose request is being answered is as old, but does not count as silent.
+        // The client `asking` is as old as the client `silent`. The server is answering a request
+        // of `asking`, so `asking` does not count as silent.
         assert_eq!(clients.admit(host(1), second, "new").unwrap().1, Some("silent"));
         assert_eq!(clients.admit(host(1), second, "newer").unwrap().1, Some("young"));
         clients.answered(asking, second);
@@ -262,8 +265,8 @@ mod tests {
         }
         let later = start + Duration::from_secs(2);
         assert_eq!(clients.admit(host(3), later, "new").unwrap().1, Some("first"));
-        // Two hosts have one client and two clients left. The older of the two clients is
-        // disconnected.
+        // Two hosts still have clients: the first host has one client, and the second host has two
+        // clients. Therefore the older client of the second host is disconnected.
         assert_eq!(clients.admit(host(3), later, "newer").unwrap().1, Some("second"));
     }
 

@@ -1,4 +1,4 @@
-//! The CPUs that a mask may name.
+//! Defines the CPUs that a mask may contain.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use steerage::{CpuId, CpuMask};
 
 type Online = Box<dyn Fn() -> CpuMask + Send + Sync>;
 
-/// The machine's CPUs, as a mask may name them.
+/// The CPUs of the machine that a mask may contain.
 pub struct CpuView {
     nr_cpu_ids: usize,
     isolated: CpuMask,
@@ -16,15 +16,17 @@ pub struct CpuView {
 }
 
 impl CpuView {
-    /// A machine with CPUs 0 to `nr_cpu_ids - 1`, all online, none isolated.
+    /// Returns the view of a machine with the CPUs 0 to `nr_cpu_ids - 1`. All of these CPUs are
+    /// online, and none of them is isolated.
     pub fn new(nr_cpu_ids: usize) -> Self {
         Self { nr_cpu_ids, isolated: CpuMask::new(), online: None }
     }
 
-    /// The CPUs of this machine.
+    /// Returns the view of the machine on which this process runs.
     pub fn of_machine() -> Self {
         let topology = Topology::read();
-        // If a container hides /sys, the CPUs that this process may use give the limit.
+        // If a container hides /sys, masks may contain the CPUs up to the highest CPU that this
+        // process may use.
         let highest = || topology.allowed().last().map(|last| usize::from(last.0) + 1);
         let nr_cpu_ids = topology.nr_cpu_ids().or_else(highest).unwrap_or(CPUS_MAX);
         let online = || topology::online().unwrap_or_else(|| (0..CPUS_MAX as u16).map(CpuId).collect());
@@ -32,13 +34,14 @@ impl CpuView {
     }
 
     /// Sets the CPUs that are isolated from the kernel's own work (`isolcpus`, `nohz_full`). Masks
-    /// exclude these CPUs.
+    /// exclude the isolated CPUs.
     #[must_use]
     pub fn isolated(self, isolated: CpuMask) -> Self {
         Self { isolated, ..self }
     }
 
-    /// Sets the function that returns the online CPUs, which is called at each change of a mask.
+    /// Sets the function that returns the online CPUs. The function is called at each change of a
+    /// mask.
     #[must_use]
     pub fn online(self, online: impl Fn() -> CpuMask + Send + Sync + 'static) -> Self {
         Self { online: Some(Box::new(online)), ..self }
@@ -48,7 +51,8 @@ impl CpuView {
         self.nr_cpu_ids
     }
 
-    /// The mask without isolated CPUs, as the kernel stores it. `None` if no CPU remains.
+    /// Returns the mask without isolated CPUs, in the form in which the kernel would store it.
+    /// Returns `None` if the mask contains only isolated CPUs.
     pub(crate) fn without_isolated(&self, mask: &CpuMask) -> Option<CpuMask> {
         let left: CpuMask = mask.iter().filter(|cpu| !self.isolated.contains(*cpu)).collect();
         (mask.is_empty() || !left.is_empty()).then_some(left)

@@ -1,8 +1,9 @@
-//! Errors with the kernel's error numbers.
+//! Errors of the control tree. The errors have the same error numbers as errors of the kernel.
 
 use rustix::io::Errno;
 
-/// The kind of an error, as the kernel's error number.
+/// The kind of an error of the control tree. Each kind corresponds to an error number of the
+/// kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorCode {
@@ -10,29 +11,30 @@ pub enum ErrorCode {
     NotPermitted,
     /// `ENOENT`: no such attribute exists.
     NoEntry,
-    /// `EACCES`: the attribute is read-only.
+    /// `EACCES`: the attribute cannot be written.
     Access,
-    /// `EBUSY`: too many simultaneous requests, or a CPU is busy.
+    /// `EBUSY`: too many requests are being handled at the same time, or a CPU is busy.
     Busy,
-    /// `EISDIR`: the path names a directory.
+    /// `EISDIR`: the path leads to a directory instead of an attribute.
     IsDirectory,
     /// `EINVAL`: the attribute does not accept this value.
     Invalid,
-    /// `EOPNOTSUPP`: the value has no meaning for this queue.
+    /// `EOPNOTSUPP`: a queue of this type does not support the value.
     NotSupported,
-    /// `ERANGE`: the list names a CPU that does not exist.
+    /// `ERANGE`: the written CPU list contains a CPU that does not exist.
     Range,
-    /// `EOVERFLOW`: the bitmap has more CPUs than the machine.
+    /// `EOVERFLOW`: the written bitmap has bits for more CPUs than the machine has.
     Overflow,
-    /// `ETIMEDOUT`: the change did not take effect in time, and was undone.
+    /// `ETIMEDOUT`: the change did not take effect in time, so it has been undone.
     TimedOut,
-    /// An error that the kernel returned for one of its own files, with its number.
+    /// An error of the kernel for one of the kernel's own files, such as a file in /sys. The value
+    /// is the kernel's error number.
     Kernel(i32),
 }
 
 impl ErrorCode {
-    /// The name of the error, such as `EINVAL`. Kernel errors without a name in this table are
-    /// `EIO`.
+    /// Returns the name of the error, such as `EINVAL`. The name is `EIO` for an error of the
+    /// kernel that this function does not know.
     pub fn name(self) -> &'static str {
         match self {
             Self::NotPermitted => "EPERM",
@@ -55,7 +57,7 @@ impl ErrorCode {
         }
     }
 
-    /// The error number: errno(3).
+    /// Returns the number of the error, as in errno(3).
     pub fn number(self) -> i32 {
         let errno = match self {
             Self::NotPermitted => Errno::PERM,
@@ -74,7 +76,7 @@ impl ErrorCode {
     }
 }
 
-/// The reason for which an attribute could not be read or written, in one line.
+/// The reason why an attribute could not be read or written: an error code and one line of text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct AttributeError {
@@ -87,7 +89,7 @@ impl AttributeError {
         Self { code, message: message.into() }
     }
 
-    /// The kernel's code for the error.
+    /// Returns the error's code, which corresponds to an error number of the kernel.
     pub fn code(&self) -> ErrorCode {
         self.code
     }

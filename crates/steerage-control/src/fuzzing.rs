@@ -1,17 +1,19 @@
-//! The parsers of this crate as functions of bytes, for the fuzz targets.
+//! Functions that pass bytes to the parsers of this crate. The fuzz targets call these functions.
 
 #[cfg(feature = "http")]
 use crate::http;
 #[cfg(feature = "socket")]
 use crate::{socket, tree::Tree};
 
-/// The reply to one line from a client of the control socket. `uid` is the client's user.
+/// Returns the reply to one line that a client sends to the control socket. `uid` is the user of
+/// the client.
 #[cfg(feature = "socket")]
 pub fn answer(line: &[u8], uid: u32, tree: &Tree) -> String {
     socket::answer(line, uid, tree)
 }
 
-/// The reply to the head of an HTTP request. `None` if the head is incomplete.
+/// Returns the server's reply to an HTTP request line with its headers. Returns `None` if the
+/// headers are incomplete.
 #[cfg(feature = "http")]
 pub fn http(received: &[u8]) -> Option<Vec<u8>> {
     http::answer(received)

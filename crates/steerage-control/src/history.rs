@@ -1,4 +1,5 @@
-//! The history of changes: the attribute, the time, the user, and the effect of each change.
+//! The history of changes to attributes. For each change, the history contains the attribute, the
+//! time, the user and the effect.
 
 use std::collections::VecDeque;
 use std::fmt::Write;
@@ -6,26 +7,26 @@ use std::time::SystemTime;
 
 use crate::limits::EVENTS_MAX;
 
-/// A change that has taken effect.
+/// A change to an attribute that has taken effect.
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "socket", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct Event {
-    /// The number of the change. Numbers start at 1 and have no gaps.
+    /// The number of the change in the history. Numbers start at 1 and have no gaps.
     pub number: u64,
     /// The time at which the change took effect, in seconds since 1970-01-01 00:00 UTC.
     pub time: f64,
-    /// The attribute's path.
+    /// The path of the changed attribute.
     pub path: String,
-    /// The value before the change, without its newline.
+    /// The attribute's value before the change, without the newline.
     pub from: String,
-    /// The value after the change, without its newline.
+    /// The attribute's value after the change, without the newline.
     pub to: String,
-    /// The user that made the change.
+    /// The ID of the user who made the change.
     pub uid: u32,
-    /// The number of buckets that moved to another CPU during the change.
+    /// The number of buckets that moved to other CPUs because of the change.
     pub buckets: u64,
-    /// How long the change took, in seconds.
+    /// The time until the change had taken effect, in seconds.
     pub seconds: f64,
 }
 
@@ -36,7 +37,8 @@ pub(crate) struct History {
 }
 
 impl History {
-    /// Records a change that takes effect now. Fills in its number and time.
+    /// Adds a change that takes effect now to the history, and sets the number and the time of the
+    /// change.
     pub(crate) fn note(&mut self, event: Event) {
         self.last += 1;
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -50,12 +52,13 @@ impl History {
         self.events.iter().filter(|event| event.number > number).cloned().collect()
     }
 
-    /// One line per change: number, time, path, from, to, uid, buckets, seconds.
+    /// Returns the history as text, with one line for each change: number, time, path, from, to,
+    /// uid, buckets, seconds.
     pub(crate) fn text(&self) -> String {
         let mut text = String::new();
         for event in &self.events {
             let Event { number, time, path, from, to, uid, buckets, seconds } = event;
-            // An empty CPU list must be visible.
+            // In the text, `-` stands for an empty CPU list, so that the column is not empty.
             let [from, to] = [from, to].map(|value| if value.is_empty() { "-" } else { value });
             let _ = writeln!(text, "{number} {time:.6} {path} {from} {to} {uid} {buckets} {seconds:.6}");
         }

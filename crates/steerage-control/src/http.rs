@@ -1,12 +1,12 @@
 //! A small HTTP server, which serves [`metrics`](crate::metrics) and the [live page](crate::web).
 //!
-//! [`Listener::bind`] binds the socket, which may need a privilege. Later, one thread serves clients
-//! until the returned [`Server`] is dropped. The thread waits for no client: each client has a
-//! limited buffer and limited time. If there are too many clients, a client of the host with the
-//! most clients is disconnected.
+//! [`Listener::bind`] binds the server's socket, for which some addresses require a capability.
+//! Then a single thread serves all HTTP clients until the [`Server`] is dropped. The thread never
+//! waits for a single client: the buffer and the time of each client are limited. If there are too
+//! many clients, a client of the host with the most clients is disconnected.
 //!
-//! The server only answers requests to addresses and to the names of its machine.
-//! [`Listener::answering_to`] adds names.
+//! The server answers only requests whose header `Host` contains an IP address or a name of the
+//! server's machine. [`Listener::answering_to`] adds further names.
 
 mod hosts;
 mod request;
@@ -20,7 +20,7 @@ use std::thread::{self, JoinHandle};
 
 pub(crate) use site::{Body, Resource, Site};
 
-/// The reason for which the server cannot listen at an address.
+/// The reason why the server cannot listen at an address.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot serve {what} at {address}: {error}; {}", advice(.error))]
 pub struct BindError {
@@ -38,7 +38,7 @@ fn advice(error: &io::Error) -> &'static str {
     }
 }
 
-/// A listening socket. Clients that connect wait until the server is started.
+/// A listening socket for HTTP clients. Clients that connect wait until the server starts.
 #[derive(Debug)]
 pub struct Listener {
     socket: TcpListener,
@@ -47,11 +47,11 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens at `address`. With port 0, the kernel chooses a port. `what` says in an error what
-    /// cannot be served.
+    /// Binds a socket to `address` and listens. If the port is 0, the kernel chooses a port. In
+    /// error messages, `what` is the name of the service.
     ///
     /// # Errors
-    /// If the kernel refuses the address.
+    /// Returns an error if the kernel refuses the address.
     pub fn bind(what: &'static str, address: SocketAddr) -> Result<Self, BindError> {
         let bound = TcpListener::bind(address).and_then(|socket| {
             socket.set_nonblocking(true)?;
@@ -61,21 +61,22 @@ impl Listener {
         bound.map_err(|error| BindError { what, address, error })
     }
 
-    /// Also answers requests whose header `Host` has one of these names. Names other than these
-    /// names, `localhost` and the machine's own name are refused, because anyone can make a DNS
-    /// name resolve to this machine. Addresses are always accepted.
+    /// Makes the server also answer requests whose header `Host` has one of these names. The server
+    /// also answers to `localhost`, to the machine's own name, and to any IP address. The server
+    /// refuses all other names, because the owner of any DNS name can make the name resolve to this
+    /// machine.
     #[must_use]
     pub fn answering_to(mut self, names: &[String]) -> Self {
         self.hosts = hosts::Hosts::with_own_name(names);
         self
     }
 
-    /// The address of the listening socket, with the port that the kernel chose.
+    /// Returns the address of the listening socket, with the port that the kernel chose.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Starts a thread of this name that answers clients.
+    /// Starts a thread called `name` that serves the resources of `site` to HTTP clients.
     pub(crate) fn serve_site(self, name: &str, site: Site) -> io::Result<Server> {
         let (stop, stopped) = UnixStream::pair()?;
         let thread = thread::Builder::new().name(name.to_owned());
@@ -84,7 +85,7 @@ impl Listener {
     }
 }
 
-/// A running server, which stops when this value is dropped.
+/// A running HTTP server. The server stops when this value is dropped.
 #[derive(Debug)]
 pub struct Server {
     stop: Option<UnixStream>,
@@ -93,7 +94,7 @@ pub struct Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // The server's thread sees that this end of the pair is closed.
+        // `stop` is one end of a socket pair. The server's thread stops when this end is closed.
         self.stop = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -101,7 +102,8 @@ impl Drop for Server {
     }
 }
 
-/// The reply to the head of a request, for the fuzz targets. `None` if the head is incomplete.
+/// Returns the server's reply to a request line with its headers, for the fuzz targets. Returns
+/// `None` if the headers are incomplete.
 pub(crate) fn answer(received: &[u8]) -> Option<Vec<u8>> {
     let site = Site::new("/x", vec![Resource::plain("/x", Body::Made(Box::new(|_| "steerage_x 1\n".to_owned())))]);
     request::answer(received, &hosts::Hosts::new(&[]), &site, &site.turn())

@@ -1,7 +1,9 @@
-//! Finds the control sockets of running instances by their names, and connects to them.
+//! Finds the control sockets of running instances by the names of the instances, and connects to
+//! the sockets.
 //!
-//! The socket of an instance is in the directory of its user: `/run/steerage` for root, and
-//! `$XDG_RUNTIME_DIR/steerage` for other users. STEERAGE_RUNTIME_DIR names another directory.
+//! The control socket of an instance is in the directory of the user who runs the instance. The
+//! directory is `/run/steerage` for root and `$XDG_RUNTIME_DIR/steerage` for other users. The
+//! environment variable STEERAGE_RUNTIME_DIR sets another directory.
 //!
 //! ```no_run
 //! let mut client = steerage_control::instances::connect(None)?;
@@ -23,13 +25,14 @@ const NO_DIRECTORY: &str =
 
 const ROOT_DIRECTORY: &str = "/run/steerage";
 
-/// The environment variable with a user's directory for sockets, which systemd sets.
+/// The environment variable that contains the directory for the sockets of a user. systemd sets
+/// this variable.
 pub const USER_VARIABLE: &str = "XDG_RUNTIME_DIR";
 
 const DIRECTORY_VARIABLE: &str = "STEERAGE_RUNTIME_DIR";
 
-/// The path of the socket of the instance called `name`. A name with a `/` is itself a path.
-/// Returns `None` if there is no directory for sockets.
+/// Returns the path of the control socket of the instance called `name`. If `name` contains a `/`,
+/// it is the path. Returns `None` if there is no directory for control sockets.
 pub fn path_of(name: &str) -> Option<PathBuf> {
     if name.contains('/') {
         return Some(PathBuf::from(name));
@@ -48,17 +51,18 @@ fn runtime_directory() -> Option<PathBuf> {
     Some(PathBuf::from(directory).join("steerage"))
 }
 
-/// The reason for which no instance can be reached.
+/// The reason why the search returned no connection to an instance.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SearchError {
-    /// There is no instance.
+    /// No instance was found.
     #[error("{0}")]
     None(NoInstance),
-    /// The directory of the sockets cannot be read, or other users may change it.
+    /// The directory of the control sockets cannot be read, or other users may change the
+    /// directory.
     #[error("cannot look for runs: {0}")]
     Directory(SocketError),
-    /// There is no instance of this name.
+    /// No running instance has this name.
     #[error(
         "no run {name} was found: {}",
         match why {
@@ -67,38 +71,39 @@ pub enum SearchError {
         }
     )]
     NoneOfThisName {
-        /// The name.
+        /// The name of the instance that was searched for.
         name: String,
-        /// Where the search looked.
+        /// The reason why the search found no instance.
         why: NoInstance,
     },
-    /// There are several instances, and the caller named none. After a name that is the number of a process,
-    /// its command line follows in parentheses.
+    /// Several instances are running, and the caller named none of them.
     #[error("there are {} runs: choose one with --to: {}", .names.len(), .names.join(", "))]
     Several {
-        /// The names of all instances.
+        /// The names of all running instances. After a name that is a process number, the command
+        /// line of the process follows in parentheses.
         names: Vec<String>,
     },
-    /// The instance does not accept a connection.
+    /// The instance was found, but a connection to it failed.
     #[error("cannot connect to {}: {error}; name the socket of a run", .path.display())]
     Connect {
-        /// The path of the socket.
+        /// The path of the instance's control socket.
         path: PathBuf,
-        /// The reason.
+        /// The reason why the connection failed.
         error: io::Error,
     },
 }
 
-/// The reason for which the search found no run.
+/// The reason why the search found no run.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 pub enum NoInstance {
-    /// Root searches only for runs of root.
+    /// The caller is root, which searches only for runs of root.
     #[error("no run of root was found: start one, or name another user's socket with --to PATH")]
     OfRoot,
-    /// Neither this user nor root has a run.
+    /// Neither this user nor root runs an instance.
     #[error("no run was found: start one, or name its socket with --to PATH")]
     OfUser,
-    /// This user's runs have no socket, because there is no directory for the socket.
+    /// The runs of this user have no control socket, because no directory for control sockets
+    /// exists.
     #[error("no run was found: {NO_DIRECTORY}")]
     NoDirectory,
 }
@@ -108,29 +113,31 @@ pub enum NoInstance {
 pub struct InstanceSocket {
     /// The path of the socket.
     path: PathBuf,
-    /// Whether the socket was found in a directory. If the user named the socket's path, the
-    /// process of any user may listen on the socket.
+    /// True if a search in a directory found the socket. If the caller gave the path of the socket
+    /// instead, the listening process may belong to any user.
     was_found: bool,
 }
 
 impl InstanceSocket {
-    /// The name of the instance: the name of the socket without `.sock`. By default, it is the number of the
-    /// process.
+    /// Returns the name of the instance, which is the file name of the socket without `.sock`. By
+    /// default, the name is the process number of the instance.
     pub fn name(&self) -> String {
         self.path.file_stem().map_or(String::new(), |name| name.to_string_lossy().into_owned())
     }
 
-    /// The path of the socket.
+    /// Returns the path of the socket.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Connects to the instance. Refuses a process of another user, except root, unless the user
-    /// named the socket's path. Another user could replace the directory of this user's sockets, to
-    /// read the requests or to send false replies.
+    /// Connects to the instance. The listening process must belong to this user or to root, unless
+    /// the caller gave the path of the socket. Without this check, another user could replace the
+    /// directory of this user's sockets. That user could then read the requests and send false
+    /// replies.
     ///
     /// # Errors
-    /// As for [`Client::connect`], and if the process belongs to another user.
+    /// Returns the errors of [`Client::connect`], and an error if the process belongs to another
+    /// user.
     pub fn connect(&self) -> io::Result<Client> {
         let client = Client::connect(&self.path)?;
         let (uid, us) = (client.peer()?, geteuid().as_raw());
@@ -141,20 +148,21 @@ impl InstanceSocket {
     }
 }
 
-/// Connects to the instance called `to`, as [`socket_of`] finds it.
+/// Connects to the instance called `to`. [`socket_of`] describes which instance is found.
 ///
 /// # Errors
-/// [`SearchError`] if there is no such instance, or if it does not answer.
+/// Returns [`SearchError`] if no such instance exists, or if it does not answer.
 pub fn connect(to: Option<&str>) -> Result<Client, SearchError> {
     let socket = socket_of(to)?;
     socket.connect().map_err(|error| SearchError::Connect { path: socket.path, error })
 }
 
-/// The socket of the instance called `to`. A name with a `/` is itself a path. Without a name, there
-/// must be exactly one instance.
+/// Returns the socket of the instance called `to`. If the name contains a `/`, it is the path of
+/// the socket. If no name is given, exactly one instance must be running.
 ///
 /// # Errors
-/// [`SearchError`] if there is no such instance, or if there are several.
+/// Returns [`SearchError`] if no such instance exists, or if several instances run and no name is
+/// given.
 pub fn socket_of(to: Option<&str>) -> Result<InstanceSocket, SearchError> {
     match to {
         Some(name) if name.contains('/') => Ok(InstanceSocket { path: PathBuf::from(name), was_found: false }),
@@ -171,8 +179,8 @@ pub fn socket_of(to: Option<&str>) -> Result<InstanceSocket, SearchError> {
     }
 }
 
-/// The name of an instance, and the command line of its process if the name is the number of the process:
-/// `4711 (meter eth0)`.
+/// Returns the name of an instance for messages. After a name that is a process number, the command
+/// line of the process follows, as in `4711 (meter eth0)`.
 fn described(name: &str) -> String {
     const CHARS_MAX: usize = 40;
     let number = name.parse::<u32>().ok();
@@ -185,17 +193,18 @@ fn described(name: &str) -> String {
     }
 }
 
-/// The sockets of this user's instances and of root's instances. Any user may read from root's
-/// instances.
+/// Returns the control sockets of the instances of this user and of root. Any user may read the
+/// attributes of root's instances.
 ///
 /// # Errors
-/// [`SearchError::Directory`] if the directory of the sockets cannot be read, or if other users may
-/// change it.
+/// Returns [`SearchError::Directory`] if the directory of the sockets cannot be read, or if other
+/// users may change it.
 pub fn all() -> Result<Vec<InstanceSocket>, SearchError> {
     let own = runtime_directory();
     let mut all = own.as_deref().map_or(Ok(Vec::new()), find).map_err(SearchError::Directory)?;
     if env::var_os(DIRECTORY_VARIABLE).is_none() && own.as_deref() != Some(Path::new(ROOT_DIRECTORY)) {
-        // If root's directory cannot be read, root's sockets cannot be used either.
+        // An error is ignored here: if root's directory cannot be read, root's sockets cannot be
+        // used either.
         all.extend(find(Path::new(ROOT_DIRECTORY)).unwrap_or_default());
     }
     Ok(all.into_iter().map(|path| InstanceSocket { path, was_found: true }).collect())
@@ -220,7 +229,8 @@ mod tests {
     fn a_name_that_is_a_process_shows_its_command() {
         let mut child = Command::new("sleep").args(["1000", "1"]).spawn().unwrap();
         let name = child.id().to_string();
-        // The words of a process that has just started are there a little later.
+        // A process may have started before the kernel shows the command line of the process.
+        // Therefore the test waits.
         let begin = Instant::now();
         while described(&name) == name && begin.elapsed() < Duration::from_secs(20) {
             std::thread::yield_now();

@@ -1,5 +1,6 @@
-//! The control tree of a running instance. Attributes have paths as in the kernel's /sys and /proc,
-//! so that scripts and exporters written for RPS also work with steerage.
+//! The control tree of a running instance. The attributes of the instance have the same paths as
+//! files in the kernel's /sys and /proc. Therefore scripts and exporters that were written for RPS
+//! also work with steerage.
 //!
 //! | module | feature | what |
 //! |---|---|---|
@@ -19,10 +20,11 @@
 //! | `error` | | errors with the kernel's numbers: [`AttributeError`] |
 //! | `limits` | | every limit, with its reason |
 //!
-//! A module imports only modules that are below it in this table. All features are on by default.
+//! Each module in this table imports only modules that are below it in the table. All features of
+//! the crate are on by default.
 //!
-//! This crate reaches the data path only through a [`steerage::Handle`], so that a hung client
-//! blocks only itself.
+//! This crate accesses the data path only through a [`steerage::Handle`]. Therefore a client that
+//! hangs does not delay packets or other clients.
 #![forbid(unsafe_code)]
 
 mod audience;
@@ -74,7 +76,7 @@ pub use report::{REPORT_SCHEMA, reports};
 pub use socket::{Client, ClientError, Listening, PacketSender, Serving, SocketError, find};
 pub use tree::{Entry, NodeId, Options, Tree, directory_names};
 
-/// The examples of docs/metrics.md and docs/control.md.
+/// Includes docs/metrics.md and docs/control.md, so that the examples in these pages are tested.
 #[cfg(all(doctest, feature = "metrics", feature = "socket", feature = "web"))]
 #[doc = include_str!("../../../docs/metrics.md")]
 #[doc = include_str!("../../../docs/control.md")]

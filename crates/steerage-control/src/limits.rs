@@ -1,83 +1,88 @@
-//! Every limit of the control tree, each with its reason.
+//! All limits of the control tree, each with its reason.
 
 use std::time::Duration;
 
-/// The number of bytes that one write may have. sysfs also accepts one page at a time.
+/// The maximum number of bytes in one write to an attribute. The maximum is the size of a memory
+/// page, as in the kernel's sysfs.
 pub const WRITE_BYTES_MAX: usize = 4096;
 
-/// How long a write waits until its change takes effect. A CPU is declared dead after a second
-/// ([`DEAD_AFTER`](steerage::limits::DEAD_AFTER)), so only a stuck data path takes longer than a
-/// few seconds.
+/// The maximum time that a write to an attribute waits until the new value takes effect. steerage
+/// declares a CPU that makes no progress dead after a second
+/// ([`DEAD_AFTER`](steerage::limits::DEAD_AFTER)). Therefore a write takes longer than a few
+/// seconds only if the data path is stuck.
 pub const SETTLE_MAX: Duration = Duration::from_secs(10);
 
-/// The first interval at which a write checks whether its change has taken effect. A move of a
-/// slice of buckets takes a few rounds of the data path, and a round takes microseconds.
+/// The first interval between two checks whether a written change has taken effect. Moving a slice
+/// of buckets takes a few rounds of the data path, and a round takes microseconds.
 pub const SETTLE_LOOK: Duration = Duration::from_micros(20);
 
-/// Later intervals are this fraction of the time since the write began, so that the checks delay no
-/// write by more than an eighth.
+/// Each later interval between two checks is the time since the write began, divided by this
+/// number. Therefore the checks delay the end of a write by at most an eighth of its duration.
 pub const SETTLE_LOOK_PART: u32 = 8;
 
-/// The longest interval between two checks. Users do not notice a delay of this length.
+/// The longest interval between two checks whether a change has taken effect. Users do not notice a
+/// delay of one millisecond.
 pub const SETTLE_LOOK_MAX: Duration = Duration::from_millis(1);
 
-/// The number of changes in the history: several screens full.
+/// The maximum number of changes in the history. As text, the history with `EVENTS_MAX` changes
+/// fills several screens.
 pub const EVENTS_MAX: usize = 256;
 
-/// The longest request of a client in bytes, with room for a path and for the longest value with
-/// escapes.
+/// The maximum length of a client's request in bytes. A request with a path and the longest value
+/// fits, even if the value contains many JSON escapes.
 pub const REQUEST_BYTES_MAX: usize = 8 * WRITE_BYTES_MAX;
 
-/// The longest reply that a client accepts, in bytes. The report of an instance with
+/// The maximum length of a reply that a client accepts, in bytes. The report of an instance with
 /// [`QUEUES_MAX`](steerage::limits::QUEUES_MAX) queues and as many CPUs has about 2 MiB.
 pub const ANSWER_BYTES_MAX: usize = 64 << 20;
 
-/// The maximum number of simultaneous clients. Usually there are a person, an exporter and a few
-/// scripts, so the limit leaves room for many more.
+/// The maximum number of simultaneous clients of the control socket. Usually, only a person, an
+/// exporter and a few scripts are connected to the control socket.
 pub const CLIENTS_MAX: usize = 64;
 
-/// The number of connections that only root can use. The same number of further connections is for
-/// root and the instance's user only.
+/// The number of connections to the control socket that only root can use. The same number of other
+/// connections is reserved for root and the instance's user.
 pub const CLIENTS_RESERVED: usize = 8;
 
-/// The number of connections that any other user may have.
+/// The maximum number of connections of a user who is neither root nor the instance's user.
 pub const CLIENTS_PER_USER_MAX: usize = 16;
 
-/// How long a client may be silent.
+/// The maximum time that a client of the control socket may send nothing.
 pub const CLIENT_IDLE_MAX: Duration = Duration::from_secs(300);
 
-/// How long a client may be silent if a new client needs its connection. `steerage top` sends a
-/// request every second. A script that is disconnected while it sleeps only has to connect again.
+/// The time after which a silent client is disconnected if a new client needs its connection.
+/// `steerage top` sends a request every second. A script that sleeps for a longer time may be
+/// disconnected, and then has to connect again.
 pub const CLIENT_IDLE_SCARCE: Duration = Duration::from_secs(5);
 
-/// How long a client may leave a reply unread.
+/// The maximum time within which a client must read a reply.
 pub const CLIENT_READS_WITHIN: Duration = Duration::from_secs(5);
 
-/// How long a client waits until the value that it set has taken effect. The timeout exceeds the
-/// time that a write may take.
+/// The maximum time that a client waits for the reply after it has set a value. The client waits
+/// longer than the instance's limit for a write ([`SETTLE_MAX`]).
 pub const SET_WITHIN: Duration = Duration::from_secs(15);
 
-/// How long a client waits for the reply to any other request. Reads wait for nothing, so only a
-/// stopped instance or an overloaded machine takes longer than milliseconds.
+/// The maximum time that a client waits for the reply to any other request. A reply takes more than
+/// a few milliseconds only if the instance is stopped or the machine is overloaded.
 pub const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 
-/// The maximum number of open files in the mounted tree. Each open file keeps the text that was
-/// read.
+/// The maximum number of open files in the mounted tree. For each open file, the instance stores
+/// the text that the reader has requested.
 pub const OPEN_FILES_MAX: usize = 1024;
 
-/// The number of open files that only root can have. The same number of further open files is for
-/// root and the instance's user only.
+/// The number of open files that only root can use. The same number of other open files is reserved
+/// for root and the instance's user.
 pub const OPEN_FILES_RESERVED: usize = 128;
 
-/// The number of open files that any other user may have. `cat` of all files opens only one file at
-/// a time.
+/// The maximum number of open files of a user who is neither root nor the instance's user. `cat`
+/// opens only one file at a time.
 pub const OPEN_FILES_PER_USER_MAX: usize = 256;
 
-/// The maximum number of writes to files that may wait for an earlier write.
+/// The maximum number of writes to files that may wait until an earlier write has finished.
 pub const WAITING_WRITES_MAX: usize = 64;
 
-/// How long the end of a run waits for the unmount of the tree. An unmount takes milliseconds,
-/// unless another program holds the kernel's mount lock.
+/// When a run ends, it waits at most this long until the tree is unmounted. Unmounting takes
+/// milliseconds, unless another program holds the kernel's mount lock.
 pub const UNMOUNT_MAX: Duration = Duration::from_secs(5);
 
 const _: () = assert!(SET_WITHIN.as_secs() > SETTLE_MAX.as_secs());

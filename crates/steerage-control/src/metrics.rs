@@ -1,9 +1,9 @@
-//! Metrics in Prometheus' text format: as a text for a program that serves it itself, and served
-//! over HTTP, for `GET /metrics` only.
+//! Metrics of an instance in Prometheus' text format. This module can serve the text over HTTP, in
+//! reply to `GET /metrics` only. A program can also serve the text itself.
 //!
-//! docs/metrics.md describes each metric. No metric exists per flow or per bucket, so the number of
-//! metrics depends only on queues, CPUs and the counters of the packet function
-//! ([`Builder::counters`](steerage::Builder::counters)).
+//! docs/metrics.md describes each metric. There are no metrics for single flows or buckets.
+//! Therefore the number of metrics depends only on three numbers: the queues, the CPUs, and the
+//! counters of the packet function ([`Builder::counters`](steerage::Builder::counters)).
 //!
 //! ```
 //! use steerage::packet::each;
@@ -31,21 +31,23 @@ pub use crate::http::{BindError, Listener, Server};
 use crate::http::{Body, Resource, Site};
 pub use families::names;
 
-/// The default address for metrics: only this machine can connect. Prometheus keeps a list of
-/// default ports from 9100 to 9999, and all of these ports are taken.
+/// The default address of the metrics server. Only programs on this machine can connect to this
+/// address. The Prometheus project has a list of default ports from 9100 to 9999, and all ports in
+/// the list are taken.
 pub const ADDRESS_DEFAULT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 10_777);
 
-/// The prefix of all metrics, unless [`Source::prefix`] sets another one.
+/// The prefix of the names of all metrics, unless [`Source::prefix`] sets another prefix.
 pub const PREFIX_DEFAULT: &str = "steerage";
 
-/// The metrics of a snapshot as text: the ledger, and the counters of the packet function. The name
-/// of each metric begins with `prefix` and `_`. Characters of the prefix that no metric may have
-/// become `_`. With an empty prefix, names have no prefix.
+/// Returns the metrics of a snapshot as text. The text contains the ledger and the counters of the
+/// packet function. The name of each metric begins with `prefix` and `_`. A character of the prefix
+/// that is not allowed in the name of a metric becomes `_`. If the prefix is empty, the names have
+/// no prefix.
 pub fn text(snapshot: &Snapshot, prefix: &str) -> String {
     page::text(page::Content { snapshot: Some(snapshot.clone()), ..page::Content::default() }, prefix)
 }
 
-/// The instance and the values that the metrics come from.
+/// The source of the metrics: an instance, and optional additional metrics.
 pub struct Source {
     handle: Option<Handle>,
     version: Option<&'static str>,
@@ -53,37 +55,38 @@ pub struct Source {
     prefix: String,
 }
 
-/// Returns a handler's own metrics. Each call must return the same metrics, with the current
-/// values.
+/// A function that returns additional metrics, for example of a handler. Each call must return the
+/// same list of metrics, with their current values.
 pub type More = Box<dyn Fn() -> Vec<Metric> + Send>;
 
 impl Source {
-    /// The metrics of an instance. `None` for a program that handles no packets.
+    /// Returns a source with the metrics of this instance. Use `None` for a program that handles no
+    /// packets.
     pub fn new(handle: impl Into<Option<Handle>>) -> Self {
         Self { handle: handle.into(), version: None, more: None, prefix: PREFIX_DEFAULT.to_owned() }
     }
 
-    /// Sets the prefix of all metrics: see [`text`]. Default: [`PREFIX_DEFAULT`].
+    /// Sets the prefix of all metrics, as for [`text`]. The default is [`PREFIX_DEFAULT`].
     #[must_use]
     pub fn prefix(self, prefix: impl Into<String>) -> Self {
         Self { prefix: prefix.into(), ..self }
     }
 
-    /// Sets the program's version, for the metric `PREFIX_build_info`.
+    /// Sets the version of the program. The metric `PREFIX_build_info` shows this version.
     #[must_use]
     pub fn version(self, version: &'static str) -> Self {
         Self { version: Some(version), ..self }
     }
 
-    /// Adds metrics that are not in the ledger. This function is called for each page. A counter of
-    /// a packet function needs no such function: see
-    /// [`Builder::counters`](steerage::Builder::counters).
+    /// Adds metrics that are not in the ledger. The function `more` is called each time that the
+    /// metrics are requested. Counters of a packet function are already in the ledger (see
+    /// [`Builder::counters`](steerage::Builder::counters)).
     #[must_use]
     pub fn more(self, more: More) -> Self {
         Self { more: Some(more), ..self }
     }
 
-    /// The metrics as text, with their present values.
+    /// Returns the metrics as text, with their current values.
     pub fn text(&self) -> String {
         let snapshot = self.handle.as_ref().map(|handle| handle.snapshot());
         let more = self.more.as_ref().map(|more| more()).unwrap_or_default();
@@ -97,30 +100,31 @@ impl fmt::Debug for Source {
     }
 }
 
-/// A metric of a handler.
+/// A metric that a program adds to the metrics of the ledger.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Metric {
-    /// The name according to Prometheus'
+    /// The name of the metric according to Prometheus'
     /// [conventions](https://prometheus.io/docs/practices/naming/), without the prefix `steerage_`
-    /// and without a counter's suffix `_total`.
+    /// and without the suffix `_total` of a counter.
     ///
-    /// The ledger's metrics, which [`names`] lists, must not be repeated: Prometheus refuses a page
-    /// that contains a metric twice.
+    /// The name must differ from the names of the ledger's metrics, which [`names`] lists.
+    /// Prometheus refuses a page that contains a metric twice.
     pub name: &'static str,
     /// The help text of the metric, as a sentence.
     pub help: &'static str,
-    /// Whether the value can decrease.
+    /// The kind of the metric: a counter or a gauge.
     pub kind: MetricKind,
-    /// The values. If the metric has several values, each has a label with a name and a value.
+    /// The values of the metric. If the metric has several values, each value has a label. A label
+    /// consists of its own name and value.
     pub samples: Vec<(Option<(&'static str, &'static str)>, u64)>,
 }
 
-/// Whether a metric's value can decrease.
+/// The kind of a metric: only the value of a gauge can decrease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricKind {
-    /// The value only increases.
+    /// The value of the metric only increases.
     Counter,
-    /// The value increases and decreases.
+    /// The value of the metric increases and decreases.
     Gauge,
 }
 
@@ -134,13 +138,13 @@ impl MetricKind {
 }
 
 impl Metric {
-    /// A metric with a single value that only increases.
+    /// Creates a metric with a single value that only increases.
     pub fn counter(name: &'static str, help: &'static str, value: u64) -> Self {
         Self { name, help, kind: MetricKind::Counter, samples: vec![(None, value)] }
     }
 
-    /// A metric with several values that only increase. Each value has its own value of the label
-    /// `label`.
+    /// Creates a metric with several values that only increase. The label `label` tells the values
+    /// apart.
     pub fn counters(
         name: &'static str,
         help: &'static str,
@@ -151,12 +155,13 @@ impl Metric {
         Self { name, help, kind: MetricKind::Counter, samples }
     }
 
-    /// A metric with a single value that increases and decreases.
+    /// Creates a metric with a single value that can increase and decrease.
     pub fn gauge(name: &'static str, help: &'static str, value: u64) -> Self {
         Self { name, help, kind: MetricKind::Gauge, samples: vec![(None, value)] }
     }
 
-    /// The full name of the metric, as it is served with the default prefix.
+    /// Returns the full name of the metric, with the default prefix and the suffix `_total` of a
+    /// counter.
     pub fn served_as(&self) -> String {
         format!("{PREFIX_DEFAULT}_{}", families::with_suffix(self.name, self.kind.in_prometheus_words()))
     }
@@ -164,14 +169,14 @@ impl Metric {
 
 const PATH: &str = "/metrics";
 
-/// Prometheus' text format.
+/// The content type of Prometheus' text format.
 const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 impl Listener {
-    /// Starts a thread that serves metrics.
+    /// Starts a thread that serves the metrics of `source` over HTTP.
     ///
     /// # Errors
-    /// If the thread cannot be started.
+    /// Returns an error if the thread cannot be started.
     pub fn serve(self, source: Source) -> io::Result<Server> {
         let page = Resource::new(PATH, CONTENT_TYPE, "", Body::Made(Box::new(move |_| source.text())));
         self.serve_site("metrics", Site::new(PATH, vec![page]).names_by("--metrics-host NAME"))

@@ -38,30 +38,32 @@ use crate::quota::{Party, Quota, QuotaFull};
 use crate::tree::{Entry, NodeId, Tree};
 use fusermount::{Failure, Watched};
 
-/// The source of the mount in /proc/mounts. A colon and the process id follow it.
+/// The source of the mount in /proc/mounts. In /proc/mounts, a colon and the process number of the
+/// instance follow this text.
 const SOURCE: &str = "steerage";
 const KIND: &str = "fuse.steerage";
 
-/// The kernel checks the modes of files, and the tree checks the user of each write.
+/// The mount options. With these options, the kernel checks the permissions of files. In addition,
+/// the tree checks the user of each write.
 const OPTIONS: &str = "auto_unmount,default_permissions,nosuid,nodev,noexec,noatime,subtype=steerage";
 
-/// How long the kernel may cache the names and modes of files. Modes never change. The only names
-/// that change are the names of devices' directories.
+/// How long the kernel may cache the names and permissions of files in the tree. Permissions never
+/// change, and only the directories of devices can change their names.
 const TTL: Duration = Duration::from_secs(3600);
 
-/// A directory with a mounted tree that is not served yet. Readers wait until
+/// A mounted directory that does not serve a tree yet. Programs that read the tree wait until
 /// [`serve`](Self::serve) is called. The tree is unmounted when this value is dropped, or when the
 /// process ends.
 #[derive(Debug)]
 pub struct Mounted {
-    // The fields are dropped in this order: the kernel must know that no process serves the tree
-    // before `fusermount3` checks the mount.
+    // Rust drops the fields in this order. `fuse` must be closed before `fusermount3` checks the
+    // mount, because the check must find that no process serves the mount.
     fuse: OwnedFd,
     mount: Mount,
 }
 
-/// A tree that is served as files. The tree is unmounted when this value is dropped, or when the
-/// process ends.
+/// A tree that is mounted and served as files. The tree is unmounted when this value is dropped, or
+/// when the process ends.
 #[derive(Debug)]
 pub struct ServedFiles {
     ending: Arc<AtomicBool>,
@@ -74,21 +76,22 @@ struct Mount {
     watched: Watched,
 }
 
-/// The reason for which a tree could not be mounted.
+/// The reason why a tree could not be mounted.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum MountError {
-    /// The path is not a directory, or cannot be read.
+    /// The path is not a directory, or the directory cannot be read.
     Directory(PathBuf, io::Error),
-    /// Another user can change the directory, or a directory on the path to it.
+    /// Another user can change the directory or one of its parent directories.
     Changeable(PathBuf, PathError),
-    /// The directory contains files, which the mount would hide.
+    /// The directory is not empty, and the mount would hide the files in the directory.
     NotEmpty(PathBuf),
-    /// The tree of another instance is mounted there. The string is its process id.
+    /// The tree of another instance is mounted on the directory. The string is the process number
+    /// of that instance.
     InUse(PathBuf, String),
     /// The program `fusermount3` is not installed.
     NotInstalled(PathBuf),
-    /// The program `fusermount3` did not mount the tree. The string has its reason.
+    /// The program `fusermount3` did not mount the tree. The string contains the reason.
     Refused(PathBuf, String),
 }
 
@@ -135,20 +138,22 @@ impl fmt::Display for MountError {
 impl error::Error for MountError {}
 
 impl Mounted {
-    /// Mounts on an empty directory, with the program `fusermount3` of the package fuse3. Root
-    /// mounts for all users. Another user mounts for all users if /etc/fuse.conf has
-    /// `user_allow_other`, and otherwise only for itself. If a killed instance left a mount on the
-    /// directory, that mount is unmounted first.
+    /// Mounts the tree on an empty directory, with the program `fusermount3` of the package fuse3.
+    /// If root mounts the tree, all users can access it. If another user mounts the tree, all users
+    /// can access it if /etc/fuse.conf has `user_allow_other`. Without this option, only that user
+    /// can access the tree. If a killed instance has left a mount on the directory, that mount is
+    /// removed first.
     ///
-    /// `fusermount3` runs until the tree is unmounted, and is then a zombie until this process ends
-    /// or waits for it.
+    /// `fusermount3` runs until the tree is unmounted. After the unmount, `fusermount3` is a zombie
+    /// process until this process ends or waits for it.
     ///
     /// # Errors
-    /// If the mount fails. After an error, nothing is mounted on the directory.
+    /// Returns an error if the mount fails. After an error, nothing is mounted on the directory.
     pub fn on(directory: &Path) -> Result<Self, MountError> {
         let wrong = |error| MountError::Directory(directory.to_owned(), error);
         let failed = |failure| MountError::of(directory, failure);
-        // `fusermount3` uses the path, so only root and this user may be able to change it.
+        // `fusermount3` resolves the path a second time. Therefore only root and this user may have
+        // permission to change the directories of the path.
         let strict = |path: &Path| Directory::open_strict(path).map_err(|error| MountError::of_path(directory, error));
         if let Some((process, path)) = instance_at(directory).map_err(wrong)? {
             if is_alive(&process) {
@@ -178,20 +183,21 @@ impl Mounted {
         Ok(Self { fuse, mount: Mount { directory: path, watched } })
     }
 
-    /// The directory on which the tree is mounted, without symbolic links.
+    /// Returns the directory on which the tree is mounted, without symbolic links.
     pub fn directory(&self) -> &Path {
         &self.mount.directory
     }
 
-    /// Answers requests on separate threads until the returned value is dropped.
+    /// Answers the kernel's requests on separate threads until the returned value is dropped.
     ///
     /// # Errors
-    /// If no thread can be started, or if the kernel's FUSE has another protocol version.
+    /// Returns an error if no thread can be started, or if the kernel has another version of the
+    /// FUSE protocol.
     pub fn serve(self, tree: Arc<Tree>) -> io::Result<ServedFiles> {
         let (writes, waiting) = mpsc::sync_channel::<Write>(WAITING_WRITES_MAX);
         let for_writes = Arc::clone(&tree);
-        // A write waits until its change takes effect. Writes have their own thread, so that reads
-        // do not wait.
+        // A write waits until the new value has taken effect. A separate thread handles the writes,
+        // so that reads do not have to wait.
         thread::Builder::new().name("control/write".to_owned()).spawn(move || {
             for write in waiting {
                 match for_writes.write(write.to, &write.value, write.uid) {
@@ -214,8 +220,9 @@ impl Mounted {
 
 impl Drop for ServedFiles {
     fn drop(&mut self) {
-        // After this method, `_mount` is dropped, and `fusermount3` opens the directory. `Release`
-        // pairs with the load in `opendir`.
+        // Rust drops the field `_mount` after this function returns. When `_mount` is dropped,
+        // `fusermount3` opens the directory, and `opendir` reads `ending`. `Release` pairs with the
+        // load in `opendir`.
         self.ending.store(true, Ordering::Release);
     }
 }
@@ -231,9 +238,10 @@ impl Drop for Mount {
     }
 }
 
-/// The process whose tree is mounted on the directory, and the directory's path without symbolic
-/// links. Only the kernel's mount table is read, because a stopped process would not serve its file
-/// system.
+/// Returns the process number of the instance that serves the tree on this directory, and the
+/// directory's path without symbolic links. The function reads only the kernel's mount table. The
+/// function sends no request to the mounted file system, because a stopped process would not
+/// answer.
 fn instance_at(directory: &Path) -> io::Result<Option<(String, PathBuf)>> {
     let opened = rustix::fs::open(directory, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let path = fs::read_link(format!("/proc/self/fd/{}", opened.as_raw_fd()))?;
@@ -269,8 +277,8 @@ struct Files {
 #[derive(Debug)]
 struct OpenFile {
     uid: u32,
-    /// The text of the last read from the start of the file. Later reads continue in this text, as
-    /// in /proc.
+    /// The attribute's text, which was read when a client last read from the start of the file.
+    /// Reads at later offsets return further parts of this text, as in /proc.
     text: Vec<u8>,
 }
 
@@ -294,7 +302,8 @@ impl Files {
         let kind = if entry.is_directory { FileType::Directory } else { FileType::RegularFile };
         FileAttr {
             ino: inode(entry.id),
-            // The size is one page, whatever the length of the text is, as in sysfs.
+            // As in sysfs, the reported file size is one page, regardless of the length of the
+            // text.
             size: if entry.is_directory { 0 } else { WRITE_BYTES_MAX as u64 },
             blocks: 0,
             atime: self.mounted,
@@ -346,8 +355,8 @@ impl Filesystem for Files {
         }
     }
 
-    /// Ignores sizes and times, because a shell's `>` truncates and `touch` sets times. Modes and
-    /// owners cannot be changed.
+    /// Accepts and ignores a new size or new times of a file, because `>` in a shell truncates the
+    /// file and `touch` sets the times. The mode and the owner of a file cannot be changed.
     fn setattr(
         &self,
         request: &Request,
@@ -375,7 +384,8 @@ impl Filesystem for Files {
     fn open(&self, request: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let writes = flags.acc_mode() != OpenAccMode::O_RDONLY;
         if writes && !self.tree.is_writable(node(inode)) {
-            // The kernel lets root access files of any mode, so this check is for root.
+            // The kernel lets root open a file regardless of the file's mode. Therefore this check
+            // also applies to root.
             return reply.error(Errno::EACCES);
         }
         let mut open = self.locked();
@@ -386,7 +396,8 @@ impl Filesystem for Files {
         }
         let handle = self.next.fetch_add(1, Ordering::Relaxed);
         open.insert(handle, OpenFile { uid: request.uid(), text: Vec::new() });
-        // With direct I/O, the kernel passes on every read and write, whatever size the file has.
+        // With direct I/O, the kernel passes every read and write to this process, regardless of
+        // the file's size.
         reply.opened(FileHandle(handle), FopenFlags::FOPEN_DIRECT_IO);
     }
 
@@ -402,8 +413,8 @@ impl Filesystem for Files {
         reply: ReplyData,
     ) {
         let is_new = |open: &HashMap<u64, OpenFile>| open.get(&handle.0).is_some_and(|file| file.text.is_empty());
-        // A read from the start creates the text anew, without the lock, so that other reads
-        // continue.
+        // A read from the start of the file reads the attribute again. The lock is not held while
+        // the attribute is read, so that other reads can continue.
         let text = (offset == 0 || is_new(&self.locked())).then(|| self.tree.read(node(inode)));
         let mut open = self.locked();
         let Some(OpenFile { text: known, .. }) = open.get_mut(&handle.0) else { return reply.error(Errno::EBADF) };
@@ -429,7 +440,8 @@ impl Filesystem for Files {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        // Each write is one value of at most a page. The offset is ignored.
+        // Each write call contains a complete value of at most one page. The offset of the write is
+        // ignored.
         let value = data[..data.len().min(WRITE_BYTES_MAX)].to_vec();
         let length = value.len() as u32;
         let write = Write { to: node(inode), value, length, uid: request.uid(), reply };
@@ -461,9 +473,10 @@ impl Filesystem for Files {
         reply.ok();
     }
 
-    /// Fails after the end, so that `fusermount3` sees an unserved mount and unmounts it.
+    /// Returns an error after `ending` is set. From this error, `fusermount3` recognizes that no
+    /// process serves the mount, and unmounts the directory.
     fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        // `Acquire` pairs with the store in the drop of `ServedFiles`.
+        // `Acquire` pairs with the store in the `drop` of `ServedFiles`.
         if self.ending.load(Ordering::Acquire) {
             return reply.error(Errno::ENOTCONN);
         }
@@ -479,8 +492,8 @@ impl Filesystem for Files {
         let entries = self.tree.list(at).into_iter().map(|entry| (entry.id, entry.is_directory, entry.name));
         for (nth, (id, is_directory, name)) in here.into_iter().chain(entries).enumerate().skip(offset as usize) {
             let kind = if is_directory { FileType::Directory } else { FileType::RegularFile };
-            // `add` returns true when the buffer is full. The kernel then sends another request,
-            // which continues at this entry.
+            // `add` returns true when the reply buffer is full. The kernel then requests the
+            // remaining directory entries with another call.
             if reply.add(inode(id), nth as u64 + 1, kind, name) {
                 break;
             }

@@ -1,26 +1,30 @@
-//! Quotas: parties share a limited number of slots, so that no party can take them all. The last
-//! slots are reserved for root, and the slots before them for root and the instance's owner. Every
-//! other party has a limit for its own slots.
+//! Quotas for parties that share a limited number of slots. No party can take all of the slots.
+//! Some slots are reserved for root, and the same number for root and the instance's owner. Every
+//! other party may use only a limited number of slots.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The length of the IPv6 prefix that a single host controls: the host can use each address of the
-/// prefix (RFC 4291, 2.5.4).
+/// The length of the IPv6 prefix of a subnet. A single host can use every address of its subnet
+/// (RFC 4291, 2.5.4).
 const IPV6_HOST_PREFIX: u32 = 64;
 
-/// The party that takes a slot. All slots of one client count for the same party.
+/// The party that uses a slot: a user or a host. A slot that a client uses counts for the client's
+/// party.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Party {
     User(u32),
-    /// A host: its IPv4 address, its IPv6 prefix, or this machine by its loopback addresses.
+    /// A host, identified by its IPv4 address or its IPv6 prefix. All loopback addresses stand for
+    /// this machine.
     Host(IpAddr),
 }
 
 impl Party {
     pub(crate) fn host(address: IpAddr) -> Self {
-        // A socket for both address families reports IPv4 clients with IPv4-mapped addresses.
+        // A socket that serves both IPv4 and IPv6 reports an IPv4 client with an IPv4-mapped IPv6
+        // address.
         Self::Host(match address.to_canonical() {
-            // Every user of this machine can use all addresses of 127.0.0.0/8, and ::1.
+            // Every user of this machine can use all addresses of 127.0.0.0/8 and the address ::1.
+            // Therefore all loopback addresses count as one host.
             address if address.is_loopback() => Ipv4Addr::LOCALHOST.into(),
             IpAddr::V6(address) => {
                 IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << (128 - IPV6_HOST_PREFIX))))
@@ -33,22 +37,23 @@ impl Party {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Quota {
     pub(crate) all: usize,
-    /// The number of slots that only root can use. The same number of further slots is for root and
-    /// the owner only.
+    /// The number of slots that are reserved for root. The same number of other slots is reserved
+    /// for root and the owner.
     pub(crate) reserved: usize,
     pub(crate) per_party: usize,
-    /// The instance's user. `None` if the parties are hosts.
+    /// The user who owns the instance. The value is `None` if the parties are hosts.
     pub(crate) owner: Option<u32>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QuotaFull {
     Party,
-    /// All slots that this party may use are taken, partly by other parties.
+    /// All slots that this party may use are taken, by this party and by other parties.
     All,
 }
 
-/// The rank of a party. A party may use slots that are reserved for lower ranks.
+/// The rank of a party. A party may use the slots that are reserved for its own rank and for lower
+/// ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rank {
     Other,
@@ -94,8 +99,8 @@ mod tests {
     const OWNER: u32 = 1000;
     const PLACES: Quota = Quota { all: 20, reserved: 2, per_party: 6, owner: Some(OWNER) };
 
-    /// Admits a user until no slot is left. Returns the number of successes, and the reason for the
-    /// first failure.
+    /// Admits clients of the user `uid` until the quota refuses a client. Returns the number of
+    /// admissions, and the reason for the first refusal.
     fn fill(taken: &mut Vec<Party>, uid: u32) -> (usize, QuotaFull) {
         let before = taken.len();
         let user = Party::User(uid);

@@ -1,5 +1,5 @@
-//! The report of a program with an instance of its own: the JSON object that `steerage top` and the
-//! [live page](crate::web) read. docs/report.md describes its keys.
+//! The report of a program that has its own instance. The report is the JSON object that `steerage
+//! top` and the [live page](crate::web) read. docs/report.md describes its keys.
 
 use std::time::SystemTime;
 
@@ -8,12 +8,13 @@ use steerage::{Handle, Snapshot};
 
 use crate::audience::Audience;
 
-/// The version of the schema of reports. `steerage top` reads reports of its own version only.
+/// The version of the report's schema. `steerage top` reads only reports of its own version.
 pub const REPORT_SCHEMA: u32 = 2;
 
 /// Returns a function that makes the report of an instance. `Listening::serve` and
-/// `Listener::serve_page` take such a function. The report has the ledger, and with it the
-/// [counters](steerage::Builder::counters) of the packet function. It has no flows.
+/// `Listener::serve_page` take this function as an argument. The report contains the ledger, and
+/// the ledger contains the [counters](steerage::Builder::counters) of the packet function. The
+/// report contains no flows.
 ///
 /// ```
 /// use steerage::packet::each;
@@ -53,7 +54,8 @@ struct Report<'a> {
     r#type: &'static str,
     version: &'static str,
     started: &'a str,
-    /// An instance that has ended does not answer.
+    /// `ended_by` is always `None`, because an instance that has ended answers no request for a
+    /// report.
     ended_by: Option<Empty>,
     snapshot: Snapshot,
     app: Empty,
@@ -64,7 +66,7 @@ struct Report<'a> {
     traffic: Option<Traffic>,
 }
 
-/// What only some commands of the program `steerage` report.
+/// The value of report fields that only some commands of the program `steerage` fill in.
 #[derive(Serialize)]
 struct Empty {}
 

@@ -1,5 +1,5 @@
-//! The tree over a Unix socket. A request is one line of JSON, and so is its reply. docs/control.md
-//! lists the requests.
+//! Serves the tree over a Unix socket. A request is one line of JSON, and a reply is one line of
+//! JSON. README.md lists the requests.
 
 mod client;
 mod directory;

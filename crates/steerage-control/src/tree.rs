@@ -1,8 +1,8 @@
-//! The tree of attributes: each path leads to a directory or an attribute.
+//! The tree of attributes. Each path leads to a directory or to an attribute.
 //!
-//! The tree's structure is fixed when the tree is created, because the devices and queues of an
-//! instance do not change. The value of an attribute is computed when the attribute is read. The
-//! name of a device's directory is also computed at each read, because an interface may be renamed.
+//! The structure of the tree never changes, because the devices and queues of an instance never
+//! change. When an attribute is read, its value is computed. The name of a device's directory is
+//! also computed at each read, because a network interface may be renamed.
 
 mod buckets;
 mod devices;
@@ -31,23 +31,24 @@ use statistics::{QueueCount, Statistic};
 
 pub use devices::directory_names;
 
-/// Properties of an instance that its handle does not provide.
+/// The properties of an instance that the instance's handle does not provide.
 #[derive(Debug)]
 pub struct Options {
-    /// The CPUs that masks may name.
+    /// The CPUs that masks may contain.
     pub machine: CpuView,
-    /// The user that may change values, in addition to root.
+    /// The ID of the user who may change attributes, in addition to root.
     pub uid: u32,
-    /// The queues whose masks are empty at the start, numbered over all inputs. Packets of these
-    /// queues are not steered.
+    /// The numbers of the queues that have an empty mask at the start. The queues of all inputs are
+    /// numbered consecutively. The packets of a queue with an empty mask stay on the CPU that
+    /// receives them.
     pub queues_off: Vec<usize>,
-    /// How long a write may wait until it takes effect. Use [`SETTLE_MAX`](crate::SETTLE_MAX)
-    /// unless there is a reason for another value.
+    /// The maximum time that a write to an attribute waits until the new value takes effect. Use
+    /// [`SETTLE_MAX`](crate::SETTLE_MAX) unless you have a reason for another value.
     pub settle_max: Duration,
 }
 
-/// The options of a program on this machine: the user of this process may change values, and no
-/// queue is off.
+/// The default options: the user of this process may change attributes, and no queue has an empty
+/// mask.
 impl Default for Options {
     fn default() -> Self {
         let uid = rustix::process::geteuid().as_raw();
@@ -68,13 +69,13 @@ impl NodeId {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Entry {
-    /// The node that the entry leads to.
+    /// The node of the tree to which the directory entry leads.
     pub id: NodeId,
     /// The name of the entry.
     pub name: String,
-    /// The permissions of the entry, in the lower nine bits of a file's mode.
+    /// The permissions of the entry: the lower nine bits of a file mode.
     pub mode: u16,
-    /// Whether the entry is a directory.
+    /// True if the entry is a directory.
     pub is_directory: bool,
 }
 
@@ -87,7 +88,8 @@ enum What {
 #[derive(Debug)]
 enum Name {
     Fixed(String),
-    /// The name of a device's directory, which is computed because an interface may be renamed.
+    /// The name of a device's directory. The name is computed each time that it is read, because a
+    /// network interface may be renamed.
     Device(usize),
 }
 
@@ -106,21 +108,21 @@ enum Attribute {
     PolledBy(usize),
     HashSource(usize),
     Statistic(usize, Statistic),
-    /// One of the kernel's own files for a network interface: the index of the device, and the name
-    /// of the file.
+    /// One of the kernel's own files for a network interface. The fields are the index of the
+    /// device, and the name of the file.
     Interface(usize, &'static str),
     /// A text that never changes.
     Fixed(Cow<'static, str>),
     SoftnetStat,
     Number(Number),
-    /// The CPUs whose backlogs have a flow limit.
+    /// The attribute with the CPUs whose backlogs have a flow limit.
     FlowLimitCpus,
     Policy,
     Steering,
     Count(fn(&Snapshot) -> u64),
     QueueCount(usize, QueueCount),
-    /// A count that only this type of device has: the queue, and the position of the count in the
-    /// device's list of counts.
+    /// A count of a queue that only some types of devices have. The fields are the queue, and the
+    /// index of the count in the device's list of counts.
     DeviceCount(usize, usize),
     /// The memory that the local page caches of these queues may use.
     LpcBytes(Vec<usize>),
@@ -144,12 +146,12 @@ pub struct Tree {
     devices: Vec<Device>,
     masks: Mutex<Masks>,
     history: Mutex<History>,
-    /// The lock that is held during a write, so that two changes never overlap.
+    /// Each write to an attribute holds this lock, so that two changes never overlap.
     writer: Mutex<()>,
 }
 
 impl Tree {
-    /// Creates the tree of the instance of `handle`.
+    /// Creates the tree of the instance that `handle` belongs to.
     pub fn new(handle: Handle, options: Options) -> Self {
         let snapshot = handle.snapshot();
         let devices = devices::devices(&snapshot);
@@ -174,20 +176,22 @@ impl Tree {
         tree
     }
 
-    /// The user that owns the files of the tree and may change values, in addition to root.
+    /// Returns the ID of the user who owns the files of the tree. Only this user and root may
+    /// change attributes.
     pub fn uid(&self) -> u32 {
         self.uid
     }
 
-    /// The handle of the instance.
+    /// Returns the handle of the instance.
     pub fn handle(&self) -> &Handle {
         &self.handle
     }
 
-    /// The node at `path`. A `/` at the start or the end is ignored.
+    /// Returns the node of the tree to which `path` leads. A `/` at the start or the end is
+    /// ignored.
     ///
     /// # Errors
-    /// `ENOENT` if the path does not exist.
+    /// Returns `ENOENT` if the path does not exist.
     pub fn find(&self, path: &str) -> Result<NodeId, AttributeError> {
         let found = path
             .split('/')
@@ -196,7 +200,7 @@ impl Tree {
         found.ok_or_else(|| AttributeError::new(ErrorCode::NoEntry, format!("there is no `{}`", path.escape_debug())))
     }
 
-    /// The node named `name` in a directory.
+    /// Returns the node named `name` in a directory.
     pub fn child(&self, of: NodeId, name: &str) -> Option<NodeId> {
         let mut directories = None;
         let is_called = |at: &&usize| match &self.nodes[**at].name {
@@ -206,17 +210,18 @@ impl Tree {
         self.children(of).iter().find(is_called).map(|at| NodeId(*at))
     }
 
-    /// The directory that contains a node. The parent of the top directory is the top directory.
+    /// Returns the directory that contains a node. The parent of the top directory is the top
+    /// directory.
     pub fn parent(&self, of: NodeId) -> NodeId {
         self.nodes.get(of.0).map_or(NodeId::ROOT, |node| NodeId(node.parent))
     }
 
-    /// The entries of a directory, in the tree's own order. Empty for an attribute.
+    /// Returns the entries of a directory of the tree. The list is empty for an attribute.
     pub fn list(&self, of: NodeId) -> Vec<Entry> {
         self.children(of).iter().filter_map(|at| self.entry(NodeId(*at))).collect()
     }
 
-    /// The entry of a node, or `None` if the node does not exist.
+    /// Returns the entry of a node, or `None` if the node does not exist.
     pub fn entry(&self, id: NodeId) -> Option<Entry> {
         let node = self.nodes.get(id.0)?;
         let (mode, is_directory) = match &node.what {
@@ -227,7 +232,7 @@ impl Tree {
         Some(Entry { id, name: self.name(node), mode, is_directory })
     }
 
-    /// The path of a node, without a `/` at the start.
+    /// Returns the path of a node, without a `/` at the start.
     pub fn path(&self, id: NodeId) -> String {
         let mut names = Vec::new();
         let mut at = id.0;
@@ -239,11 +244,11 @@ impl Tree {
         names.join("/")
     }
 
-    /// Returns an attribute's current value, with its newline.
+    /// Returns the current value of an attribute, with its newline.
     ///
     /// # Errors
-    /// `EISDIR` for a directory, `ENOENT` if the node does not exist. An interface's own attributes
-    /// fail with the kernel's error.
+    /// Returns `EISDIR` for a directory, and `ENOENT` if the node does not exist. For an attribute
+    /// that the kernel provides for a network interface, returns the kernel's error.
     pub fn read(&self, id: NodeId) -> Result<String, AttributeError> {
         Ok(match self.attribute(id)? {
             Attribute::Mask(queue, form) => self.shown_mask(*queue, *form) + "\n",
@@ -280,13 +285,14 @@ impl Tree {
     }
 
     /// Writes `value` to an attribute on behalf of user `uid`. Only the first [`WRITE_BYTES_MAX`]
-    /// bytes count. When this method returns, the change applies to all new packets. After an
-    /// error, the old value applies.
+    /// bytes of the value are used. When this method returns, the change applies to all new
+    /// packets. After an error, the old value still applies.
     ///
     /// # Errors
-    /// Checks follow the kernel's order: `EACCES` if the attribute is read-only, then `EPERM` for
-    /// users other than root and the instance's user, then errors of the value. `ETIMEDOUT` if the
-    /// data path is stuck.
+    /// The errors are checked in the same order as in the kernel. The first error is `EACCES` if
+    /// the attribute is read-only. The second error is `EPERM` for users other than root and the
+    /// instance's user. Errors in the value are checked last. Returns `ETIMEDOUT` if the data path
+    /// is stuck.
     pub fn write(&self, id: NodeId, value: &[u8], uid: u32) -> Result<(), AttributeError> {
         let attribute = self.attribute(id)?.clone();
         let path = self.path(id);
@@ -297,10 +303,10 @@ impl Tree {
             let message = format!("{path} is changed by root and by user {} only", self.uid);
             return Err(AttributeError::new(ErrorCode::NotPermitted, message));
         }
-        // Bytes that are not UTF-8 are not digits either, and are replaced so that the text before
-        // the end of the line stays readable.
+        // The conversion replaces bytes that are not valid UTF-8. Such bytes are never digits. The
+        // text before the end of the line stays readable.
         let text = String::from_utf8_lossy(&value[..value.len().min(WRITE_BYTES_MAX)]).into_owned();
-        // Only one change happens at a time: a change is recorded before the next one begins.
+        // Only one change happens at a time: each change is recorded before the next change begins.
         let _turn = locked(&self.writer);
         let change = match attribute {
             Attribute::Mask(queue, form) => self.store_mask(queue, form, &text)?,
@@ -317,18 +323,19 @@ impl Tree {
         Ok(())
     }
 
-    /// Whether an attribute can be written.
+    /// Returns true if an attribute can be written.
     pub fn is_writable(&self, id: NodeId) -> bool {
         self.attribute(id).is_ok_and(Attribute::is_writable)
     }
 
-    /// The changes whose number is above `number`, the oldest first. Only the newest
-    /// [`EVENTS_MAX`](crate::EVENTS_MAX) changes are kept.
+    /// Returns the changes in the history with a number greater than `number`. The oldest change
+    /// comes first. Only the newest [`EVENTS_MAX`](crate::EVENTS_MAX) changes are kept.
     pub fn events_since(&self, number: u64) -> Vec<Event> {
         locked(&self.history).since(number)
     }
 
-    /// Whether the name of a node may change. Only devices' directories can change their names.
+    /// Returns true if the name of a node may change. Only the names of the devices' directories
+    /// can change.
     pub(crate) fn may_be_renamed(&self, id: NodeId) -> bool {
         self.nodes.get(id.0).is_some_and(|node| matches!(node.name, Name::Device(_)))
     }
@@ -390,7 +397,8 @@ struct Change {
     seconds: f64,
 }
 
-/// Locks a mutex even if a panic poisoned it: a panic leaves none of these values half changed.
+/// Locks a mutex even if a thread panicked while it held the lock. The values in these mutexes are
+/// valid even after a panic.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,12 +1,13 @@
-//! Serves the live page of a run over HTTP: `--web`.
+//! Serves the live page of a run over HTTP (`--web`).
 //!
-//! The page has three fixed parts, which are built in, and reads the run's report as JSON from
-//! `/report` once per second. The page requests nothing from any other server.
+//! The page consists of three files, which are built into the program. Once per second, the page
+//! requests the run's report as JSON from `/report`. The page contacts no other server.
 //!
-//! Every user of this machine can connect to a loopback address, so the server gives a client what
-//! all users may see. The address that the run prints also has a [key](new_key), behind a `#`. A
-//! browser does not send this part of an address to any server, and the page sends the key in a
-//! header. A report that is requested with the key also has the traffic itself.
+//! Every user of this machine can connect to a loopback address. Therefore a client without the key
+//! gets only the data that all users may see. The address that the run prints also contains a
+//! [key](new_key) after a `#`. A browser does not send the part after `#` to any server. The page
+//! sends the key in a header. The report for a client with the key also contains addresses and
+//! flows.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -19,21 +20,22 @@ use crate::http::{Body, Resource, Site};
 
 pub use crate::http::{BindError, Listener, Server};
 
-/// The default address of the live page: only this machine can connect. The port follows that of
-/// [metrics](crate::metrics::ADDRESS_DEFAULT).
+/// The default address of the live page. Only programs on this machine can connect to this address.
+/// The port is the next one after the port of the [metrics](crate::metrics::ADDRESS_DEFAULT).
 pub const ADDRESS_DEFAULT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 10_778);
 
-/// The length of a key in bytes: as long as a key that nobody can find by trying.
+/// The length of a key in bytes. A random key of this length cannot be guessed.
 const KEY_BYTES: usize = 16;
 
-/// A page that requested a report within this time is still open: a page requests a report every
-/// second.
+/// The live page counts as open in a browser if it requested a report within this time. An open
+/// page requests a report every second.
 const WATCHED: Duration = Duration::from_millis(2500);
 
-/// How long the end of a run waits until an open page has requested the last report.
+/// When a run ends, it waits at most this long until an open page has requested the last report.
 const LAST_REPORT_MAX: Duration = Duration::from_millis(1500);
 
-/// Headers of all parts. The parts and the report belong to one run, so they are never cached.
+/// The HTTP headers of all files of the live page. The files and the report belong to one run, so a
+/// browser must never cache them.
 macro_rules! headers {
     ($more:literal) => {
         concat!(
@@ -44,7 +46,7 @@ macro_rules! headers {
     };
 }
 
-/// The page runs only its own script, and connects only to this server.
+/// These headers allow the page to run only its own script and to connect only to this server.
 const PAGE_HEADERS: &str = headers!(
     "Content-Security-Policy: default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
      img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'\r\n"
@@ -55,30 +57,30 @@ const PAGE: &str = include_str!("web/page.html");
 const STYLE: &str = include_str!("web/page.css");
 const SCRIPT: &str = include_str!("web/page.js");
 
-/// The most bytes that the fixed parts may have together. The page is part of each program, and a
-/// browser loads it at once.
+/// The maximum total size of the live page's files (HTML, style and script), in bytes. The files
+/// are built into every program, and a browser loads all of them at the start.
 const PARTS_BYTES_MAX: usize = 40 << 10;
 const _: () = assert!(PAGE.len() + STYLE.len() + SCRIPT.len() <= PARTS_BYTES_MAX);
 
-/// Makes a random key, which nobody can guess.
+/// Creates a random key for the live page, which no other user can guess.
 ///
 /// # Errors
-/// If the kernel's random numbers cannot be read.
+/// Returns an error if the kernel's random numbers cannot be read.
 pub fn new_key() -> io::Result<String> {
     let mut bytes = [0; KEY_BYTES];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// A served live page. When this value is dropped, the page is not served any more.
+/// The server of a live page. When this value is dropped, the server stops.
 #[derive(Debug)]
 pub struct PageServer {
-    /// The server's thread, which uses `reports`.
+    /// The HTTP server. Its thread reads `reports`.
     _server: Server,
     reports: Arc<Reports>,
 }
 
-/// The last report, and the requests for reports.
+/// The last report of the run, and what the server knows about requests for reports.
 #[derive(Debug, Default)]
 struct Reports {
     state: Mutex<ReportState>,
@@ -87,12 +89,12 @@ struct Reports {
 
 #[derive(Debug, Default)]
 struct ReportState {
-    /// The last report for the public, and the last report for the owner of the run. `None` while the
-    /// run goes on.
+    /// The last report in two versions: one for the public, and one for the owner of the run. The
+    /// value is `None` until the run ends.
     last: Option<[String; 2]>,
-    /// When a report was requested last.
+    /// The time at which a page last requested a report.
     requested_at: Option<Instant>,
-    /// Whether the last report was requested.
+    /// True if a page in a browser has requested the last report.
     is_seen: bool,
 }
 
@@ -116,11 +118,12 @@ impl Reports {
 }
 
 impl Listener {
-    /// Starts a thread that serves the live page. `report` creates the current report as JSON, in the
-    /// form for an audience. A client that shows `key` sees what the owner of the run may see.
+    /// Starts a thread that serves the live page. `report` creates the current report as JSON. The
+    /// content of the report depends on the audience. A client that sends `key` gets the report for
+    /// the owner of the run.
     ///
     /// # Errors
-    /// If the thread cannot be started.
+    /// Returns an error if the thread cannot be started.
     pub fn serve_page(
         self,
         key: String,
@@ -141,8 +144,8 @@ impl Listener {
 }
 
 impl PageServer {
-    /// Ends the server. If a page is open, the page gets the last report first, unless the page does
-    /// not request it soon.
+    /// Stops the server of the live page. If the page is open in a browser, the server first waits
+    /// a limited time until the page has requested the last report.
     pub fn end(self, last: impl Fn(Audience) -> String) {
         let last = [Audience::Public, Audience::Private].map(last);
         let mut state = self.reports.locked();
@@ -166,7 +169,8 @@ mod tests {
         assert_ne!(keys[0], keys[1]);
     }
 
-    /// The script explains each reason and each cause that a report can have.
+    /// The page's script contains an explanation of each drop reason and each cause of a move that
+    /// a report can contain.
     #[test]
     fn the_page_explains_what_a_report_names() {
         let names = DropReason::ALL.map(DropReason::name).into_iter().chain(MoveCause::ALL.map(MoveCause::name));
@@ -175,7 +179,8 @@ mod tests {
         }
     }
 
-    /// The page loads nothing from another server, and writes no text of a report as HTML.
+    /// The page loads nothing from other servers. The page never inserts text from a report as
+    /// HTML.
     #[test]
     fn the_page_stands_alone() {
         for part in [PAGE, STYLE, SCRIPT] {
@@ -183,7 +188,8 @@ mod tests {
                 assert!(!part.contains(word), "{word}");
             }
         }
-        // The only address is the name of SVG's namespace, which nobody loads.
+        // The only address that begins with `http:` is the XML namespace of SVG. A browser does not
+        // load it.
         let addresses = [PAGE, STYLE, SCRIPT].iter().map(|part| part.matches("http:").count()).sum::<usize>();
         assert_eq!((addresses, SCRIPT.contains("http://www.w3.org/2000/svg")), (1, true));
     }

@@ -1,9 +1,11 @@
-//! Backlogs: a CPU's end of the rings from the receive queues. The queue's end is in `queue`.
+//! A backlog is a CPU's end of the ring from a receive queue. The queue's end of the ring is in
+//! `queue`.
 //!
-//! `netdev_max_backlog` limits the frames that wait for a CPU, over all live queues, as in Linux.
-//! With several live queues, a list is admitted when it is published, and the newest frames that
-//! find no room are dropped. A single live queue, and each queue that can wait, is limited by its
-//! own ring.
+//! As in Linux, `netdev_max_backlog` limits how many frames wait for a CPU, counted over all live
+//! queues. With several live queues, the limit is checked when a list of frames is published, and
+//! the newest frames that exceed the limit are dropped. If there is only one live queue, its own
+//! ring limits its frames. The frames of each queue that can wait are also limited only by the
+//! queue's own ring.
 
 use std::sync::Arc;
 
@@ -11,7 +13,6 @@ use steerage_mem::ring::Consumer;
 use steerage_mem::{Inbox, KeptPages, Turns};
 
 use crate::ids::{CpuIndex, InputId};
-use crate::limits::IDLE_LOOKS;
 use crate::queue::hash::QueueHasher;
 use steerage_ledger::{OrderCheck, RingLedger};
 
@@ -19,9 +20,9 @@ pub(crate) struct Backlog {
     pub(crate) source: Source,
     pub(crate) consumer: Consumer,
     pub(crate) can_wait: bool,
-    /// Whether the CPU's `Admission` counts the frames of this backlog.
+    /// True if the CPU's `Admission` counts the frames of this backlog.
     pub(crate) is_admitted: bool,
-    /// How often in a row the backlog was empty when the CPU checked it.
+    /// The number of times in a row that the CPU found this backlog empty.
     pub(crate) idle_looks: u32,
 }
 
@@ -29,21 +30,23 @@ pub(crate) struct Backlog {
 pub(crate) struct Source {
     pub(crate) input: InputId,
     pub(crate) queue: usize,
-    /// The CPU that handles the frames, if the instance has senders.
+    /// The CPU that handles the frames, if the instance has [`Sender`](crate::sender::Sender)s.
     pub(crate) sends: Option<CpuIndex>,
-    /// The pages of kept packets return here when the packets are dropped.
+    /// The stack through which pages of kept packets return when the packets are dropped.
     pub(crate) kept_pages: Arc<KeptPages>,
     pub(crate) hasher: QueueHasher,
-    /// Whether packets may have copies that handlers write: if frames lie in blocks or are merged.
+    /// True if packets may have copies that handlers write. Packets have copies if frames lie in
+    /// blocks or are merged.
     pub(crate) copies: bool,
-    /// Whether consecutive segments of a flow are merged before the handler.
+    /// True if consecutive segments of a flow are merged before the handler is called.
     pub(crate) coalesces: bool,
     pub(crate) order: Option<Arc<OrderCheck>>,
     pub(crate) ledger: Arc<RingLedger>,
 }
 
 impl Backlog {
-    /// The backlog was empty for a while: the CPU stops checking it until frames are published.
+    /// This function is called after the backlog was empty for a while. The CPU then stops checking
+    /// the backlog until frames are published.
     #[cold]
     fn forget(&mut self, inbox: &Inbox) {
         self.idle_looks = 0;
@@ -54,7 +57,7 @@ impl Backlog {
     }
 }
 
-/// The rings to one CPU, by the numbers of their queues.
+/// The rings to one CPU, sorted by the numbers of their queues.
 pub(crate) struct Backlogs {
     rings: Vec<Backlog>,
     rotation: usize,
@@ -64,7 +67,8 @@ pub(crate) struct Backlogs {
 }
 
 impl Backlogs {
-    /// Creates the backlogs of the CPU `me`. `random` decides which queue is served first.
+    /// Creates the backlogs of the CPU with the index `me`. `random` decides from which queue the
+    /// CPU handles packets first.
     pub(crate) fn new(rings: Vec<Backlog>, me: CpuIndex, inboxes: Arc<[Inbox]>, random: impl FnOnce() -> u64) -> Self {
         let rotation = if rings.is_empty() { 0 } else { random() as usize % rings.len() };
         Self { rings, rotation, turns: Turns::default(), inboxes, me }
@@ -75,7 +79,7 @@ impl Backlogs {
         &mut self.rings[queue]
     }
 
-    /// Begins a round, in which each backlog is served once.
+    /// Begins a round, in which the CPU serves each backlog at most once.
     #[inline]
     pub(crate) fn begin(&mut self) {
         self.turns = self.inboxes[usize::from(self.me)].begin(self.rotation);
@@ -85,8 +89,8 @@ impl Backlogs {
         }
     }
 
-    /// The next backlog that has frames and was not served in this round. With `held_back`, backlogs
-    /// of sources that can wait do not count.
+    /// Returns the next backlog that has frames and was not served in this round. With `held_back`,
+    /// backlogs of queues that can wait are skipped.
     #[inline(always)]
     pub(crate) fn next_to_serve(&mut self, held_back: bool) -> Option<usize> {
         let inbox = &self.inboxes[usize::from(self.me)];
@@ -100,7 +104,7 @@ impl Backlogs {
                 return Some(queue);
             }
             ring.idle_looks += 1;
-            if ring.idle_looks >= IDLE_LOOKS {
+            if ring.idle_looks >= inbox.looks_max() {
                 ring.forget(inbox);
             }
         }
@@ -108,6 +112,7 @@ impl Backlogs {
     }
 
     pub(crate) fn waiting(&self) -> impl Iterator<Item = &Backlog> {
-        self.rings.iter().filter(|ring| ring.consumer.waiting() > 0)
+        let are_empty = self.inboxes[usize::from(self.me)].is_empty();
+        self.rings.iter().filter(move |ring| !are_empty && ring.consumer.waiting() > 0)
     }
 }

@@ -44,14 +44,15 @@ use steerage_ledger::{Ledgers, OrderCheck, QueueInfo, QueueLedger, RingLedger};
 use steerage_mem::signal::Signal;
 use steerage_moves::{QueueSetup, Setup, Transit};
 
-/// An input, and the options that were set for it.
+/// An input, and the options that the user set for it.
 #[derive(Debug)]
 pub struct InputSpec {
     /// The device.
     pub input: Input,
-    /// The CPUs that poll the queues, assigned in turn. If empty, all workers poll.
+    /// The CPUs that poll the input's queues. The queues are assigned to these CPUs in turn. If the
+    /// list is empty, all CPUs of the instance poll.
     pub rx_cpus: Vec<CpuId>,
-    /// The input's mask, if it differs from the instance's.
+    /// The input's mask, if it differs from the instance's mask.
     pub mask: Option<CpuMask>,
 }
 
@@ -62,19 +63,20 @@ pub struct Spec {
     pub workers: CpuMask,
     /// The CPUs over which packets are spread, for inputs without a mask of their own.
     pub mask: CpuMask,
-    /// The masks of single queues, by the queue's number over all inputs. A queue's mask replaces
-    /// the other masks. If a queue has several entries, the last entry counts.
+    /// The masks of single queues, with the queue's number over all inputs. A queue's mask replaces
+    /// the mask of its input and of the instance. If a queue has several entries, its last entry
+    /// counts.
     pub queue_masks: Vec<(usize, CpuMask)>,
     /// The inputs.
     pub inputs: Vec<InputSpec>,
     /// The outputs, in the order of their numbers.
     pub outputs: Vec<Output>,
-    /// How frames are hashed if the device's hash is not used.
+    /// How frames are hashed if they keep no hash of the device.
     pub hasher: QueueHasher,
-    /// The packets that a device's hash must keep together if the hash is used. `None` if no
-    /// device's hash is used.
+    /// If hashes of devices are used: the packets that such a hash must keep together. `None` if no
+    /// hash of a device is used.
     pub device_hash: Option<Affinity>,
-    /// Which packets must go to the same CPU. All hashes must send these packets to the same
+    /// The packets that must go to the same CPU. Every hash must send these packets to the same
     /// bucket.
     pub affinity: Affinity,
     /// Limits of all CPUs.
@@ -85,36 +87,36 @@ pub struct Spec {
     pub lpc_pages: Option<usize>,
     /// The NUMA nodes of the CPUs.
     pub nodes: NodeMap,
-    /// How many packets of a queue handlers may keep.
+    /// The number of packets of a queue that handlers may keep at the same time.
     pub kept_max: usize,
-    /// The longest frame that must fit a page, in bytes.
+    /// The length of the longest frame that must fit in one page, in bytes.
     pub linear_bytes: usize,
-    /// How many packets a CPU's function may originate at a time.
+    /// The number of packets that a CPU's function may originate before they are sent.
     pub originated_max: usize,
-    /// The senders, by which threads outside of the path send packets. They share the places of
-    /// `originated_max`.
+    /// The senders through which threads outside of the receive path send packets. The packets of
+    /// senders also count against `originated_max`.
     pub senders: Vec<Sender>,
-    /// The cap on packet memory and rings, in bytes.
+    /// The limit on the memory of packets and rings together, in bytes.
     pub memory_max: usize,
     /// The memory that this process may use, in bytes.
     pub usable_memory: u64,
-    /// Whether to check that packets are completed in order.
+    /// True if the instance checks that packets are finished in order.
     pub check_order: bool,
-    /// Whether consecutive segments of a flow are merged before the handler.
+    /// True if consecutive segments of a flow are merged before the handler is called.
     pub coalesce: bool,
-    /// Whether frames are hashed even if one CPU has all buckets.
+    /// True if frames are hashed even if one CPU has all buckets.
     pub always_hash: bool,
     /// The policy's name for reports, and whether CPUs sample their load.
     pub policy: PolicyInfo,
-    /// The plan with which a group begins. The function gets the group's CPUs in the order in which
-    /// they should join. The second argument of the function is the number of CPUs at the front
-    /// that poll.
+    /// Creates the plan with which a group of queues begins. The function gets the group's CPUs in
+    /// the order in which they should join. The second argument is the number of CPUs at the front
+    /// of this list that poll queues.
     pub bucket_plan: BeginWith,
 }
 
 type PlanOfGroup = dyn FnMut(&[CpuIndex], usize) -> Plan + Send;
 
-/// The plan with which a group begins: see [`Spec::bucket_plan`].
+/// Creates the plan with which a group of queues begins: see [`Spec::bucket_plan`].
 pub struct BeginWith(pub Box<PlanOfGroup>);
 
 impl fmt::Debug for BeginWith {
@@ -123,17 +125,18 @@ impl fmt::Debug for BeginWith {
     }
 }
 
-/// An instance that is built and has not started. It has no handlers yet, so that [`build`] is compiled once and not for each type of
-/// handler.
+/// An instance that is built but was not started. A built instance has no handlers yet, so that
+/// [`build`] is compiled once and not for each handler type.
 #[derive(Debug)]
 pub struct Built {
     sides: Vec<CpuSide>,
-    /// Changes, reads and stops the instance.
+    /// The handle that changes, reads and stops the instance.
     pub handle: Handle,
 }
 
 impl Built {
-    /// The [`CpuPart`] of each CPU. Each part runs on a thread of its own, where it calls `make` for its handler.
+    /// The [`CpuPart`] of each CPU. Each part runs on a thread of its own, where `make` creates its
+    /// handler.
     pub fn into_parts<H: Handler>(self, make: &MakeHandler<H>) -> Vec<CpuPart<H>> {
         let in_transit = Arc::new(InTransit::new(Transit::with_capacity(BUCKETS)));
         let part = |side| CpuPart { side, make: Arc::clone(make), in_transit: Arc::clone(&in_transit) };
@@ -143,8 +146,9 @@ impl Built {
 
 type Nearness<'a> = &'a dyn Fn(&[CpuId], &[CpuIndex]) -> Vec<Vec<CpuIndex>>;
 
-/// Builds an instance. `nearness` gets the CPUs of the instance and the indices of the CPUs that
-/// poll queues. For each CPU, it returns the other CPUs in the order in which they should join.
+/// Builds an instance. `nearness` gets the CPUs of the instance, and the indices of the CPUs that
+/// poll queues. For each CPU, `nearness` returns the other CPUs in the order in which they should
+/// join.
 ///
 /// # Errors
 /// [`BuildError`] says what does not fit and what to do.
@@ -189,18 +193,20 @@ pub fn build(spec: Spec, nearness: Nearness<'_>) -> Result<Built, BuildError> {
     let steering = Steering::new(setup, bucket_plan, limits, plan.spec.policy).map_err(no_fd)?;
     let state = steering.lock();
     owned.iter_mut().flatten().for_each(|queue| queue.adopt(state.moves.map_of(queue.id).0));
-    // The first poll must not depend on the CPU getting the control lock in its first round.
+    // The queues get their limits here, because the first poll must not depend on whether the CPU
+    // gets the control lock in its first round.
     let limits = &state.limits;
     owned.iter_mut().flatten().for_each(|queue| queue.set_limits(limits.all, limits.of_queues[queue.id], &[]));
     infos.iter().enumerate().for_each(|(queue, info)| info.set_group(state.moves.map_of(queue).1));
     drop(state);
+    let counts = |cpu: usize| backlogs[cpu].iter().all(|of| of.is_admitted).then(|| (Arc::clone(&admissions), cpu));
     let bells = (0..cpus).map(|_| Bell::new()).collect::<Result<_, _>>();
     let shared = Arc::new(Shared {
         steering,
         sleepers: Sleepers::new(cpus),
         bells: bells.map_err(no_fd)?,
         gates: (0..cpus).map(|_| Gate::default()).collect(),
-        inboxes: (0..cpus).map(|_| Inbox::new(infos.len())).collect(),
+        inboxes: (0..cpus).map(|cpu| Inbox::new(infos.len(), counts(cpu))).collect(),
         admissions,
         open_queues: AtomicUsize::new(infos.len()),
         ledgers: Ledgers::new(cpus, infos, outputs),
@@ -250,7 +256,7 @@ struct PlannedQueue {
 }
 
 impl PlannedQueue {
-    /// Opens the device's queue. Returns the size of its blocks in bytes.
+    /// Opens the device's queue. Returns the size of the device's blocks, in bytes.
     fn open(&mut self, region: &Arc<Region>) -> Result<u64, DeviceError> {
         let Opened { blocks, mode, counts } = self.rx.open(region)?;
         if blocks.is_some() != self.can.lends {
@@ -334,9 +340,9 @@ impl CheckedSpec {
         Ok(queues)
     }
 
-    /// Maps as many pages as can be in flight at a time, so that a stalled CPU delays or loses only
-    /// its own packets. If the cap is too low, the limits shrink. Each CPU's pages lie on its own
-    /// NUMA node.
+    /// Maps as many pages as frames can be in flight. Therefore a stalled CPU only delays or loses
+    /// packets that were steered to it. If the memory limit is too low for this number of pages,
+    /// backlogs and other limits are reduced. The pages of each CPU lie on the CPU's own NUMA node.
     fn map_memory(&mut self, queues: &[PlannedQueue], sends: &[Vec<OwnedTx>]) -> Result<Supply, BuildError> {
         let spec = &self.spec;
         let page_bytes =
@@ -344,7 +350,8 @@ impl CheckedSpec {
         self.size_caches(queues, page_bytes);
         let spec = &self.spec;
         let in_pages = queues.iter().filter(|queue| !queue.can.lends).count();
-        // If queues share a backlog, it does not count frames that are staged and not published.
+        // If several queues share a backlog, frames that are staged but not published do not count
+        // in it.
         let unpublished = (PUBLISH_POLLS as usize * POLL_BUDGET).min(self.cpus.len() * PUBLISH_AT as usize);
         let unpublished = if in_pages > 1 { unpublished } else { 0 };
         let each = |queue: &PlannedQueue| {
@@ -354,8 +361,8 @@ impl CheckedSpec {
             let caches = self.caches(lends);
             QueueNeeds { segments, lends, waits: can_wait, caches, fixed: own + 2 * POOL_BULK }
         };
-        // Each CPU needs pages to copy lent frames, to send packets that its function originates,
-        // and for outputs that send from pages.
+        // Each CPU needs pages for three purposes: copies of lent frames, packets that its function
+        // originates, and outputs that send from pages.
         let for_others = |outputs: &Vec<OwnedTx>| {
             POOL_BULK + spec.originated_max + outputs.iter().map(|output| output.can.pages_max).sum::<usize>()
         };
@@ -389,8 +396,9 @@ impl CheckedSpec {
         Ok(supply)
     }
 
-    /// Opens the devices' queues. Only now the size of their blocks is known. Under the cap, all
-    /// other memory shrinks by this size. Returns the size of the blocks in bytes.
+    /// Opens the devices' queues. The size of the devices' blocks is known only after the queues
+    /// are open. If the memory limit requires it, all other memory shrinks by the size of the
+    /// blocks. Returns the size of all devices' blocks, in bytes.
     fn open_queues(&mut self, queues: &mut [PlannedQueue], supply: &mut Supply) -> Result<u64, BuildError> {
         let lent = queues.iter_mut().map(|queue| queue.open(supply.region())).sum::<Result<u64, DeviceError>>()?;
         supply.lend(lent);
@@ -404,7 +412,8 @@ impl CheckedSpec {
         Ok(lent)
     }
 
-    /// Whether a queue has a local page cache. By default, a queue that provides blocks has none.
+    /// Returns true if a queue gets a local page cache. By default, a queue that provides blocks
+    /// gets no cache.
     fn caches(&self, lends: bool) -> bool {
         !lends || self.spec.lpc_pages.is_some()
     }
@@ -477,8 +486,8 @@ impl Wiring<'_> {
         }
         let lot_slots = self.supply.budget().lot_slots;
         let lot = parking_lot(RingOptions { slots: lot_slots, slots_max: lot_slots, limit: lot_slots, ..options });
-        // Kept copies of lent frames lie in pages that other CPUs took. If the queue has no cache,
-        // such pages go to the shared pool when they return.
+        // Kept copies of lent frames lie in pages that were taken by the CPUs that handle packets.
+        // If the queue has no cache, pages of kept copies go to the shared pool when they return.
         let most = if self.plan.caches(lends) { self.supply.cache_pages() } else { 0 };
         let limits = QueueLimits { lpc_pages: spec.queue_limits.lpc_pages.min(most), ..spec.queue_limits };
         let shared = Arc::clone(&self.pools[usize::from(queue.owner)]);

@@ -1,13 +1,14 @@
 //! Merges consecutive segments of a flow within a batch, on the CPU that handles them and before
 //! its handler: `Builder::coalesce`.
 //!
-//! The rules are those of [`steerage_flow::offload::coalesce`], by which outputs merge as well. No
-//! payload is copied: a packet has a copy of its headers, and its payload stays in the frames. After
-//! the handler, each frame has the verdict of its packet. For an output that cannot send such
-//! packets, each frame gets the headers of its segment, in place if the frame lies in a page.
+//! Segments are merged by the rules of [`steerage_flow::offload::coalesce`], which outputs use too.
+//! No payload is copied: a merged packet has a copy of its headers, and its payload stays in the
+//! original frames. After the handler, each frame gets the verdict of its packet. If an output
+//! cannot send merged packets, each frame gets its own headers again. The headers are written in
+//! place if the frame lies in a page.
 //!
-//! A packet takes the place of its first frame. So packets of a flow stay in order, while packets of
-//! other flows may change places within a batch, as with the kernel's GRO.
+//! A merged packet has the position of its first frame. So the packets of a flow stay in order.
+//! Packets of different flows may change their order within a batch, as with the kernel's GRO.
 
 use std::array::from_fn;
 
@@ -26,8 +27,8 @@ fn pages<'p>(source: &'p Source, spare: &'p Spare) -> Pages<'p> {
     Pages { spare, kept: &source.kept_pages, headroom: HEADROOM }
 }
 
-/// Merges the frames of a batch. Returns how many packets the handler sees, or `None` if nothing was
-/// merged.
+/// Merges the frames of a batch. Returns how many packets the handler sees, or `None` if no frames
+/// were merged.
 #[inline(never)]
 pub(crate) fn merge(hand: &mut Hand<'_>, actions: &mut Actions, source: &Source, spare: &Spare) -> Option<usize> {
     let packets = merged::merge(hand, &mut actions.copies, pages(source, spare), |frames, emit| {
@@ -40,12 +41,14 @@ pub(crate) fn merge(hand: &mut Hand<'_>, actions: &mut Actions, source: &Source,
     packets.inspect(|_| actions.acted.set(true))
 }
 
-/// The link type of a frame, and the interface that received it. Frames are merged if both agree.
+/// The link type of a frame, and the interface that received it. Only frames with the same link
+/// type and the same interface are merged.
 fn kind_of(frame: &Frame<'_>) -> (LinkType, Option<u16>) {
     (received(frame, None).link, frame.header().map(|header| header.interface))
 }
 
-/// The bytes of a frame that may be merged: complete, in one piece, and not a super-frame.
+/// The bytes of a frame, if it may be merged: it must be complete, in one piece, and not a
+/// super-frame.
 fn candidate<'f>(frame: &'f Frame<'_>, common: (LinkType, Option<u16>)) -> Option<(&'f [u8], Option<Offload>)> {
     let (received, offload) = (received(frame, None), offload(frame, None));
     let is_one = received.data.len() == received.wire_len && !frame.is_chained();
@@ -53,9 +56,9 @@ fn candidate<'f>(frame: &'f Frame<'_>, common: (LinkType, Option<u16>)) -> Optio
     merges.then_some((received.data, offload))
 }
 
-/// Gives each frame the verdict of its packet, and cuts packets whose output accepts only frames.
-/// Returns how many frames and packets the outputs see, and how many frames were dropped because no
-/// page was free for their headers.
+/// Gives each frame the verdict of its packet. Splits merged packets for outputs that cannot send
+/// them. Returns how many frames and packets the outputs see, and how many frames were dropped
+/// because no page was free for their headers.
 #[inline(never)]
 pub(crate) fn settle(
     hand: &mut Hand<'_>,
@@ -66,7 +69,8 @@ pub(crate) fn settle(
     let (verdicts, mut cut) = (&mut actions.verdicts, 0);
     for (nth, copy) in actions.copies[..packets].iter().enumerate() {
         let Some((copy, (from, count))) = copy.as_ref().and_then(|copy| Some((copy, copy.hidden()?))) else { continue };
-        // A handler that shortens a packet makes it a frame of its own, and drops the other frames.
+        // If a handler shortens a merged packet, the packet becomes a frame of its own, and the
+        // other frames are dropped.
         let verdict = if copy.frames() > 1 { verdicts[nth] } else { Verdict::Discarded };
         verdicts[from..from + count].fill(verdict);
         let Verdict::Transmitted(to) = verdict else { continue };
@@ -81,7 +85,7 @@ pub(crate) fn settle(
     (seen, lost)
 }
 
-/// Writes the headers of the frames that were one packet.
+/// Writes the headers of the frames into which a merged packet was split.
 fn headers(frames: &[Option<Frame<'_>>], copy: &Kept, to: &mut [[u8; HEADER_BYTES_MAX]; HANDLE_BUDGET]) {
     let Some(offload) = frames[0].as_ref().and_then(|head| offload(head, Some(copy))) else { return };
     let front = copy.front().unwrap_or(0);

@@ -1,5 +1,5 @@
-//! The interface between a device and one poll. The device puts received frames into
-//! [`Completions`] and takes pages from it.
+//! [`Completions`] is the interface between a device and one poll. The device puts the frames that
+//! it received into [`Completions`], and takes pages from it.
 
 mod gather;
 
@@ -12,10 +12,11 @@ use steerage_mem::{Blocks, Claim, Completion, Fit, FrameHeader, Page, RecordForm
 
 pub use steerage_mem::Gather;
 
-/// The bytes that must be free before a frame with an [`Offload`]: see [`Lending::push_offload`].
+/// The number of bytes that must be free before a frame with an [`Offload`]: see
+/// [`Lending::push_offload`].
 pub const OFFLOAD_BYTES: usize = FrameHeader::BYTES + FrameHeader::EXTRA_BYTES;
 
-/// Describes the frame that a device wrote to a page: see [`Completions::fill`] and
+/// Describes a frame that a device wrote to a page: see [`Completions::fill`] and
 /// [`Completions::rx_finish`]. The example of [`RxQueue`](crate::rx::RxQueue) returns a `Filled`
 /// for each frame.
 #[derive(Clone, Copy, Debug)]
@@ -25,18 +26,19 @@ pub struct Filled {
     pub len: usize,
     /// The frame's length on the wire, in bytes.
     pub wire_len: usize,
-    /// The flow's hash, if the device computes one.
+    /// The flow hash that the device computed, if there is one.
     pub hash: Option<FlowHash>,
 }
 
 impl Filled {
-    /// Describes a complete frame without a hash.
+    /// Describes a complete frame without a flow hash.
     #[inline(always)]
     pub fn whole(len: usize) -> Self {
         Self { len, wire_len: len, hash: None }
     }
 
-    /// A frame that was cut to its first `len` bytes, and had `wire_len` bytes on the wire.
+    /// Describes a frame that was cut to its first `len` bytes and had `wire_len` bytes on the
+    /// wire.
     #[inline(always)]
     pub fn cut(len: usize, wire_len: usize) -> Self {
         Self { len, wire_len, hash: None }
@@ -50,8 +52,9 @@ impl Filled {
     }
 }
 
-/// The bytes for which a frame counts: the length on the wire that the device reports, at most the
-/// length that the frame's header can state. A packet function reads the same length.
+/// The number of bytes for which a frame is counted: the length on the wire that the device
+/// reports, but at most the maximum of the length field in the frame's header. A packet function
+/// reads the same length from the frame's header.
 #[inline(always)]
 fn on_the_wire(claimed: usize) -> u64 {
     claimed.min(u32::MAX as usize) as u64
@@ -63,7 +66,7 @@ pub struct Completions<'a> {
     frames: &'a mut Vec<Completion>,
     pages: &'a mut QueuePages,
     now: Timestamp,
-    /// The counters of this poll.
+    /// The counters of this poll's results.
     pub counts: PollCounts,
     pub(crate) prefetch: usize,
     link: LinkType,
@@ -71,8 +74,8 @@ pub struct Completions<'a> {
 }
 
 impl<'a> Completions<'a> {
-    /// Creates the `Completions` of one poll at the time `now`. Frames are appended to `frames`.
-    /// Frames of up to `copybreak` bytes are copied out of the device's pages.
+    /// Creates the `Completions` of one poll at the time `now`. The poll's frames are appended to
+    /// `frames`. Frames of up to `copybreak` bytes are copied, so that the device keeps its pages.
     pub fn new(frames: &'a mut Vec<Completion>, pages: &'a mut QueuePages, now: Timestamp, copybreak: usize) -> Self {
         Self { frames, pages, now, counts: PollCounts::default(), prefetch: 0, link: LinkType::ETHERNET, copybreak }
     }
@@ -84,29 +87,30 @@ impl Completions<'_> {
         self.now
     }
 
-    /// Sets the type of the first header in the frames of this poll. The default is Ethernet. If
-    /// [`LinkType`] has no name for the type, flows cannot be distinguished, and all frames of the
-    /// poll go to the same CPU.
+    /// Sets the type of the first header for all frames of this poll. The default is Ethernet. If
+    /// [`LinkType`] has no name for the type, flows cannot be distinguished. All frames of the poll
+    /// then go to the same CPU.
     #[inline(always)]
     pub fn set_link(&mut self, link: LinkType) {
         self.link = link;
     }
 
-    /// The type of the first header in the frames of this poll.
+    /// The type of the first header in all frames of this poll.
     #[inline(always)]
     pub fn link(&self) -> LinkType {
         self.link
     }
 
-    /// Takes a page to fill. `None` while all pages are in use: the device should poll again later.
+    /// Takes a page to fill. Returns `None` if no page is free. If no page is free, the device
+    /// should poll again later.
     #[inline(always)]
     pub fn take_page(&mut self) -> Option<Page> {
         self.pages.pool.take()
     }
 
-    /// Allocates a page for a frame of this size and alignment, which then begins at
-    /// [`Fit::offset`] of the page. `None` while all pages are in use, and if pages are too short.
-    /// A device declares its longest frame in its [capabilities](crate::device::Capabilities).
+    /// Allocates a page for a frame of this size and alignment. The frame begins at [`Fit::offset`]
+    /// of the page. Returns `None` if no page is free, or if the pages are too short. A device
+    /// declares its longest frame in its [capabilities](crate::device::Capabilities).
     #[inline]
     pub fn alloc(&mut self, fit: Fit) -> Option<Page> {
         if fit.page_bytes() > self.pages.pool.region().page_bytes() {
@@ -116,11 +120,11 @@ impl Completions<'_> {
     }
 
     /// Refills a device's ring: allocates up to `room` pages for frames like `fit`, passes each
-    /// page to `post`, and returns the number of posted pages. `post` returns a page that it cannot
-    /// post, which ends the refill. If the number is less than `room` although `post` accepted each
-    /// page, all pages are in use, and the device should poll again later. A device calls this once
-    /// per poll and posts the pages that [`rx_finish`](Self::rx_finish) returns, so that its ring
-    /// stays full.
+    /// page to `post`, and returns how many pages were posted. If `post` cannot post a page, it
+    /// returns the page, and the refill ends. If fewer than `room` pages were posted although
+    /// `post` accepted every page, no page is free, and the device should poll again later. To keep
+    /// its ring full, a device calls `refill` once per poll, and posts the pages that
+    /// [`rx_finish`](Self::rx_finish) returns.
     pub fn refill(&mut self, room: usize, fit: Fit, mut post: impl FnMut(Page) -> Result<(), Page>) -> usize {
         for posted in 0..room {
             let Some(page) = self.alloc(fit) else { return posted };
@@ -132,22 +136,22 @@ impl Completions<'_> {
         room
     }
 
-    /// Fills up to `count` pages by this CPU's own stores, for devices without posted pages.
-    /// `write` gets the bytes after a page's headroom and returns a description of the frame, or
-    /// `None` if no frame arrived. After `None`, `fill` returns, and the page stays in the pool. If
-    /// `write` reports more bytes than it was given, the frame is lost and counted (`device`), and
-    /// `fill` returns too.
+    /// Fills up to `count` pages. `fill` is for devices that write frames with this CPU's own
+    /// stores and post no pages. `write` gets the bytes after a page's headroom. `write` returns a
+    /// description of the frame, or `None` if no frame arrived. When `write` returns `None`, `fill`
+    /// returns, and the page stays in the pool. If `write` reports more bytes than it was given,
+    /// the frame is counted as lost (`device`), and `fill` returns too.
     ///
-    /// Returns how many pages were filled. If the number is less than `count` although `write`
-    /// never returned `None`, all pages are in use, and the device should poll again later.
+    /// Returns how many pages were filled. If fewer than `count` pages were filled although `write`
+    /// never returned `None`, no page is free, and the device should poll again later.
     #[inline(always)]
     pub fn fill(&mut self, count: usize, mut write: impl FnMut(&mut [u8]) -> Option<Filled>) -> usize {
         let Self { frames, pages, .. } = self;
         let pool = &mut pages.pool;
         let (first, mut more, mut lost, mut wire_bytes) = (frames.len(), true, 0, 0);
         let (region, pages) = pool.take_many(count);
-        // Create one frame for each page, so that the list does not have to check its capacity for
-        // each frame. The pages after the last filled page are removed again below.
+        // The frames of all pages are created first, so that the list does not have to check its
+        // capacity for each frame. The pages that were not filled are removed again after the loop.
         frames.extend(pages.map(|mut page| {
             let bytes = &mut region.page_mut(&mut page)[HEADROOM..];
             let room = bytes.len();
@@ -164,7 +168,7 @@ impl Completions<'_> {
         }));
         let mut filled = frames.len() - first;
         if !more {
-            // A page that was not filled has a frame without headroom.
+            // The frame of a page that was not filled has no headroom.
             filled = frames[first..].iter().take_while(|frame| frame.offset() == HEADROOM).count();
             let unused = frames.drain(first + filled..).rev();
             unused.filter_map(|frame| frame.into_page().ok()).for_each(|page| pool.put_back(page));
@@ -174,8 +178,8 @@ impl Completions<'_> {
         filled
     }
 
-    /// Copies a complete frame into a page and hands it over. Returns false if no page is free or
-    /// the frame is too long for a page.
+    /// Copies a complete frame into a page and hands it over. Returns false if no page is free, or
+    /// if the frame is too long for a page.
     pub fn copy_in(&mut self, frame: &[u8]) -> bool {
         if frame.len() > self.frame_bytes_max() {
             return false;
@@ -186,14 +190,15 @@ impl Completions<'_> {
         }) == 1
     }
 
-    /// Finishes the receive of a frame that the device wrote at `offset` of `page`. Returns the
-    /// page to post instead, so that the device's ring never has a gap. Usually the frame keeps its
-    /// page and another page is returned. If the frame is short and was copied out
-    /// ([`QueueLimits::copybreak`](crate::limits::QueueLimits::copybreak)), the same page is
-    /// returned.
+    /// Finishes receiving a frame that the device wrote at `offset` of `page`. Returns a page that
+    /// the device posts instead, so that the device's ring never has a gap. Usually, the frame
+    /// keeps its page, and `rx_finish` returns another page. If the frame is short, it is copied
+    /// ([`QueueLimits::copybreak`](crate::limits::QueueLimits::copybreak)), and `rx_finish` returns
+    /// the same page.
     ///
-    /// If no other page is free, the frame is dropped and counted (`no_page`), and the same page is
-    /// returned. A frame that does not lie in the page is lost and counted (`device`).
+    /// If no other page is free, the frame is dropped and counted (`no_page`), and `rx_finish`
+    /// returns the same page. If the frame does not lie within the page, it is counted as lost
+    /// (`device`).
     #[inline]
     pub fn rx_finish(&mut self, mut page: Page, offset: usize, filled: Filled) -> Page {
         let (Filled { len, wire_len, .. }, hash) = (filled, filled.hash.map(|hash| hash.0));
@@ -225,28 +230,29 @@ impl Completions<'_> {
         self.pages.pool.recycle(page);
     }
 
-    /// The bytes of a page, for filling. The frame begins at [`HEADROOM`], or at [`Fit::offset`].
+    /// The bytes of a page, which the device fills. A frame begins at offset [`HEADROOM`], or at
+    /// [`Fit::offset`].
     #[inline(always)]
     pub fn page_mut<'p>(&'p self, page: &'p mut Page) -> &'p mut [u8] {
         self.pages.pool.region().page_mut(page)
     }
 
-    /// The length of the longest frame that fits a page after the headroom, in bytes.
+    /// The length of the longest frame that fits in a page after the headroom, in bytes.
     pub fn frame_bytes_max(&self) -> usize {
         self.pages.pool.region().page_bytes() - HEADROOM
     }
 
-    /// Announces that the next poll will fill about `count` pages by this CPU's own stores. Until
-    /// then, these pages are prefetched into this CPU's cache. If the worker is far, prefetching
-    /// halves the cost of a frame.
+    /// Announces that the device will fill about `count` pages with this CPU's own stores in the
+    /// next poll. The pages that will be filled are prefetched into this CPU's cache in the
+    /// meantime. If the frames are handled on a far CPU, prefetching halves the cost of a frame.
     #[inline(always)]
     pub fn prefetch_pages(&mut self, count: usize) {
         self.prefetch = count;
     }
 
-    /// The blocks that this queue's [`RxQueue::open`](crate::rx::RxQueue::open) supplied. `None` if
-    /// the queue supplied no blocks, or if `claim` belongs to other blocks. So a device that wraps
-    /// another device cannot access the inner device's memory.
+    /// The blocks that this queue's [`RxQueue::open`](crate::rx::RxQueue::open) supplied. Returns
+    /// `None` if the queue supplied no blocks, or if `claim` belongs to other blocks. So if a
+    /// device wraps another device, it cannot access the inner device's memory.
     ///
     /// ```compile_fail,E0061
     /// fn tamper(out: &mut steerage_core::completions::Completions<'_>) {
@@ -258,15 +264,15 @@ impl Completions<'_> {
         self.pages.blocks.as_mut().filter(|blocks| blocks.are_claimed_by(claim))
     }
 
-    /// Hands a frame over. `wire_bytes` is the frame's length on the wire, which may exceed the
-    /// length in a capture. A frame that does not lie in this queue's memory is lost and counted
-    /// (`device`).
+    /// Hands a frame over. `wire_bytes` is the frame's length on the wire. In a capture, the length
+    /// on the wire may exceed the frame's length. If the frame does not lie in this queue's memory,
+    /// it is counted as lost (`device`).
     #[inline(always)]
     pub fn push(&mut self, frame: Completion, wire_bytes: usize) {
         self.push_if_sound(frame, wire_bytes);
     }
 
-    /// Like `push`, but returns whether the frame was handed over.
+    /// Like `push`. Returns true if the frame was handed over.
     #[inline(always)]
     fn push_if_sound(&mut self, frame: Completion, wire_bytes: usize) -> bool {
         let region = match &self.pages.blocks {
@@ -288,36 +294,36 @@ impl Completions<'_> {
         self.pages.take_home(frame);
     }
 
-    /// The part of `block` between the last lent frame and byte `end`, to be handed over from front
-    /// to back. `None` if the block does not exist, or if `claim` belongs to blocks of another
-    /// queue.
+    /// Returns the part of `block` from the last lent frame to the byte at offset `end`. The device
+    /// hands over this part of the block from front to back. Returns `None` if the block does not
+    /// exist, or if `claim` belongs to blocks of another queue.
     #[inline]
     pub fn lending(&mut self, claim: &Claim, block: usize, end: usize) -> Option<Lending<'_>> {
         let tail = self.pages.blocks.as_mut()?.tail(claim, block)?.up_to(end);
         Some(Lending { tail, frames: self.frames, wire_bytes: &mut self.counts.wire_bytes })
     }
 
-    /// Reports that `frames` frames were lost before the poll, for example because a ring in the
-    /// kernel overflowed. These frames count as received and as dropped (`device`).
+    /// Reports that `frames` frames were lost before this poll, for example because a ring in the
+    /// kernel overflowed. The lost frames count as received and as dropped (`device`).
     pub fn lost(&mut self, frames: u64) {
         self.counts.lost += frames;
     }
 
-    /// Reports that `frames` frames were copied out of blocks so that the device can reuse the
-    /// blocks. The frames have a counter, but do not change the ledger.
+    /// Reports that the device copied `frames` frames out of its blocks in order to reuse the
+    /// blocks. The copied frames have a counter of their own, which does not affect the ledger.
     pub fn copied(&mut self, frames: u64) {
         self.counts.copied += frames;
     }
 
-    /// Reports that the device left `frames` frames to the kernel. The frames have a counter, but
-    /// are not part of the ledger.
+    /// Reports that the device left `frames` frames to the kernel. The frames left to the kernel
+    /// have a counter of their own, which is not part of the ledger.
     pub fn passed(&mut self, frames: u64) {
         self.counts.passed += frames;
     }
 
-    /// Filters the frames that this poll handed over, from index `from` on. Removes the frames for
-    /// which `keep` returns false, as if they had not arrived. `keep` gets a frame's first page.
-    /// Devices that wrap other devices use this function.
+    /// Filters the frames that this poll has handed over, from index `from` on. Removes the frames
+    /// for which `keep` returns false, as if they had not arrived. `keep` gets the bytes in a
+    /// frame's first page. This function is for devices that wrap other devices.
     pub fn retain(&mut self, from: usize, mut keep: impl FnMut(&[u8]) -> bool) {
         let from = from.min(self.frames.len());
         for frame in self.frames.split_off(from) {
@@ -331,20 +337,20 @@ impl Completions<'_> {
         }
     }
 
-    /// How many frames this poll has handed over so far.
+    /// Returns how many frames the device has handed over in this poll so far.
     #[inline(always)]
     pub fn len(&self) -> usize {
         self.frames.len()
     }
 
-    /// Whether this poll has handed over no frame so far.
+    /// Returns true if the device has handed over no frame in this poll so far.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.frames.is_empty()
     }
 }
 
-/// The part of a block that may still be written and handed over: see [`Completions::lending`].
+/// The part of a block that the device may still write and hand over: see [`Completions::lending`].
 /// The guide has an
 /// [example](https://github.com/steerage/steerage/blob/main/docs/devices.md#memory-of-its-own).
 #[derive(Debug)]
@@ -355,20 +361,20 @@ pub struct Lending<'a> {
 }
 
 impl Lending<'_> {
-    /// The bytes that have not been handed over yet.
+    /// The bytes of the block that the device has not handed over yet.
     #[inline(always)]
     pub fn bytes(&mut self) -> &mut [u8] {
         self.tail.bytes()
     }
 
-    /// The offset in the block at which [`bytes`](Self::bytes) begins.
+    /// The offset within the block at which [`bytes`](Self::bytes) begins.
     #[inline(always)]
     pub fn offset(&self) -> usize {
         self.tail.offset()
     }
 
-    /// Hands over a frame of `len` bytes that begins `at` bytes into [`bytes`](Self::bytes), and
-    /// writes `header` before the frame. Afterwards, [`bytes`](Self::bytes) begins after the frame.
+    /// Hands over a frame of `len` bytes at offset `at` of [`bytes`](Self::bytes), and writes
+    /// `header` before the frame. Afterwards, [`bytes`](Self::bytes) begins after the frame.
     /// Returns false if the frame does not lie within [`bytes`](Self::bytes) or has too little room
     /// before it for the header.
     #[inline(always)]
@@ -376,10 +382,10 @@ impl Lending<'_> {
         self.push_hashed(at, len, header, None)
     }
 
-    /// Hands over up to `count` frames in sequence. `next` gets the bytes that were not handed over
-    /// yet, and returns the position of the next frame in these bytes. An error of `next` ends the
-    /// loop and is returned. `outside` creates the error for a frame that does not lie in these
-    /// bytes or has too little room before it for the header.
+    /// Hands over up to `count` consecutive frames. `next` gets the bytes that were not handed over
+    /// yet, and returns the position of the next frame. If `next` returns an error, the loop ends
+    /// and the error is returned. `outside` creates the error for a frame that does not lie within
+    /// these bytes, or that has too little room for the header before it.
     #[inline(always)]
     pub fn push_each<E>(
         &mut self,
@@ -390,9 +396,9 @@ impl Lending<'_> {
         self.tail.lend_each((self.frames, self.wire_bytes), count, outside, next)
     }
 
-    /// Like [`push_each`](Self::push_each), for memory or a window to a file of records. In a window
-    /// nothing is written, and the 16 bytes before each frame are the header of a record of this
-    /// `form`. Without a form, frames of a window are `outside`.
+    /// Like [`push_each`](Self::push_each), but also accepts a window to a file of records. To a
+    /// window, nothing is written. The 16 bytes before each frame are the header of a record in
+    /// this `form`. If no form is given, frames in a window are rejected with the error `outside`.
     #[inline(always)]
     pub fn push_records<E>(
         &mut self,
@@ -404,7 +410,8 @@ impl Lending<'_> {
         self.tail.lend_records((self.frames, self.wire_bytes), count, form, outside, next)
     }
 
-    /// Like [`push`](Self::push), but also sets the flow's hash, if the device computes one.
+    /// Like [`push`](Self::push), but also sets the flow hash that the device computed, if there is
+    /// one.
     #[inline(always)]
     pub fn push_hashed(&mut self, at: usize, len: usize, header: FrameHeader, hash: Option<FlowHash>) -> bool {
         let Some(to) = self.tail.bytes().get_mut(..at).and_then(<[u8]>::last_chunk_mut) else { return false };
@@ -415,10 +422,10 @@ impl Lending<'_> {
         true
     }
 
-    /// Like [`push_hashed`](Self::push_hashed), for a frame with unfinished work of an offload: a
-    /// super-frame, or a packet whose checksum is not complete. `offload` is written before
-    /// `header`, so the frame needs [`OFFLOAD_BYTES`] free bytes before it. Returns false if there
-    /// are fewer.
+    /// Like [`push_hashed`](Self::push_hashed), for a frame that needs offload work: a super-frame,
+    /// or a packet whose checksum is not complete. `offload` is written before `header`, so
+    /// [`OFFLOAD_BYTES`] bytes must be free before the frame. Returns false if fewer bytes are
+    /// free.
     pub fn push_offload(
         &mut self,
         at: usize,

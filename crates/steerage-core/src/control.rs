@@ -18,8 +18,8 @@ use crate::shared::Shared;
 use steerage_ledger::{BucketSnapshot, Snapshot};
 use steerage_moves::Event;
 
-/// The indices of a mask's CPUs among the instance's CPUs. If the mask is empty, steering is off,
-/// and the result is the owner alone.
+/// Returns the instance's indices of the CPUs in a mask. If the mask is empty, steering is off, and
+/// the result contains only the queue's owner.
 pub(crate) fn mask_indices(cpus: &[CpuId], mask: &CpuMask, owner: CpuIndex) -> Result<Vec<CpuIndex>, SetError> {
     if mask.is_empty() {
         return Ok(vec![owner]);
@@ -32,8 +32,9 @@ pub(crate) fn mask_indices(cpus: &[CpuId], mask: &CpuMask, owner: CpuIndex) -> R
         .collect()
 }
 
-/// Changes, reads and stops an instance. A handle works from any thread, while the instance runs
-/// and after. The `Handle` of the crate `steerage` dereferences to this type.
+/// A handle changes, reads and stops an instance. A handle can be used on any thread, while the
+/// instance runs and after it has ended. The `Handle` of the crate `steerage` dereferences to this
+/// type.
 #[derive(Clone)]
 pub struct Handle(pub(crate) Arc<Shared>);
 
@@ -44,71 +45,72 @@ impl fmt::Debug for Handle {
 }
 
 impl Handle {
-    /// Stops receiving. Packets in flight are still handled, for at most
+    /// Stops receiving. Packets in flight are still handled after a stop, for at most
     /// [`DRAIN_MAX`](crate::limits::DRAIN_MAX).
     pub fn stop(&self) {
         self.0.stop();
     }
 
-    /// Whether a stop was requested.
+    /// Returns true if a stop was requested.
     pub fn is_stopping(&self) -> bool {
         self.0.is_stopping()
     }
 
-    /// Whether every queue has ended and all received packets are finished.
+    /// Returns true if every queue has ended and all received packets are finished.
     pub fn is_finished(&self) -> bool {
         self.0.all_closed()
     }
 
-    /// Waits until the run [is finished](Self::is_finished), for at most `timeout`. Returns whether
-    /// it is.
+    /// Waits until the run [is finished](Self::is_finished), or until `timeout` has passed. Returns
+    /// whether it is.
     pub fn wait_finished(&self, timeout: Duration) -> bool {
         self.0.finished.wait(timeout, &self.0.finished, || self.is_finished())
     }
 
-    /// A file descriptor that becomes readable when the run [is finished](Self::is_finished), for
-    /// an event loop. Reading from the file descriptor is an error.
+    /// A file descriptor for an event loop. The file descriptor becomes readable when the run [is
+    /// finished](Self::is_finished). Reading from the file descriptor is an error.
     ///
     /// # Errors
-    /// The kernel's error if the process has no file descriptor left.
+    /// Returns the kernel's error if the process has no free file descriptor.
     pub fn finished_fd(&self) -> io::Result<OwnedFd> {
         self.0.finished.fd()
     }
 
-    /// Spreads the packets of all queues over `mask` from now on. If the mask is empty, each packet
-    /// stays on the CPU where it arrived. As few flows as possible move, and no packet is
-    /// reordered. The call does not wait until the flows have moved: see
+    /// From now on, spreads the packets of all queues over the CPUs in `mask`. If the mask is
+    /// empty, each packet stays on the CPU that received it. The smallest possible number of flows
+    /// move, and no packet is reordered. The call does not wait until the flows have moved: see
     /// [`is_settled`](Self::is_settled).
     ///
     /// # Errors
-    /// [`SetError::NotOurCpu`] if the mask names a CPU that the instance does not have. Then no
+    /// [`SetError::NotOurCpu`] if the mask contains a CPU that the instance does not have. Then no
     /// mask changes.
     pub fn set_rps_cpus(&self, mask: &CpuMask) -> Result<(), SetError> {
         self.set_masks(0..self.0.ledgers.queues.len(), mask)
     }
 
-    /// Like [`set_rps_cpus`](Self::set_rps_cpus), for one queue. Queues are numbered over all
-    /// inputs. Queues with the same mask share one map, and a queue that gets the mask of other
-    /// queues joins them.
+    /// Like [`set_rps_cpus`](Self::set_rps_cpus), for one queue only. Queues are numbered over all
+    /// inputs. Queues with the same mask share one map. If a queue gets the mask of other queues,
+    /// it joins their group.
     ///
     /// # Errors
-    /// Those of [`set_rps_cpus`](Self::set_rps_cpus), and [`SetError::NoSuchQueue`] if the queue
-    /// does not exist.
+    /// The errors of [`set_rps_cpus`](Self::set_rps_cpus), and [`SetError::NoSuchQueue`] if the
+    /// queue does not exist.
     pub fn set_queue_rps_cpus(&self, queue: usize, mask: &CpuMask) -> Result<(), SetError> {
         self.check_queue(queue)?;
         self.set_masks(queue..queue + 1, mask)
     }
 
-    /// Lets another CPU poll a queue from now on. Queues are numbered over all inputs. No packet is
-    /// lost or reordered, and no bucket moves. The present CPU polls the queue until it releases
-    /// the queue between two rounds. A CPU that is stuck in its handler cannot release a queue. If
-    /// the new CPU is too busy to take the queue within [`OFFER_WAIT`](crate::limits::OFFER_WAIT),
-    /// the present CPU keeps the queue. [`is_settled`](Self::is_settled) returns true when this is
-    /// decided, and the [`snapshot`](Self::snapshot) names the CPU. From then on, no policy moves
-    /// the queue.
+    /// From now on, lets another CPU poll a queue. Queues are numbered over all inputs. No packet
+    /// is lost or reordered, and no bucket moves. The present CPU polls the queue until it releases
+    /// the queue between two of its rounds. A CPU that is stuck in its handler cannot release the
+    /// queue. If the new CPU is too busy to take the queue within
+    /// [`OFFER_WAIT`](crate::limits::OFFER_WAIT), the old CPU takes it back.
+    /// [`is_settled`](Self::is_settled) returns true once the outcome is known, and the
+    /// [`snapshot`](Self::snapshot) shows which CPU polls the queue. After a call of `set_rx_cpu`,
+    /// policies do not move the queue any more.
     ///
     /// # Errors
-    /// Those of [`set_queue_rps_cpus`](Self::set_queue_rps_cpus).
+    /// The errors of [`set_queue_rps_cpus`](Self::set_queue_rps_cpus).
     pub fn set_rx_cpu(&self, queue: usize, cpu: CpuId) -> Result<(), SetError> {
         self.check_queue(queue)?;
         let cpu = mask_indices(&self.0.cpus, &CpuMask::from_iter([cpu]), 0)?[0];
@@ -140,58 +142,58 @@ impl Handle {
         Ok(())
     }
 
-    /// Calls [`Handler::woken`](crate::handler::Handler::woken) on this CPU between two rounds, and
-    /// wakes the CPU if it sleeps. Use this to announce work that the handler then takes from a
+    /// Calls [`Handler::woken`](crate::handler::Handler::woken) on this CPU between two rounds. If
+    /// the CPU sleeps, it is woken. Use `wake` to announce work that the handler then takes from a
     /// channel.
     ///
     /// # Errors
-    /// [`SetError::NotOurCpu`] if the instance does not have the CPU.
+    /// [`SetError::NotOurCpu`] if the CPU does not belong to the instance.
     pub fn wake(&self, cpu: CpuId) -> Result<(), SetError> {
         self.0.request(mask_indices(&self.0.cpus, &CpuMask::from_iter([cpu]), 0)?[0]);
         Ok(())
     }
 
-    /// The CPUs of the instance.
+    /// The CPUs that belong to the instance.
     pub fn cpus(&self) -> Vec<CpuId> {
         self.0.cpus.clone()
     }
 
-    /// The CPU that has a bucket: the old CPU until the new CPU receives packets. `None` if there is
-    /// no such bucket.
+    /// Returns the CPU that has a bucket. During a move, this is the old CPU until the new CPU
+    /// receives packets of the bucket. Returns `None` if the bucket does not exist.
     pub fn cpu_of(&self, bucket: BucketId) -> Option<CpuId> {
         self.0.owner_of(&self.0.steering.lock(), bucket).map(|(cpu, _)| cpu)
     }
 
-    /// Like [`cpu_of`](Self::cpu_of), but without waiting for a lock: `None` also if the bucket may be
-    /// moving, or if another thread has the control lock. Between two rounds, the handler of the
-    /// CPU has the state of the bucket.
+    /// Like [`cpu_of`](Self::cpu_of), but never waits for a lock: also returns `None` if the bucket
+    /// may be moving, or if another thread holds the control lock. Between two rounds of this CPU,
+    /// its handler has the state of the bucket.
     pub fn try_cpu_of(&self, bucket: BucketId) -> Option<CpuId> {
         let (cpu, is_moving) = self.0.owner_of(&*self.0.steering.try_lock()?, bucket)?;
         (!is_moving).then_some(cpu)
     }
 
-    /// Whether all masks and limits are in force for new packets, and no bucket is moving. CPUs
-    /// that were declared dead do not count, and limits no longer count once the run [is
+    /// Returns true if all masks and limits apply to new packets, and no bucket is moving. CPUs
+    /// that were declared dead are ignored. Limits are ignored after the run [is
     /// finished](Self::is_finished).
     pub fn is_settled(&self) -> bool {
         let state = self.0.steering.lock();
         state.is_settled() || (self.0.all_closed() && state.moves.is_settled())
     }
 
-    /// Waits until the instance [is settled](Self::is_settled) or the run is finished, for at most
-    /// `timeout`. Returns whether the instance is settled. Other threads must step the CPUs during
-    /// the wait.
+    /// Waits until the instance [is settled](Self::is_settled), the run is finished, or `timeout`
+    /// has passed. Returns true if the instance is settled. During the wait, other threads must
+    /// step the CPUs.
     pub fn wait_settled(&self, timeout: Duration) -> bool {
         self.0.steering.settled.wait(timeout, &self.0.finished, || self.is_settled() || self.is_finished());
         self.is_settled()
     }
 
-    /// A file descriptor that is readable while the instance [is settled](Self::is_settled), for an
-    /// event loop. Reading from the file descriptor is an error. If the run may end during the
-    /// wait, wait for [`finished_fd`](Self::finished_fd) as well.
+    /// A file descriptor for an event loop. The file descriptor is readable as long as the instance
+    /// [is settled](Self::is_settled). Reading from the file descriptor is an error. If the run may
+    /// end during the wait, also wait for [`finished_fd`](Self::finished_fd).
     ///
     /// # Errors
-    /// The kernel's error if the process has no file descriptor left.
+    /// Returns the kernel's error if the process has no free file descriptor.
     pub fn settled_fd(&self) -> io::Result<OwnedFd> {
         self.0.steering.settled.fd()
     }
@@ -201,8 +203,8 @@ impl Handle {
         self.0.steering.lock().limits.all
     }
 
-    /// Changes limits, and returns their new values. A value out of its range becomes the nearest
-    /// value in the range. Each CPU follows the new limits from its next round on.
+    /// Changes limits, and returns their new values. A value outside of its range is replaced by
+    /// the nearest value in the range. Each CPU follows the new limits from its next round on.
     /// [`is_settled`](Self::is_settled) returns true when all CPUs follow the limits.
     pub fn set_limits(&self, mut change: impl FnMut(&mut Limits)) -> Limits {
         self.0.change(|state| {
@@ -215,11 +217,11 @@ impl Handle {
         })
     }
 
-    /// Like [`set_limits`](Self::set_limits), for one queue. Queues are numbered over all inputs.
-    /// To read the limits, pass a change that does nothing.
+    /// Like [`set_limits`](Self::set_limits), for one queue only. Queues are numbered over all
+    /// inputs. To read the limits, pass a function that changes nothing.
     ///
     /// # Errors
-    /// [`SetError::NoSuchQueue`] if the queue does not exist, and [`SetError::NoCopybreak`] if the
+    /// [`SetError::NoSuchQueue`] if the queue does not exist. [`SetError::NoCopybreak`] if the
     /// queue cannot copy frames. Then no limit changes.
     pub fn set_queue_limits(
         &self,
@@ -240,39 +242,41 @@ impl Handle {
         })
     }
 
-    /// The CPUs whose backlogs have a flow limit.
+    /// The set of CPUs with a flow limit on their backlogs.
     pub fn flow_limit_cpus(&self) -> CpuMask {
         self.0.steering.lock().limits.flow_limited.iter().map(|cpu| self.0.cpus[usize::from(*cpu)]).collect()
     }
 
-    /// Gives the backlogs of exactly these CPUs a flow limit: `flow_limit_cpu_bitmap`. The limit
-    /// acts while such a backlog is more than half full, on flows that have more than half of the
-    /// last [`FLOW_LIMIT_HISTORY`](steerage_flow::limits::FLOW_LIMIT_HISTORY) packets for the
-    /// backlog. Such a flow loses packets (`flow_limit`), so that other flows lose none. A source
-    /// that waits for room (a file) loses no packets. By default, no CPU has a flow limit.
+    /// Sets a flow limit for the backlogs of exactly these CPUs: `flow_limit_cpu_bitmap`. The limit
+    /// applies while a backlog is more than half full. The flow limit applies to flows that have
+    /// more than half of the last [`FLOW_LIMIT_HISTORY`](steerage_flow::limits::FLOW_LIMIT_HISTORY)
+    /// packets for this backlog. Only such a flow loses packets (`flow_limit`), and other flows
+    /// lose none. A queue that can wait for room, such as a file, loses no packets. By default, no
+    /// CPU has a flow limit.
     ///
     /// # Errors
-    /// [`SetError::NotOurCpu`] if the mask names a CPU that the instance does not have. Then no
-    /// flow limit changes.
+    /// [`SetError::NotOurCpu`] if the mask contains a CPU that the instance does not have. If
+    /// `set_flow_limit_cpus` fails, no flow limit changes.
     pub fn set_flow_limit_cpus(&self, cpus: &CpuMask) -> Result<(), SetError> {
         let indices = if cpus.is_empty() { Vec::new() } else { mask_indices(&self.0.cpus, cpus, 0)? };
         self.0.change(|state| state.set_flow_limited(indices));
         Ok(())
     }
 
-    /// Sets which of the instance's CPUs are present. Buckets of the absent CPUs move away, in
-    /// order, and these CPUs get no packets until they are present again. Threads that the library
-    /// starts call this when CPUs go offline or leave the process's cpuset. Only programs that run
-    /// their own threads need to call this.
+    /// Sets which of the instance's CPUs are present. Buckets of absent CPUs move to present CPUs
+    /// without reordering. An absent CPU gets no packets until it is present again. Threads that
+    /// steerage starts call `set_present_cpus` when CPUs go offline or leave the process's cpuset.
+    /// You need to call `set_present_cpus` only if your program runs its own threads.
     pub fn set_present_cpus(&self, cpus: &CpuMask) {
         let ours = 0..self.0.cpus.len() as CpuIndex;
         let present: Vec<CpuIndex> = ours.filter(|cpu| cpus.contains(self.0.cpus[usize::from(*cpu)])).collect();
         self.0.change(|state| state.on(Event::Present(&present)));
     }
 
-    /// Sets which share of the CPUs' time other programs used lately, from 0 to 1 (`ForeignLoad`).
-    /// Policies take this share into account. Threads that the library starts call this function
-    /// themselves. Only programs that run their own threads need to call this.
+    /// Sets the share of each CPU's time that other programs used recently, from 0 to 1
+    /// (`ForeignLoad`). Policies take other programs' shares into account. Threads that steerage
+    /// starts call `set_others_time` themselves. You need to call `set_others_time` only if your
+    /// program runs its own threads.
     pub fn set_others_time(&self, shares: &[(CpuId, f64)]) {
         let mut state = self.0.steering.lock();
         for (cpu, share) in shares {
@@ -282,8 +286,8 @@ impl Handle {
         }
     }
 
-    /// The state of each of the [`BUCKETS`](crate::limits::BUCKETS) of a queue. Queues are numbered
-    /// over all inputs. `None` if the queue does not exist.
+    /// Returns the state of each of the [`BUCKETS`](crate::limits::BUCKETS) buckets of a queue.
+    /// Queues are numbered over all inputs. Returns `None` if the queue does not exist.
     pub fn buckets(&self, queue: usize) -> Option<Vec<BucketSnapshot>> {
         let loads = self.0.ledgers.queues.get(queue)?.ledger.buckets.read();
         let state = self.0.steering.lock();
@@ -299,18 +303,19 @@ impl Handle {
         self.0.snapshot()
     }
 
-    /// How many frames rings, parking lots and outputs hold. While no CPU is running, this number
-    /// equals the ledger's number of packets in flight. For tests.
+    /// Returns how many frames are in rings, parking lots and outputs. While no CPU is running, the
+    /// result equals the number of packets in flight in the ledger. For tests.
     #[doc(hidden)]
     pub fn held(&self) -> u64 {
         self.0.ledgers.held()
     }
 
-    /// Waits until the outputs have finished the packets that they hold. The wait lasts while the
-    /// outputs make progress, and for at most [`OUTPUT_STUCK_AFTER`] without progress. After a stop
-    /// was requested, the wait lasts at most [`DRAIN_MAX`](crate::limits::DRAIN_MAX) in all. The
-    /// remaining packets are dropped as [`DropReason::TxLost`]. Joining a run calls this itself. A
-    /// program that runs its own threads calls this after the last step of all CPUs.
+    /// Waits for the outputs to finish the packets that they still hold. The wait continues while
+    /// the outputs make progress. The wait ends after [`OUTPUT_STUCK_AFTER`] without progress.
+    /// After a stop was requested, the whole wait takes at most
+    /// [`DRAIN_MAX`](crate::limits::DRAIN_MAX). Packets that remain after the wait are dropped as
+    /// [`DropReason::TxLost`]. Joining a run calls this function. A program that runs its own
+    /// threads calls this function after the last step of all CPUs.
     ///
     /// [`OUTPUT_STUCK_AFTER`]: crate::limits::OUTPUT_STUCK_AFTER
     /// [`DropReason::TxLost`]: crate::ids::DropReason::TxLost

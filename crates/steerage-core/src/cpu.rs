@@ -12,7 +12,7 @@ use crate::origin::Origin;
 use crate::packet::NoRoom;
 use crate::shared::Shared;
 
-/// The CPU that runs a handler.
+/// The CPU on which a handler runs.
 ///
 /// ```
 /// # mod steerage { pub use {steerage_core::{handler::*, packet::*}, steerage_flow::Timestamp}; }
@@ -47,7 +47,7 @@ pub struct Cpu {
     pub(crate) id: CpuId,
     pub(crate) now: Timestamp,
     pub(crate) origin: Origin,
-    /// The latest time at which the handler wants its next tick.
+    /// The handler's next tick is called at this time or earlier.
     pub(crate) tick_by: Option<Timestamp>,
 }
 
@@ -63,58 +63,60 @@ impl Cpu {
         self.id
     }
 
-    /// The time at which this batch began, on the clock of the CPUs. `now` is not the time at which
-    /// packets were received: a capture file is read within seconds, although its packets are hours
-    /// apart. To let state expire by the time of packets, use a
-    /// [`PacketClock`](steerage_flow::PacketClock).
+    /// The time at which this batch began, on the clock of the instance's CPUs. `now` is not the
+    /// time at which packets were received: a capture file is read within seconds, although its
+    /// packets may be hours apart. Use a [`PacketClock`](steerage_flow::PacketClock) if state
+    /// should expire by the time of packets.
     pub fn now(&self) -> Timestamp {
         self.now
     }
 
-    /// Sends a packet that the function originates. The function copies `frame`, which begins with
-    /// a header of type `link`. The packet is sent after the handler has returned, after the
-    /// packets that this batch transmits. If the output has no room for the packet or cannot send
-    /// it, the packet is dropped and counted
+    /// Sends a packet that the packet function creates. `send` copies `frame`, which begins with a
+    /// header of type `link`. The packet is sent after the handler has returned, and after the
+    /// packets of this batch that are transmitted. If the output cannot send the packet or has no
+    /// room for it, the packet is dropped and counted
     /// ([`CpuSnapshot::originated_dropped`](steerage_ledger::CpuSnapshot::originated_dropped)).
     ///
     /// # Errors
-    /// [`NoRoom`] if `Builder::originated_max` packets are already waiting, or if the frame is
-    /// longer than a page.
+    /// [`NoRoom`] if `Builder::originated_max` packets already wait, or if the frame is longer than
+    /// a page.
     pub fn send(&mut self, to: TxId, link: LinkType, frame: &[u8]) -> Result<(), NoRoom> {
         self.origin.stage(to, link, frame)
     }
 
-    /// Sends a packet that the function [kept](crate::packet::Packet::keep), like
-    /// [`send`](Self::send). The pages of the packet return to the pool once the packet was sent. A
-    /// packet in several pages is first joined into one page. Each packet uses one of the
-    /// `Builder::originated_max` places until the handler returns.
+    /// Sends a packet that the handler has [kept](crate::packet::Packet::keep), like
+    /// [`send`](Self::send). The packet's pages return to the pool after the packet was sent. If
+    /// the kept packet lies in several pages, it is first joined into one page. Until the handler
+    /// returns, each packet counts against `Builder::originated_max`.
     ///
     /// # Errors
-    /// Returns the packet if all places are taken, or if the packet does not fit into one page.
+    /// Returns the packet if `Builder::originated_max` packets already wait, or if the packet does
+    /// not fit in one page.
     pub fn send_kept(&mut self, to: TxId, packet: Kept) -> Result<(), Kept> {
         self.origin.stage_kept(to, packet)
     }
 
-    /// How many more packets [`send`](Self::send) accepts until the handler returns.
+    /// Returns how many more packets [`send`](Self::send) accepts before the handler returns.
     pub fn sends_left(&self) -> usize {
         self.origin.room()
     }
 
     /// Stops the run, as [`Handle::stop`](crate::control::Handle::stop) does: no more packets are
-    /// received, and packets in flight are handled. A handler calls this when it has its result or
-    /// cannot continue. The handler returns the reason in its [report](crate::handler::Handler::Report).
+    /// received, and packets in flight are still handled. A handler calls `stop` when it has its
+    /// result or cannot continue. The handler returns the reason in its
+    /// [report](crate::handler::Handler::Report).
     pub fn stop(&self) {
         self.shared.stop();
     }
 
-    /// Requests a call of [`Handler::tick`](crate::handler::Handler::tick) at `time`, unless the handler has already requested an
-    /// earlier tick. A handler calls this when a batch creates work that is due before the next
-    /// tick.
+    /// Asks for a call of [`Handler::tick`](crate::handler::Handler::tick) at `time`. Has no effect
+    /// if an earlier tick was already requested. A handler calls this function if a batch creates
+    /// work that is due before the next tick.
     pub fn tick_by(&mut self, time: Timestamp) {
         self.tick_by = Some(self.tick_by.map_or(time, |by| by.min(time)));
     }
 
-    /// Whether packets are kept that a sender may still send.
+    /// Returns true if handlers keep packets that a sender may still send.
     pub(crate) fn waits_for_kept(&self) -> bool {
         !self.origin.senders.is_empty() && self.shared.ledgers.queues.iter().any(|queue| queue.kept_pages.kept() > 0)
     }

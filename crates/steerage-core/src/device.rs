@@ -1,4 +1,4 @@
-//! The description of a device: its name, its needs and abilities, and its errors.
+//! The description of a device: its name, requirements and capabilities, and its errors.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ pub use steerage_mem::{FileWindows, LeaseRequest, LeasedFile, RecordForm, Shown,
 
 pub use steerage_ledger::{DeviceCounts, DeviceError, DeviceName};
 
-/// The needs and abilities of a queue: see
+/// The requirements and capabilities of a receive queue: see
 /// [`RxQueue::capabilities`](crate::rx::RxQueue::capabilities).
 ///
 /// ```
@@ -23,36 +23,38 @@ pub use steerage_ledger::{DeviceCounts, DeviceError, DeviceName};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Capabilities {
-    /// The length of the longest frame, and its position in the page. If frames have several pages,
-    /// this is the length of the longest part. If the queue provides blocks, this is the longest
-    /// frame that handlers can keep or write to, because such a frame is copied to a page first.
+    /// The length of the longest frame, and the position of frames in their pages. If frames can
+    /// have several pages, `fit` describes the longest part of a frame. If the queue provides
+    /// blocks, `fit` describes the longest frame that handlers can keep or write, because that
+    /// frame is first copied to a page.
     pub fit: Fit,
-    /// Whether frames lie in blocks that the device supplies. If false, frames lie in pages of the
-    /// pool, with [`HEADROOM`](crate::limits::HEADROOM) bytes before each frame.
+    /// True if the queue's frames lie in blocks that the device supplies. If false, the frames lie
+    /// in pages of the pool, with [`HEADROOM`](crate::limits::HEADROOM) bytes before each frame.
     pub lends: bool,
     /// The maximum number of pages that a frame may occupy, from 1 to
-    /// [`SEGMENTS_MAX`](steerage_mem::SEGMENTS_MAX). The pool has `segments_max` times as many
-    /// pages. More than 1 if a device receives a long frame into several buffers: see
-    /// [`Completions::gather`](crate::completions::Completions::gather).
+    /// [`SEGMENTS_MAX`](steerage_mem::SEGMENTS_MAX). The pool gets `segments_max` times as many
+    /// pages. `segments_max` is more than 1 if the device receives a long frame in several buffers:
+    /// see [`Completions::gather`](crate::completions::Completions::gather).
     pub segments_max: usize,
-    /// The maximum number of pages that the device keeps posted in its own ring. The pool has this
-    /// many pages in addition.
+    /// The maximum number of pages that the device keeps posted in its own ring. The pool gets this
+    /// many additional pages.
     pub posted_max: usize,
-    /// Whether no packet is lost while the queue is not polled, as with a file. A queue that can
-    /// wait is polled only while every CPU has room for the frames that a poll may bring. A live
-    /// queue is always polled, and frames that find no room are dropped.
+    /// True if no packet is lost while the queue is not polled, as with a file. A queue that can
+    /// wait is polled only while every CPU has room for the frames of a whole poll. A live queue is
+    /// always polled, and frames are dropped if there is no room for them.
     pub can_wait: bool,
-    /// The affinity of the hashes that the device sets on frames. `None` if the device sets no
-    /// hash. A frame without a hash is hashed by steerage. So a device sets no hash on a fragment
-    /// of a datagram unless all fragments of the datagram have the same hash.
+    /// What packets the device's hashes keep together. `None` if the device sets no hashes. If a
+    /// frame has no hash, steerage computes one. So if a datagram's fragments can have different
+    /// hashes, the device sets no hash on its fragments.
     pub hash: Option<Affinity>,
-    /// Whether the device chooses the buckets itself: see [`names_buckets`](Self::names_buckets).
+    /// True if the device itself chooses the bucket of each frame: see
+    /// [`names_buckets`](Self::names_buckets).
     pub names_buckets: bool,
 }
 
 impl Capabilities {
-    /// A live queue without a hash. The frames of the queue lie in pages of the pool, and the
-    /// longest frame has `frame_bytes_max` bytes.
+    /// Describes a live queue whose device sets no hashes. The queue's frames lie in pages of the
+    /// pool, and the longest frame has `frame_bytes_max` bytes.
     pub const fn pages(frame_bytes_max: usize) -> Self {
         let (lends, can_wait, hash, names_buckets) = (false, false, None, false);
         let fit = Fit::new(frame_bytes_max);
@@ -65,50 +67,51 @@ impl Capabilities {
         Self { fit, ..self }
     }
 
-    /// A live queue without a hash. The frames of the queue lie in blocks that the device supplies.
-    /// Handlers can keep or write to frames of up to `copy_bytes_max` bytes.
+    /// Describes a live queue whose device sets no hashes. The queue's frames lie in blocks that
+    /// the device supplies. Handlers can keep or write frames of up to `copy_bytes_max` bytes.
     pub const fn blocks(copy_bytes_max: usize) -> Self {
         Self { lends: true, ..Self::pages(copy_bytes_max) }
     }
 
-    /// Whether [`QueueLimits::copybreak`](crate::limits::QueueLimits::copybreak) has an effect on
-    /// the queue: short frames can be copied out of the pages of a ring, or out of several pages
-    /// into one.
+    /// Returns true if [`QueueLimits::copybreak`](crate::limits::QueueLimits::copybreak) has an
+    /// effect on the queue. Copybreak has an effect if the frames lie in pages of a device's ring,
+    /// or in several pages that can be joined.
     pub const fn has_copybreak(&self) -> bool {
         !self.lends && (self.posted_max > 0 || self.segments_max > 1)
     }
 
-    /// Says that a frame may occupy up to `pages` pages.
+    /// Declares that a frame may occupy up to `pages` pages.
     #[must_use]
     pub const fn segments(self, pages: usize) -> Self {
         Self { segments_max: pages, ..self }
     }
 
-    /// Says that the device keeps up to `pages` pages posted in its ring.
+    /// Declares that the device keeps up to `pages` pages posted in its ring.
     #[must_use]
     pub const fn posted(self, pages: usize) -> Self {
         Self { posted_max: pages, ..self }
     }
 
-    /// No packet is lost while the queue is not polled.
+    /// Declares that no packet is lost while the queue is not polled.
     #[must_use]
     pub const fn can_wait(self) -> Self {
         Self { can_wait: true, ..self }
     }
 
-    /// The device chooses the bucket of each frame, or of all frames of a poll, and sets the hash
-    /// of that bucket ([`hash_of_bucket`](crate::rps_map::hash_of_bucket)) on the frames. Masks and
-    /// policies still decide which CPU has the bucket, so frames of a bucket stay in order. The
-    /// choice counts if it keeps together the packets that the handler needs together, even if no
-    /// device's hash was requested. In Zhang's patch of 2009, a driver chose the CPU.
+    /// Declares that the device chooses the bucket of each frame, or of all frames of a poll. The
+    /// device sets a hash of that bucket ([`hash_of_bucket`](crate::rps_map::hash_of_bucket)) on
+    /// the frames. Masks and policies still decide which CPU has the bucket, so the frames of a
+    /// bucket stay in order. If the device's choice keeps together the packets that the handler
+    /// needs together, it is used even if no device's hash was requested. In Zhang Yanmin's Linux
+    /// patch of 2009, the driver chose the CPU.
     #[must_use]
     pub const fn names_buckets(self, affinity: Affinity) -> Self {
         Self { hash: Some(affinity), names_buckets: true, ..self }
     }
 
-    /// The device sets a hash on frames, but not necessarily on all frames: see
-    /// [`hash`](Self::hash). The upper 12 bits of the hash choose the bucket: if only low bits tell
-    /// flows apart, use [`FlowHash::from_low_bits`](steerage_flow::FlowHash::from_low_bits).
+    /// Declares that the device sets a hash on frames, though not always on all of them: see
+    /// [`hash`](Self::hash). The upper 12 bits of the hash choose the bucket. If only low bits
+    /// distinguish flows, use [`FlowHash::from_low_bits`](steerage_flow::FlowHash::from_low_bits).
     #[must_use]
     pub const fn hashes(self, affinity: Affinity) -> Self {
         Self { hash: Some(affinity), ..self }
@@ -116,7 +119,7 @@ impl Capabilities {
 }
 
 /// The result of opening a queue: see [`RxQueue::open`](crate::rx::RxQueue::open). By default, the
-/// frames of a queue lie in the pages of the pool.
+/// frames of an opened queue lie in the pages of the pool.
 ///
 /// ```
 /// # mod steerage { pub mod device { pub use steerage_core::device::*; } }
@@ -130,60 +133,61 @@ impl Capabilities {
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct Opened {
-    /// The blocks that a queue supplies. The device keeps the [`Claim`](steerage_mem::Claim) to the
-    /// blocks. Without the claim, no code can write to the blocks or lend frames from them.
+    /// The blocks that the queue supplies. The device keeps the [`Claim`](steerage_mem::Claim) to
+    /// these blocks. Without the claim, no code can write to the blocks or lend frames from them.
     pub blocks: Option<Blocks>,
-    /// The mode in which the device runs, if the device learns the mode only when it is opened.
-    /// `None` if the mode is [`Input::mode`](crate::rx::Input::mode).
+    /// The mode in which the device runs, if the device knows it only after it was opened. `None`
+    /// if the mode is the one in [`Input::mode`](crate::rx::Input::mode).
     pub mode: Option<&'static str>,
-    /// Further counts of the device. Received and lost packets are counted elsewhere. The device
-    /// keeps a reference to add to these counts.
+    /// Additional counters of the device. Received and lost packets have counters elsewhere. The
+    /// device keeps a reference to its counters and adds to them.
     pub counts: Option<Arc<DeviceCounts>>,
 }
 
 impl Opened {
-    /// Describes an opened queue whose frames lie in `blocks`.
+    /// Describes an opened queue with frames in `blocks`.
     pub fn lending(blocks: Blocks) -> Self {
         Self { blocks: Some(blocks), ..Self::default() }
     }
 
-    /// A queue whose frames lie in the pages of the pool, and whose device runs in `mode`.
+    /// Describes an opened queue with frames in the pages of the pool. The device runs in `mode`.
     pub fn in_mode(mode: &'static str) -> Self {
         Self { mode: Some(mode), ..Self::default() }
     }
 }
 
-/// The needs and abilities of a queue to an output: see
+/// The requirements and capabilities of an output's queue: see
 /// [`TxQueue::capabilities`](crate::tx::TxQueue::capabilities).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TxCapabilities {
-    /// How many pages of the pool the queue needs for sending. The pool has this many pages in
-    /// addition.
+    /// The number of pages of the pool that the queue needs to send packets. The pool gets this
+    /// many additional pages.
     pub pages_max: usize,
-    /// Whether the queue accepts packets that it finishes later
+    /// True if the queue accepts packets that it finishes later
     /// ([`Sent::deferred`](crate::tx::Sent::deferred)).
     pub defers: bool,
-    /// Whether the queue accepts packets that were merged from several frames, and counts each of
-    /// them as its [`frames`](crate::tx::OutgoingPacket::frames). Other queues get the frames.
+    /// True if the queue accepts packets that were merged from several frames. The queue counts
+    /// each merged packet as its number of [`frames`](crate::tx::OutgoingPacket::frames). If false,
+    /// the queue gets the original frames.
     pub merged: bool,
 }
 
 impl TxCapabilities {
-    /// The queue sends from up to `pages` pages of its own.
+    /// Declares that the queue sends from up to `pages` pages of its own.
     #[must_use]
     pub const fn pages(self, pages: usize) -> Self {
         Self { pages_max: pages, ..self }
     }
 
-    /// The queue accepts packets that it finishes later.
+    /// Declares that the queue accepts packets that it finishes later.
     #[must_use]
     pub const fn defers(self) -> Self {
         Self { defers: true, ..self }
     }
 }
 
-/// The resources that a queue to an output gets: see [`TxQueue::open`](crate::tx::TxQueue::open).
+/// The resources that an output's queue gets: see [`TxQueue::open`](crate::tx::TxQueue::open).
 ///
 /// ```
 /// # mod steerage { pub use steerage_core::device::DeviceError; pub mod device { pub use {steerage_core::{device::*, tx::*}, steerage_ledger::*, steerage_mem::*}; } }
@@ -222,10 +226,11 @@ impl TxCapabilities {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct TxResources {
-    /// The region that contains all pages of the pool.
+    /// The memory region that contains all pages of the pool.
     pub region: Arc<Region>,
-    /// As many pages as the queue [needs](TxCapabilities::pages_max).
+    /// The pages that the queue [needs](TxCapabilities::pages_max).
     pub pages: Vec<Page>,
-    /// The account in which a queue that [defers](TxCapabilities::defers) reports each outcome.
+    /// The account for a queue that finishes packets later ([defers](TxCapabilities::defers)). The
+    /// queue reports the outcome of each packet to it.
     pub account: Option<TxAccount>,
 }

@@ -1,4 +1,4 @@
-//! The errors of building or changing an instance.
+//! The errors of building an instance or changing its settings.
 
 use std::fmt;
 use std::io;
@@ -8,7 +8,8 @@ use steerage_topology::{CpuId, NoSuchCpu};
 
 use crate::device::DeviceError;
 
-/// The reason why the settings of a running instance could not be changed, and did not change.
+/// The reason why a setting of a running instance could not be changed. The setting keeps its
+/// value.
 ///
 /// ```
 /// # mod steerage { pub use steerage_core::error::SetError; }
@@ -25,7 +26,7 @@ pub enum SetError {
     NotOurCpu {
         /// The CPU that the mask names.
         cpu: CpuId,
-        /// The instance's CPUs, as a list.
+        /// The instance's CPUs, as a list of numbers.
         ours: String,
     },
     /// There is no receive queue with this number.
@@ -36,8 +37,8 @@ pub enum SetError {
         /// How many queues there are.
         queues: usize,
     },
-    /// A queue for which [`copybreak`](crate::limits::QueueLimits::copybreak) has no meaning was
-    /// given one.
+    /// `copybreak` was set for a queue for which
+    /// [`copybreak`](crate::limits::QueueLimits::copybreak) has no meaning.
     #[error(
         "{device}: cannot set copybreak of receive queue {queue}: Operation not supported: \
              its device has no ring of pages out of which it copies frames; leave copybreak at 0"
@@ -50,7 +51,7 @@ pub enum SetError {
     },
 }
 
-/// The reason why an instance could not be built. The text says what was tried and what to do.
+/// The reason why an instance could not be built. The text says what was tried, and what to do.
 ///
 /// ```
 /// # mod steerage { pub use steerage_core::error::BuildError; }
@@ -68,37 +69,37 @@ pub enum BuildError {
     /// No CPU was given.
     #[error("no CPU to work on: give at least one")]
     NoCpus,
-    /// More CPUs, queues or outputs than an instance can have.
+    /// There are more CPUs, queues or outputs than an instance can have.
     #[error("{asked} {what} are more than an instance can have: {most}")]
     TooMany {
-        /// `CPUs`, `receive queues` or `outputs`.
+        /// What there is too much of: `CPUs`, `receive queues` or `outputs`.
         what: &'static str,
         /// How many were requested.
         asked: usize,
-        /// The largest possible number.
+        /// The maximum number of them.
         most: usize,
     },
     /// A mask, or another setting of a queue, does not fit the instance.
     #[error(transparent)]
     Mask(#[from] SetError),
-    /// A device has longer frames than a slot can describe.
+    /// A device has frames that are longer than a slot can describe.
     #[error("{device}: frames of {asked} bytes are longer than the longest there can be, {most}")]
     FrameTooLong {
         /// The device.
         device: String,
-        /// The queue's longest frame, in bytes.
+        /// The length of the queue's longest frame, in bytes.
         asked: usize,
-        /// The longest possible frame, in bytes.
+        /// The maximum length of a frame, in bytes.
         most: usize,
     },
-    /// The packet memory exceeds its limit, `Builder::memory_max`. The text says which setting takes
-    /// most of the memory, and what fits.
+    /// The packet memory exceeds its limit (`Builder::memory_max`). The text says which setting
+    /// takes most of the memory, and which value fits.
     #[error(transparent)]
     Memory(#[from] Excess),
     /// `Builder::cpus` or `Builder::input_on` names a CPU that does not exist.
     #[error(transparent)]
     NoSuchCpu(#[from] NoSuchCpu),
-    /// A handler is too large for the stacks of the CPUs' threads, on which it is created.
+    /// A handler is too large for the stack of its CPU's thread, on which it is created.
     #[error(
         "a handler of {bytes} bytes needs a stack of 4 times that: box large state, or raise stack_size ({stack_size})"
     )]
@@ -108,7 +109,7 @@ pub enum BuildError {
         /// The size of each thread's stack, in bytes.
         stack_size: usize,
     },
-    /// A device could not be prepared.
+    /// A device could not be opened.
     #[error(transparent)]
     Device(#[from] DeviceError),
     /// The packet memory could not be allocated. The text says what to do.
@@ -117,7 +118,7 @@ pub enum BuildError {
     /// The kernel refused another operation.
     #[error("cannot {operation}: {error}")]
     System {
-        /// The operation that failed, as the end of the sentence "cannot ...".
+        /// The operation that failed, as the end of a sentence that begins with "cannot".
         operation: &'static str,
         /// The kernel's error.
         #[source]
@@ -125,15 +126,15 @@ pub enum BuildError {
     },
 }
 
-/// Prints the same text as `Display`, because Rust prints the `Debug` form of an error that `main`
-/// returns.
+/// `Debug` prints the same text as `Display`, because Rust prints the `Debug` form of an error that
+/// `main` returns.
 impl fmt::Debug for BuildError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
 }
 
-/// Prints the same text as `Display`, for the same reason as [`BuildError`].
+/// `Debug` prints the same text as `Display`, for the same reason as in [`BuildError`].
 impl fmt::Debug for SetError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

@@ -1,4 +1,5 @@
-//! The packet function: [`Handler`]. [`Cpu`] is what a packet function can request from its CPU.
+//! The packet function: [`Handler`]. [`Cpu`] contains what a packet function can request from its
+//! CPU.
 
 mod runner;
 
@@ -11,12 +12,12 @@ pub use crate::cpu::Cpu;
 pub use runner::MakeHandler;
 pub(crate) use runner::Runner;
 
-/// A packet function. Each CPU has its own handler, which is built on that CPU. So a handler need
+/// A packet function. Each CPU has its own handler, which is created on that CPU. So a handler need
 /// not be `Send`, and its state needs no lock.
 ///
 /// All packets of a flow come to the same handler, in order. When the flow's bucket moves to
-/// another CPU, all of its earlier packets are finished first, and
-/// [`bucket_leaves`](Self::bucket_leaves) hands over its state.
+/// another CPU, all earlier packets of the flow are finished first. Then
+/// [`bucket_leaves`](Self::bucket_leaves) hands over the flow's state.
 ///
 /// ```
 /// # mod steerage { pub use steerage_core::{handler::*, packet::*}; }
@@ -39,43 +40,46 @@ pub(crate) use runner::Runner;
 /// }
 /// ```
 pub trait Handler: Sized + 'static {
-    /// Which packets must go to the same CPU.
+    /// The packets that must go to the same CPU.
     const AFFINITY: Affinity = Affinity::BothDirections;
 
-    /// The state of a bucket, handed over when the bucket moves.
+    /// The state of a bucket. The state of a bucket is handed over when the bucket moves to another
+    /// CPU.
     type Moved: Send + 'static;
 
-    /// The result of this CPU's handler, which the caller merges after the run.
+    /// The result of this CPU's handler. The caller merges the results of all CPUs after the run.
     type Report: Send + 'static;
 
-    /// Handles up to [`HANDLE_BUDGET`](crate::limits::HANDLE_BUDGET) packets of one queue. A packet
-    /// without a verdict counts as consumed.
+    /// Handles a batch of up to [`HANDLE_BUDGET`](crate::limits::HANDLE_BUDGET) packets of one
+    /// queue. A packet to which the handler gives no verdict counts as consumed.
     ///
-    /// If the handler panics, the verdicts that it gave before the panic remain, the other packets
-    /// of the batch count as `handler_panicked`, and the handler is rebuilt.
+    /// If the handler panics, the verdicts that it gave before the panic are kept. The other
+    /// packets of the batch count as `handler_panicked`, and a new handler is created.
     fn handle(&mut self, batch: &mut Batch<'_>, cpu: &mut Cpu);
 
-    /// Called before the first round, and then whenever the returned time has come. After `None`,
-    /// this function is not called again unless [`Cpu::tick_by`] requests it.
+    /// `tick` is called before the first round, and then each time when the returned time has come.
+    /// After `tick` returns `None`, it is called again only if [`Cpu::tick_by`] requests it.
     fn tick(&mut self, _cpu: &mut Cpu) -> Option<Timestamp> {
         None
     }
 
-    /// Called between two rounds after [`Handle::wake`](crate::control::Handle::wake) was called
-    /// for this CPU. Several calls of `wake` may lead to one call of this function.
+    /// `woken` is called between two rounds after [`Handle::wake`](crate::control::Handle::wake)
+    /// was called for this CPU. Several calls of `wake` may lead to only one call of `woken`.
     fn woken(&mut self, _cpu: &mut Cpu) {}
 
-    /// The bucket moves to another CPU: returns the state of the bucket's flows, and removes it
-    /// from the handler. All packets of the bucket that came to this CPU are finished.
+    /// The bucket moves to another CPU. This function removes the state of the bucket's flows from
+    /// the handler and returns it. All packets of the bucket that came to this CPU are finished
+    /// before this call.
     fn bucket_leaves(&mut self, _bucket: BucketId) -> Option<Self::Moved> {
         None
     }
 
-    /// The bucket arrives from another CPU, before its first packet. If two groups became one, this
-    /// handler may already have state of the bucket. The handler then merges the two states.
+    /// The bucket arrives from another CPU. This call comes before the bucket's first packet. If
+    /// two groups of queues became one, this handler may already have state of the bucket. If the
+    /// handler already has state of the bucket, it merges the two states.
     fn bucket_arrives(&mut self, _bucket: BucketId, _state: Self::Moved) {}
 
-    /// The end of the run: all packets have been handled. Packets that the handler sends now still
-    /// leave.
+    /// The run has ended: all packets have been handled. Packets that the handler sends in this
+    /// call are still sent.
     fn finish(self, cpu: &mut Cpu) -> Self::Report;
 }

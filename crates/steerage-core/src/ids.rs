@@ -1,9 +1,11 @@
-//! The identifiers that every part of the path uses. Imports no other module of this crate.
+//! The identifiers that all modules of the receive path use. This module imports no other module of
+//! this crate.
 
 pub use steerage_ledger::{DropReason, MoveCause, TxSource};
 pub use steerage_moves::CpuIndex;
 
-/// The flows of a steering group whose hash starts with the same 12 bits: they move together.
+/// The flows of a group of queues whose hashes begin with the same 12 bits. The flows of a bucket
+/// move together.
 ///
 /// ```
 /// # mod steerage { pub use {steerage_core::{handler::*, ids::*, packet::*}, steerage_flow::FlowKey}; }
@@ -42,20 +44,20 @@ pub use steerage_moves::CpuIndex;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BucketId {
-    /// The steering group: queues with the same mask.
+    /// The group: queues with the same mask.
     pub group: u16,
     /// The bucket, 0 to 4095.
     pub bucket: u16,
 }
 
-/// An output, by its number in the order in which the outputs were given to the builder.
-/// `Builder::add_output` of the crate `steerage` returns it. The example of
+/// The number of an output. Outputs are numbered in the order in which they were given to the
+/// builder. `Builder::add_output` of the crate `steerage` returns this number. The example of
 /// [`Packet`](crate::packet::Packet) sends to an output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TxId(pub u8);
 
-/// An input, by its number in the order in which the inputs were given to the builder.
-/// `Builder::add_input` of the crate `steerage` returns it.
+/// The number of an input. Inputs are numbered in the order in which they were given to the
+/// builder. `Builder::add_input` of the crate `steerage` returns this number.
 ///
 /// ```
 /// # mod steerage { pub use steerage_core::{ids::*, packet::*}; }
@@ -72,12 +74,12 @@ pub struct TxId(pub u8);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InputId(pub u16);
 
-/// The decision of a handler about a packet: see the example of [`Packet`](crate::packet::Packet).
+/// What a handler decides about a packet: see the example of [`Packet`](crate::packet::Packet).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Verdict {
-    /// The handler read the packet or changed it in place, and did not send, keep or discard it. A
-    /// packet has this verdict by default.
+    /// The handler read the packet or changed it in place. The handler did not send, keep or
+    /// discard the packet. By default, a packet has this verdict.
     #[default]
     Consumed,
     /// [`Packet::discard`](crate::packet::Packet::discard).
@@ -88,7 +90,8 @@ pub enum Verdict {
     Transmitted(TxId),
 }
 
-/// Positions of packets in a batch: see [`Batch::read_common`](crate::packet::Batch::read_common).
+/// A set of packets of a batch, by their positions: see
+/// [`Batch::read_common`](crate::packet::Batch::read_common).
 ///
 /// ```
 /// # mod steerage { pub use steerage_core::packet::*; }
@@ -113,13 +116,13 @@ pub enum Verdict {
 pub struct Positions(pub(crate) u64);
 
 impl Positions {
-    /// Whether the set is empty.
+    /// Returns true if the set is empty.
     #[inline(always)]
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Whether the packet at `position` is in the set.
+    /// Returns true if the packet at `position` is in the set.
     #[inline(always)]
     pub fn contains(self, position: usize) -> bool {
         position < u64::BITS as usize && self.0 & 1 << position != 0

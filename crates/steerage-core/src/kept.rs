@@ -1,4 +1,4 @@
-//! Packets that outlive their batch.
+//! Packets that outlive their batch ([`Kept`]).
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -7,12 +7,12 @@ use crate::ids::CpuIndex;
 use steerage_flow::{LinkType, WallTime};
 use steerage_mem::{FrameHeader, Segments, SegmentsMut};
 
-/// A packet that a handler keeps beyond its batch: owned, writable and `Send`. Its pages return to
-/// the pool when the packet is dropped, on any thread.
+/// A packet that a handler keeps after its batch. A kept packet is owned, writable and `Send`. When
+/// a kept packet is dropped, on any thread, its pages return to the pool.
 /// [`Packet::keep`](crate::packet::Packet::keep) creates a kept packet.
 ///
-/// A kept packet dereferences to its bytes, or to the bytes of its first part if it has several
-/// [parts](Self::segments).
+/// A kept packet dereferences to its bytes. If a kept packet has several [parts](Self::segments),
+/// it dereferences to the bytes of its first part.
 ///
 /// ```
 /// # mod steerage { pub mod packet { pub use steerage_core::packet::*; } pub use packet::*; }
@@ -27,45 +27,46 @@ use steerage_mem::{FrameHeader, Segments, SegmentsMut};
 /// ```
 pub struct Kept {
     pub(crate) frame: steerage_mem::Kept,
-    /// The CPU that kept the packet, and the packet's bucket, if the instance has a
-    /// [`Sender`](crate::sender::Sender).
+    /// If the instance has a [`Sender`](crate::sender::Sender): the CPU that kept the packet, and
+    /// the packet's bucket.
     pub(crate) home: Option<(CpuIndex, u16)>,
 }
 
 impl Kept {
-    /// The frame's bytes, part by part, without empty parts.
+    /// The bytes of the frame, part by part. Empty parts are left out.
     pub fn segments(&self) -> Segments<'_> {
         self.frame.segments()
     }
 
-    /// Like [`segments`](Self::segments), but writable.
+    /// Like [`segments`](Self::segments), but for writing.
     pub fn segments_mut(&mut self) -> SegmentsMut<'_> {
         self.frame.segments_mut()
     }
 
-    /// The memory that all pages of the packet occupy, in bytes. A program that keeps many packets
-    /// can limit their memory by this number.
+    /// The memory that the packet's pages occupy, in bytes. A program that keeps many packets can
+    /// use this number to limit their memory.
     pub fn truesize(&self) -> usize {
         self.frame.truesize()
     }
 
-    /// The length of the frame, over all its pages, in bytes.
+    /// The length of the frame in all of its pages, in bytes.
     pub fn total_len(&self) -> usize {
         self.frame.total_len()
     }
 
-    /// When the frame was received, if the device recorded the time.
+    /// The time at which the frame was received, if the device recorded it.
     pub fn time(&self) -> Option<WallTime> {
         time_of(&self.frame.header()?)
     }
 
-    /// The frame's length on the wire in bytes. A capture may contain fewer bytes of the frame. If
-    /// the device did not record the length, this is the length as received.
+    /// The length of the frame on the wire, in bytes. A capture may contain fewer bytes of the
+    /// frame. If the device did not record the length on the wire, this is the length that was
+    /// received.
     pub fn wire_len(&self) -> usize {
         self.frame.header().map_or_else(|| self.total_len(), |header| header.wire_len as usize)
     }
 
-    /// The type of the frame's first header.
+    /// The type of the first header in the frame.
     pub fn link(&self) -> LinkType {
         link_of(self.frame.link(), || self.frame.header())
     }
@@ -102,7 +103,8 @@ impl AsRef<[u8]> for Kept {
     }
 }
 
-/// The type of a frame's first header, from the frame's slot or, for rare types, from its header.
+/// The type of the first header in a frame. The type is stored in the frame's slot, or in the
+/// frame's header for rare types.
 #[inline(always)]
 pub(crate) fn link_of(code: u8, header: impl FnOnce() -> Option<FrameHeader>) -> LinkType {
     match LinkType::of_code(code) {

@@ -1,8 +1,10 @@
-//! The receive path of steerage: from a device's queue to the handlers on many CPUs, flow by flow,
-//! in order, in batches, without locks. Programs use it through the crate `steerage`.
+//! The receive path of steerage: from a device's queue to the handlers on many CPUs. Packets travel
+//! flow by flow, in order, in batches, without locks. Programs use this crate through the crate
+//! `steerage`.
 //!
-//! The modules are listed in the order in which a packet passes through them. Imports point down
-//! only, and the modules of the last table are at the bottom.
+//! The modules are listed in the order in which a packet uses them. Each module imports only
+//! modules that are listed below it in these tables. The modules of the last table are at the
+//! bottom.
 //!
 //! | module | what happens there |
 //! |---|---|
@@ -16,7 +18,7 @@
 //! | [`tx`], `origin`, [`sender`] | outputs; packets that a function or another thread originates |
 //! | [`softnet`] | one CPU: a round in phases |
 //!
-//! These modules are around the strict path:
+//! The modules of the next table surround the strict path:
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -33,10 +35,10 @@
 //!
 //! Only steerage-moves (the protocol of moves), steerage-ledger (counts), steerage-mem (rings,
 //! pages), steerage-flow (types, dissection, hashing) and the value types of steerage-topology are
-//! below this crate. The core knows nothing of policies, devices or programs.
+//! below this crate. steerage-core knows nothing of policies, devices or programs.
 #![forbid(unsafe_code)]
 
-// Doc examples and tests name the crate as its users do.
+// Doc examples and tests call this crate `steerage_core`, as its users do.
 #[cfg(test)]
 extern crate self as steerage_core;
 

@@ -1,14 +1,15 @@
-//! Packets that a function originates, such as an answer in several parts, or a timer's message.
+//! Packets that a packet function originates, such as an answer in several parts, or a message that
+//! a timer triggers.
 //!
-//! Originated packets lie in pages that their CPU uses only for this purpose. They go to the
-//! outputs through a lane of this CPU. So an output accepts originated packets, and can swap their
-//! pages, like any other packets. Originated packets leave after the packets
-//! that the batch transmits and before the batch counts as finished, so the fence of a move covers
-//! them. If the CPU was declared dead, originated packets are dropped, like packets with verdicts.
+//! Originated packets lie in pages that their CPU uses for nothing else. Originated packets reach
+//! the outputs through a lane of this CPU. So an output accepts originated packets like any other
+//! packets, and can swap their pages. Originated packets are sent after the packets that the batch
+//! transmits, and before the batch counts as finished. The fence of a move therefore covers
+//! originated packets. If the CPU was declared dead, originated packets are dropped.
 //!
-//! A kept packet is sent as if it were the written copy of an empty frame in such a page, so an
-//! output reads it from its own pages. Packets of [`Sender`](crate::sender::Sender)s go the same
-//! way.
+//! To send a kept packet, the CPU stages an empty frame in one of these pages. The output then
+//! reads the kept packet as if it were the frame's written copy. An output reads a kept packet from
+//! the packet's own pages. Packets of [`Sender`](crate::sender::Sender)s are sent in the same way.
 
 use std::sync::Arc;
 
@@ -30,15 +31,15 @@ pub(crate) struct Origin {
     pages: Vec<Page>,
     lane: Lane,
     to: Vec<Verdict>,
-    /// For each staged packet, the kept packet that it stands for, if any.
+    /// For each staged packet: the kept packet that is sent in its place, if any.
     kept: Vec<Option<WrittenCopy>>,
-    /// Each sender, and how many of its packets this CPU has staged.
+    /// All senders, with the number of packets that this CPU has staged for each sender.
     pub(crate) senders: Vec<(Arc<SendQueue>, u64)>,
     source: TxSource,
 }
 
 impl Origin {
-    /// Takes `packets` pages of the pool, which must be pages of `region`.
+    /// Takes `packets` pages out of the pool, which consists of pages of `region`.
     pub(crate) fn new(
         region: &Arc<Region>,
         shared: &Arc<SharedPool>,
@@ -88,8 +89,9 @@ impl Origin {
         self.kept.push(kept);
     }
 
-    /// Stages what other threads want this CPU to send, as far as there is room. A packet that
-    /// cannot be sent is dropped and counted. Returns whether packets may be left.
+    /// Stages the packets that other threads want this CPU to send, as long as there is room. If a
+    /// staged packet cannot be sent, it is dropped and counted. Returns true if some packets may
+    /// not have been staged yet.
     pub(crate) fn pull(&mut self, cpu: CpuIndex, closes: bool, counts: &CpuLedger) -> bool {
         let mut senders = std::mem::take(&mut self.senders);
         let mut is_more = false;
@@ -103,7 +105,7 @@ impl Origin {
                     Item::Copy(link, bytes) => (self.stage(sender.to, link, &bytes).is_ok(), Some(bytes)),
                 };
                 counts.originated_dropped.add(u64::from(!is_staged));
-                // If another thread has the lock, the buffer is freed.
+                // If another thread has the lock, the buffer's memory is freed.
                 let _ = sender.buffers.try_lock().map(|mut buffers| buffers.extend(buffer));
                 Ok(())
             });
@@ -112,12 +114,13 @@ impl Origin {
         is_more
     }
 
-    /// Informs the senders that everything which this CPU took from them has left.
+    /// Informs the senders that all packets which this CPU took from them were sent.
     pub(crate) fn report_sent(&self, cpu: CpuIndex) {
         self.senders.iter().for_each(|(sender, taken)| sender.waiting.sent(cpu, *taken));
     }
 
-    /// Sends the staged packets in order, or drops them if `void` (the CPU was declared dead).
+    /// Sends the staged packets in order. If `void` is true (the CPU was declared dead), drops them
+    /// instead.
     #[inline]
     pub(crate) fn send(&mut self, outputs: &mut [OwnedTx], now: Timestamp, void: bool, counts: &CpuLedger) {
         if !self.to.is_empty() {
@@ -155,7 +158,7 @@ impl Origin {
         self.kept.clear();
     }
 
-    /// Sends what is left at the end of the CPU.
+    /// Sends the remaining packets when the CPU ends.
     pub(crate) fn send_last(&mut self, outputs: &mut [OwnedTx], cpu: CpuIndex, now: Timestamp, counts: &CpuLedger) {
         while self.pull(cpu, true, counts) && !self.to.is_empty() {
             self.send(outputs, now, false, counts);

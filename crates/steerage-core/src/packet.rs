@@ -1,4 +1,5 @@
-//! Packets and batches. A packet's metadata is built when it is used, on the CPU that uses it.
+//! Packets and batches. The metadata of a packet is built when it is needed, on the CPU that needs
+//! it.
 
 mod shape;
 
@@ -29,14 +30,14 @@ pub(crate) struct BatchContext<'a> {
     pub(crate) dissections: &'a Dissections,
 }
 
-/// The verdict on each packet of a batch, by slot. The verdicts are stored outside of the handler,
-/// so that they survive a panic of the handler.
+/// The verdict on each packet of a batch, by the packet's position. Verdicts are stored outside of
+/// the handler, so that they survive a panic of the handler.
 #[derive(Debug)]
 pub(crate) struct Actions {
     pub(crate) verdicts: [Verdict; HANDLE_BUDGET],
     pub(crate) copies: Vec<Option<WrittenCopy>>,
-    /// Whether the handler gave any verdict or wrote to a packet, or packets were merged. Most
-    /// functions only read packets.
+    /// True if the handler gave a verdict or wrote to a packet, or if packets were merged. Most
+    /// packet functions only read packets.
     pub(crate) acted: Cell<bool>,
 }
 
@@ -81,19 +82,20 @@ impl Actions {
 pub(crate) struct Tally {
     pub(crate) discarded: u64,
     pub(crate) kept: u64,
-    /// By output number, including unused numbers. A batch is so short that its counts fit a byte.
+    /// For each output number, the number of packets that go to the output. Unused numbers are
+    /// included. A batch is so short that each count fits in a byte.
     pub(crate) transmitted: [u8; OUTPUTS_MAX],
 }
 
 const _: () = assert!(HANDLE_BUDGET <= u8::MAX as usize && OUTPUTS_MAX > u8::MAX as usize);
 
-/// Up to [`HANDLE_BUDGET`] packets of one queue, in the order in which they arrived.
+/// A batch: up to [`HANDLE_BUDGET`] packets of one queue, in order of arrival.
 ///
-/// With `Builder::coalesce`, consecutive segments of a TCP or UDP flow in the batch are one packet,
-/// a [super-frame](Packet::offload): [`data`](Packet::data) has its headers,
-/// [`segments`](Packet::segments) has the payload of each segment, and [`parts`](Packet::parts)
-/// makes the packets. The packet is in the place of its first segment. Its verdict counts for each
-/// frame that was merged into it.
+/// With `Builder::coalesce`, consecutive segments of a TCP or UDP flow in a batch are merged into
+/// one packet, a [super-frame](Packet::offload): [`data`](Packet::data) returns its headers,
+/// [`segments`](Packet::segments) returns the payload of each segment, and [`parts`](Packet::parts)
+/// splits it into packets. The super-frame has the position of its first segment. Its verdict
+/// counts for every frame that was merged into it.
 pub struct Batch<'a> {
     frames: Hand<'a>,
     actions: &'a mut Actions,
@@ -117,31 +119,32 @@ impl<'a> Batch<'a> {
         self.frames.len()
     }
 
-    /// Whether the batch is empty. A handler is never called with an empty batch.
+    /// Returns true if the batch is empty. A handler is never called with an empty batch.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The input from which the packets came.
+    /// The number of the input from which the packets came.
     pub fn input(&self) -> InputId {
         self.context.source.input
     }
 
-    /// The receive queue from which the packets came. Queues are numbered from 0 over all inputs,
-    /// as in [`Snapshot::queues`](steerage_ledger::Snapshot::queues).
+    /// The number of the receive queue from which the packets came. Queues are numbered from 0 over
+    /// all inputs, as in [`Snapshot::queues`](steerage_ledger::Snapshot::queues).
     pub fn queue(&self) -> usize {
         self.context.source.queue
     }
 
-    /// Calls `read` for each common packet: an Ethernet frame in one part without offload work. If
-    /// the device recorded a time and a length on the wire for the first packet, then only packets
-    /// with such a record are common, and otherwise only packets without one. `read` gets the
-    /// packet's position in the batch and its readable fields, and returns whether it has finished
-    /// with the packet. Returns the positions of the other packets. Use
-    /// [`iter_mut`](Self::iter_mut) for those packets.
+    /// Calls `read` for each common packet: an Ethernet frame in one part that needs no offload
+    /// work. If the device recorded time and length on the wire for the first packet, only packets
+    /// with this record are common. If the first packet has no such record, only packets without it
+    /// are common. `read` gets the packet's position in the batch and the packet's readable fields.
+    /// `read` returns true if it has finished with the packet. `read_common` returns the positions
+    /// of all other packets. Use [`iter_mut`](Self::iter_mut) for the packets that `read` has not
+    /// finished.
     ///
-    /// `read_common` is for functions that read the whole batch before they act. `read_common`
-    /// costs about half as much as iterating over all packets.
+    /// `read_common` is for packet functions that read the whole batch before they act on it.
+    /// `read_common` costs about half as much as iterating over all packets.
     #[inline(always)]
     pub fn read_common(&mut self, mut read: impl FnMut(usize, Received<'_>) -> bool) -> Positions {
         const _: () = assert!(HANDLE_BUDGET <= u64::BITS as usize, "each packet of a batch has a bit");
@@ -155,8 +158,8 @@ impl<'a> Batch<'a> {
         Positions(self.frames.read_common(LinkType::ETHERNET.code(), read))
     }
 
-    /// Iterates over the packets. Each call starts at the first packet again. Earlier verdicts
-    /// remain, and a packet that was kept is empty.
+    /// Iterates over the packets of the batch. Each call begins with the first packet again.
+    /// Verdicts of earlier iterations remain, and a packet that was kept is empty.
     #[inline]
     pub fn iter_mut(&mut self) -> Packets<'_> {
         let Actions { verdicts, copies, acted } = &mut *self.actions;
@@ -170,8 +173,8 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// Allows `for packet in batch`, and `for packet in &mut *batch` if the batch is needed afterwards.
-/// Both are the same as [`Batch::iter_mut`].
+/// Allows `for packet in batch`. If the batch is needed afterwards, use `for packet in &mut
+/// *batch`. Both kinds of loop are the same as iterating over [`Batch::iter_mut`].
 ///
 /// ```
 /// # mod steerage { pub use steerage_core::packet::*; }
@@ -204,7 +207,8 @@ impl<'a> IntoIterator for &'a mut Batch<'_> {
 pub struct Packets<'a> {
     frames: Frames<'a>,
     verdicts: std::slice::IterMut<'a, Verdict>,
-    /// Present only if frames lie in blocks or may be merged. Other frames are written in place.
+    /// The writable copies, if frames lie in blocks or may be merged. All other frames are written
+    /// in place.
     copies: Option<std::slice::IterMut<'a, Option<WrittenCopy>>>,
     acted: &'a Cell<bool>,
     context: &'a BatchContext<'a>,
@@ -234,7 +238,8 @@ impl<'a> Iterator for Packets<'a> {
 
 impl ExactSizeIterator for Packets<'_> {}
 
-/// The readable fields of a frame, or of `written`, the frame's writable copy, if there is one.
+/// The readable fields of a frame. If the frame has a writable copy (`written`), these are the
+/// fields of the copy.
 #[inline(always)]
 pub(crate) fn received<'p>(frame: &'p Frame<'_>, written: Option<&'p WrittenCopy>) -> Received<'p> {
     let ((header, data), behind) = match written {
@@ -247,7 +252,7 @@ pub(crate) fn received<'p>(frame: &'p Frame<'_>, written: Option<&'p WrittenCopy
     Received { data, total_len, link, time, wire_len }
 }
 
-/// The packets of a super-frame: see [`Packet::parts`].
+/// Iterates over the packets of a super-frame: see [`Packet::parts`].
 pub type Parts<'a> = steerage_flow::offload::Segments<'a, Behind<'a>>;
 
 pub(crate) fn parts<'p>(frame: &'p Frame<'_>, written: Option<&'p WrittenCopy>, offload: &Offload) -> Parts<'p> {
@@ -255,7 +260,8 @@ pub(crate) fn parts<'p>(frame: &'p Frame<'_>, written: Option<&'p WrittenCopy>, 
     Parts::of_pieces(offload, front, behind)
 }
 
-/// The unfinished offload work of the frame, or of `written`, the frame's writable copy.
+/// The offload work that a frame needs. If the frame has a writable copy (`written`), this is the
+/// work that the copy needs.
 #[inline(always)]
 pub(crate) fn offload(frame: &Frame<'_>, written: Option<&WrittenCopy>) -> Option<Offload> {
     if frame.has_extra() { offload_of(frame, written) } else { None }
@@ -269,7 +275,8 @@ fn offload_of(frame: &Frame<'_>, written: Option<&WrittenCopy>) -> Option<Offloa
     offload.shifted(copy.len() as isize - copy.front()? as isize)
 }
 
-/// One packet, borrowed from its batch. It has no `Drop`: a packet that is dropped is consumed.
+/// One packet of a batch, from which it is borrowed. A packet has no `Drop`: if it is dropped
+/// without a verdict, it counts as consumed.
 ///
 /// ```
 /// # mod steerage { pub use {steerage_core::{ids::*, packet::*}, steerage_flow::*}; }
@@ -284,7 +291,8 @@ fn offload_of(frame: &Frame<'_>, written: Option<&WrittenCopy>) -> Option<Offloa
 /// }
 /// ```
 ///
-/// A packet stays on the thread of its batch. To use it elsewhere, [keep](Self::keep) it:
+/// A packet must stay on the thread of its batch. To use the packet on another thread,
+/// [keep](Self::keep) it:
 ///
 /// ```compile_fail,E0277
 /// # mod steerage { pub use steerage_core::packet::*; }
@@ -301,7 +309,8 @@ fn offload_of(frame: &Frame<'_>, written: Option<&WrittenCopy>) -> Option<Offloa
 /// ```
 pub struct Packet<'a>(Stays<InBatch<'a>>);
 
-/// The parts of a packet. The compiler prints the name if a packet is sent to another thread.
+/// The parts of a packet. If a packet is sent to another thread, the compiler prints this type's
+/// name.
 struct InBatch<'a> {
     frame: Frame<'a>,
     verdict: &'a mut Verdict,
@@ -316,7 +325,7 @@ impl fmt::Debug for Packet<'_> {
     }
 }
 
-/// Everything that can be read of a packet: see [`Packet::received`].
+/// All readable fields of a packet: see [`Packet::received`].
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Received<'p> {
@@ -333,8 +342,8 @@ pub struct Received<'p> {
 }
 
 impl Packet<'_> {
-    /// The bytes of the frame, beginning with the link header. If the frame has several
-    /// [parts](Self::segments), these are the bytes of the first part, which contains the headers.
+    /// The frame's bytes, beginning with the link header. If the frame has several
+    /// [parts](Self::segments), these are the bytes of its first part, which contains all headers.
     #[inline]
     pub fn data(&self) -> &[u8] {
         match self.written() {
@@ -351,17 +360,17 @@ impl Packet<'_> {
         self.0.copy.as_deref().and_then(Option::as_ref)
     }
 
-    /// The frame's bytes and everything that the device recorded about the frame. For functions
-    /// that need most of these fields for every packet, one call costs half as much as separate
-    /// calls.
+    /// The frame's bytes, and all fields that the device recorded about the frame. This function is
+    /// for handlers that need most of these fields of every packet: one call costs half as much as
+    /// separate calls.
     #[inline(always)]
     pub fn received(&self) -> Received<'_> {
         received(&self.0.frame, self.written())
     }
 
-    /// Like [`data`](Self::data), but writable. A lent frame is first copied to a page. For a
-    /// super-frame, only the headers are copied: the payload stays in the block, read-only.
-    /// [`segments`](Self::segments) returns both.
+    /// Like [`data`](Self::data), but for writing. If the frame is lent, it is first copied to a
+    /// page. Of a super-frame, only the headers are copied. The payload stays in the block and is
+    /// read-only. [`segments`](Self::segments) returns both headers and payload.
     ///
     /// # Errors
     /// [`NoRoom`] if no page is free for the copy, or if the frame is longer than a page.
@@ -373,7 +382,8 @@ impl Packet<'_> {
         self.copy_mut(None).map(|copy| &mut **copy)
     }
 
-    /// The writable copy of a lent frame. Creates a copy of `most` bytes if there is none yet.
+    /// The writable copy of a lent frame. If there is no copy yet, creates a copy of up to `most`
+    /// bytes.
     fn copy_mut(&mut self, most: Option<usize>) -> Result<&mut WrittenCopy, NoRoom> {
         if !matches!(self.0.copy, Some(Some(_))) {
             let copied = self.copied(most)?;
@@ -383,14 +393,15 @@ impl Packet<'_> {
         self.0.copy.as_mut().and_then(|copy| copy.as_mut()).ok_or(NoRoom::Taken)
     }
 
-    /// When the frame was received, if the device recorded the time.
+    /// The time at which the frame was received, if the device recorded it.
     #[inline]
     pub fn time(&self) -> Option<WallTime> {
         time_of(&self.header()?)
     }
 
-    /// The frame's length on the wire in bytes. A capture may contain fewer bytes of the frame. If
-    /// the device did not record the length, this is the length as received.
+    /// The length of the frame on the wire, in bytes. A capture may contain fewer bytes of the
+    /// frame. If the device did not record the length on the wire, this is the length that was
+    /// received.
     #[inline]
     pub fn wire_len(&self) -> usize {
         self.header().map_or_else(|| self.total_len(), |header| header.wire_len as usize)
@@ -407,9 +418,9 @@ impl Packet<'_> {
         self.written().map_or_else(|| self.0.frame.header(), WrittenCopy::header)
     }
 
-    /// The unfinished offload work: the frame is a super-frame, which stands for several packets,
-    /// or its checksum is not complete. `None` for all other packets, and for a single packet that
-    /// was written to, because writing completes the checksum.
+    /// The offload work that the frame still needs. A super-frame stands for several packets, and a
+    /// checksum may be incomplete. `None` for any other packet. Writing to a single packet
+    /// completes its checksum, so the result is `None` after that.
     #[inline(always)]
     pub fn offload(&self) -> Option<Offload> {
         offload(&self.0.frame, self.written())
@@ -421,9 +432,9 @@ impl Packet<'_> {
         *self.0.verdict
     }
 
-    /// The contents of the frame's headers: flow, tunnels and offsets of the parts. Headers are
-    /// dissected at the first call, and again after the packet was written to. Tunnels are entered
-    /// as `Builder::layers` says.
+    /// The parsed headers of the frame: flow, tunnels and the offsets of the parts. Headers are
+    /// parsed at the first call, and again after the packet was written to. `Builder::layers`
+    /// decides whether tunnels are entered.
     pub fn dissection(&self) -> impl Deref<Target = Dissection> + '_ {
         let layers = self.0.context.source.hasher.layers();
         self.0.context.dissections.get_or(self.0.frame.nth(), || dissect(self.data(), self.link(), layers))
@@ -433,14 +444,15 @@ impl Packet<'_> {
         self.0.context.dissections.forget(self.0.frame.nth());
     }
 
-    /// The flow key, from the [`dissection`](Self::dissection). `None` if this is not an IP packet.
+    /// The flow key, from the [`dissection`](Self::dissection). Returns `None` if the packet is not
+    /// an IP packet.
     pub fn flow_key(&self) -> Option<FlowKey> {
         let dissection = self.dissection();
         dissection.is_flow.then_some(dissection.key)
     }
 
-    /// The hash by which the flow is steered. If steering did not need the hash, this call computes
-    /// the hash from the frame's bytes. So call this before you change the headers.
+    /// The hash by which the packet's flow is steered. If steering did not need the hash, this call
+    /// computes it from the frame's bytes. Call `flow_hash` before you change the headers.
     #[inline]
     pub fn flow_hash(&self) -> FlowHash {
         self.0
@@ -450,16 +462,16 @@ impl Packet<'_> {
             .unwrap_or_else(|| self.0.context.source.hasher.hash_one(self.0.frame.bytes(), self.link()))
     }
 
-    /// The type of the frame's first header, for [`dissect`].
+    /// The type of the first header in the frame, for [`dissect`].
     #[inline]
     pub fn link(&self) -> LinkType {
         link_of(self.0.frame.link(), || self.header())
     }
 
-    /// Sets the type of the packet's first header. Call this after you removed the link header or
-    /// added another header at the front, because outputs check the type. Only the types that
-    /// [`LinkType`] names are recorded, and other types are ignored. Call
-    /// [`flow_hash`](Self::flow_hash) first if you need the hash.
+    /// Sets the type of the first header in the packet. Call this function after you removed the
+    /// link header or added another header at the front, because outputs check the type. Only types
+    /// that [`LinkType`] names are stored. Other types are ignored. If you need the hash, call
+    /// [`flow_hash`](Self::flow_hash) before this function.
     #[inline]
     pub fn set_link(&mut self, link: LinkType) {
         self.forget_dissection();
@@ -471,7 +483,8 @@ impl Packet<'_> {
         BucketId { group: self.0.context.group, bucket: bucket_of(self.flow_hash()) }
     }
 
-    /// Drops the packet by the function's decision. A discarded packet does not count as a loss.
+    /// Discards the packet, because the packet function does not want it. A discarded packet does
+    /// not count as lost.
     pub fn discard(mut self) {
         if *self.0.verdict == Verdict::Consumed {
             self.0.acted.set(true);
@@ -479,9 +492,9 @@ impl Packet<'_> {
         }
     }
 
-    /// Sends the packet to the output `to` after the handler has returned from this batch. Packets
-    /// for which the output has no room count as `tx_full`. Packets that the output cannot send, or
-    /// whose output does not exist, count as `tx_refused`.
+    /// Sends the packet to the output `to` after the handler has returned from this batch. If the
+    /// output has no room for the packet, it counts as `tx_full`. If the output cannot send the
+    /// packet or does not exist, the packet counts as `tx_refused`.
     pub fn transmit(mut self, to: TxId) {
         if *self.0.verdict == Verdict::Consumed {
             self.0.acted.set(true);
@@ -489,13 +502,14 @@ impl Packet<'_> {
         }
     }
 
-    /// Takes the packet out of its batch. The result is owned and `Send`. When the result is
-    /// dropped, on any thread, its pages return to the pool. A lent frame is copied.
+    /// Takes the packet out of its batch, so that it can be used later. The kept packet is owned
+    /// and `Send`. When the kept packet is dropped, on any thread, its pages return to the pool. A
+    /// lent frame is copied.
     ///
     /// # Errors
-    /// Returns the packet itself if the queue's limit of kept packets is reached, if no page is
-    /// free for the copy, or if the packet was already discarded, transmitted or kept. A
-    /// super-frame cannot be kept, but its packets can: [`keep_part`](Self::keep_part).
+    /// Returns the packet itself in these cases: the queue's limit of kept packets is reached, no
+    /// page is free for a copy, or the packet was already discarded, transmitted or kept. A
+    /// super-frame cannot be kept, but each of its packets can: [`keep_part`](Self::keep_part).
     pub fn keep(mut self) -> Result<Kept, Self> {
         let is_super_frame = |told: Option<Offload>| told.is_some_and(|told| told.is_super_frame());
         let is_super_frame = self.written().map_or(is_super_frame(self.offload()), |copy| copy.front().is_some());
@@ -520,8 +534,8 @@ impl Packet<'_> {
         Ok(Kept { frame: kept, home })
     }
 
-    /// A copy of a lent frame: the whole frame, only a super-frame's headers, or the first `most`
-    /// bytes as a separate frame.
+    /// Creates a copy of a lent frame. The copy is the whole frame, or only the headers of a
+    /// super-frame, or the first `most` bytes as a separate frame.
     fn copied(&self, most: Option<usize>) -> Result<WrittenCopy, NoRoom> {
         let (bytes, header, told) = (self.0.frame.bytes(), self.0.frame.header(), offload(&self.0.frame, None));
         if let Some(cut) = most.and_then(|most| bytes.len().checked_sub(most)).filter(|cut| *cut > 0) {
@@ -543,7 +557,7 @@ impl Packet<'_> {
         spare.copy(kept_pages, HEADROOM, header, parts).ok_or_else(|| NoRoom::for_copy(len(), HEADROOM, kept_pages))
     }
 
-    /// Keeps a copy of one of the packets of a super-frame, owned and `Send`.
+    /// Keeps a copy of one packet of a super-frame. The copy is owned and `Send`.
     ///
     /// # Errors
     /// [`NoRoom`] if no page is free, if the packet is longer than a page, or if too many packets

@@ -1,33 +1,34 @@
-//! The page pool: each receive queue has a local cache of pages on top of a shared pool.
+//! The page pool: each receive queue has a local page cache in front of a shared pool.
 //!
-//! The local cache follows that of Amazon's ENA driver (LPC, a proposal of March 2021 for Linux
-//! 5.12): a queue recycles its own pages and does not need the shared allocator. ENA tries its
-//! pages in order and stops at the first page that is still in use. In steerage, pages return
-//! through the finished index of a ring or through the stack of kept pages, so no page waits for
-//! another page. All pages return: when an instance has ended and no packet is kept, the shared
-//! pool has every page again.
+//! The local page cache follows the one in Amazon's ENA driver (LPC, proposed in March 2021 for
+//! Linux 5.12): a queue recycles its own pages and does not need the shared allocator. ENA tries
+//! its pages one after another, and stops at the first page that is still in use. steerage does not
+//! search for free pages: each page returns through the finished index of a ring, or through the
+//! stack of kept pages. So no page has to wait until another page is free. When an instance has
+//! ended and no packet is kept any more, the shared pool has all pages again.
 //!
-//! Three measures reduce the cost of pages, as benchmarks confirm:
+//! Three measures make pages cheaper, as benchmarks confirm:
 //!
-//! - The queue's owner prefetches the pages of its next poll for writing while it steers the frames
-//!   of this poll, one page per frame ([`PagePool::prefetch`]). Prefetching all pages at once would
-//!   fill the CPU's line fill buffers.
+//! - While the queue's owner steers the frames of a poll, it prefetches the pages of its next poll
+//!   for writing, one page per frame ([`PagePool::prefetch`]). If all pages were prefetched at
+//!   once, they would fill the CPU's line fill buffers.
 //! - The length of a page is never a multiple of 1024 bytes
-//!   ([`PAGE_BYTES_MIN`](crate::limits::PAGE_BYTES_MIN)). With pages of 2048 bytes, the first lines
-//!   of the frames share a few cache sets.
-//! - Pages are handed out in random order: the shared pool is shuffled when it is created. In
-//!   address order, the stride prefetcher of the worker's CPU would fetch the next frames while the
-//!   receiving CPU still writes them. That doubles the receiving CPU's cost for a packet.
+//!   ([`PAGE_BYTES_MIN`](crate::limits::PAGE_BYTES_MIN)). With pages of 2048 bytes, the first cache
+//!   lines of all frames would share a few cache sets.
+//! - Pages are handed out in random order, because the shared pool is shuffled when it is created.
+//!   If pages were handed out in the order of their addresses, the stride prefetcher of the
+//!   worker's CPU would fetch the next frames while the receiving CPU still writes them. This would
+//!   double the time that the receiving CPU needs for a packet.
 //!
-//! Each CPU has its share of the pages on its own NUMA node. All shares are parts of one region,
-//! because all AF_XDP sockets of an interface share one region; a page's number identifies its
-//! part. A queue takes pages of another node when the pages of its own node are used up. When a
-//! page of another node returns, it goes to the shared pool and not to the local cache. So pages of
-//! other nodes are replaced by pages of the queue's own node, as in ENA. Checking the node of a
-//! page costs two comparisons.
+//! Each CPU has its share of the pages on the CPU's own NUMA node. All shares are parts of one
+//! region, because all AF_XDP sockets of an interface share one region. A page's number shows to
+//! which part it belongs. A queue takes pages of another node when its own node has no free page.
+//! When a page of another node returns, it goes to the shared pool instead of the local cache. So
+//! the queue's pages of other nodes are replaced by pages of its own node, as in ENA. The check of
+//! a page's node costs two comparisons.
 //!
-//! In debug and fuzz builds, `steerage-mem` detects a page that is used after its release or
-//! released twice.
+//! In debug and fuzz builds, `steerage-mem` detects a page that is used after its release, and a
+//! page that is released twice.
 
 #[cfg(test)]
 pub(crate) mod fault;
@@ -43,26 +44,27 @@ use steerage_mem::fit::PAGE_ALIGN;
 use steerage_mem::ring::Finished;
 use steerage_mem::{Blocks, Completion, KeptPages, Memory, Page, Region, SEGMENTS_MAX, SharedPool};
 
-/// The pages of one receive queue.
+/// The page pool of one receive queue.
 #[derive(Debug)]
 pub struct PagePool {
     region: Arc<Region>,
     shared: Arc<SharedPool>,
     kept_pages: Arc<KeptPages>,
-    /// The local cache: last in, first out, because the pages that returned last are most likely
+    /// The local cache is last in, first out, because the pages that returned last are most likely
     /// still in the CPU's caches.
     cache: Vec<Page>,
     cache_max: usize,
     own: Range<u32>,
-    /// How many pages of the shared pool the queue has, and the highest number since the cache has
-    /// its size.
+    /// The number of pages of the shared pool that the queue has. The second number is the largest
+    /// value of this number since the size of the cache last changed.
     has: usize,
     has_had: usize,
     spill: Vec<Page>,
-    /// How many pages of `spill` belong to another node.
+    /// The number of pages in `spill` that belong to another NUMA node.
     foreign: u64,
     served: u64,
-    /// How many pages from the shared pool were counted but have not been served yet.
+    /// The number of pages that were taken from the shared pool, and that `recycled` has not yet
+    /// subtracted from the number of served pages.
     from_shared: u64,
     came_home: u64,
     copied_out: u64,
@@ -70,7 +72,7 @@ pub struct PagePool {
 }
 
 impl PagePool {
-    /// Creates a pool with up to `cache_max` pages in the local cache. 0 switches the cache off.
+    /// Creates a pool with up to `cache_max` pages in the local cache. With 0, there is no cache.
     pub fn new(region: Arc<Region>, shared: Arc<SharedPool>, kept_pages: Arc<KeptPages>, cache_max: usize) -> Self {
         Self {
             own: region.numbers(shared.node()),
@@ -91,7 +93,7 @@ impl PagePool {
         }
     }
 
-    /// Sets how many pages the local cache keeps. Surplus pages go to the shared pool.
+    /// Sets how many pages the local cache keeps. Surplus pages return to the shared pool.
     pub(crate) fn set_cache_max(&mut self, cache_max: usize) {
         if cache_max == self.cache_max {
             return;
@@ -100,7 +102,7 @@ impl PagePool {
         let beyond = self.cache.len().saturating_sub(cache_max);
         self.spill.extend(self.cache.drain(..beyond));
         self.give_spilt();
-        // A cache of another size warms up again.
+        // After its size has changed, a cache fills up again.
         self.has_had = self.has;
         let room = cache_max.max(POOL_BULK) + POOL_BULK;
         self.cache.reserve(room.saturating_sub(self.cache.len()));
@@ -111,23 +113,23 @@ impl PagePool {
         &self.region
     }
 
-    /// How many pages are in the local cache.
+    /// Returns how many pages are in the local cache.
     #[inline(always)]
     pub fn cached(&self) -> usize {
         self.cache.len()
     }
 
-    /// How many pages were served from the local cache, and how many from the shared pool.
+    /// Returns how many pages came from the local cache, and how many came from the shared pool.
     pub fn served(&self) -> (u64, u64) {
         (self.counters.alloc_fast.get(), self.counters.alloc_slow.get())
     }
 
-    /// How many pages are in the local cache and in the shared pool.
+    /// Returns how many pages are free in the local cache and in the shared pool.
     pub fn free(&self) -> usize {
         self.cache.len() + self.shared.free()
     }
 
-    /// Takes a page for writing. `None` if no page is free.
+    /// Takes a page for writing. Returns `None` if no page is free.
     #[inline(always)]
     pub fn take(&mut self) -> Option<Page> {
         #[cfg(test)]
@@ -143,8 +145,8 @@ impl PagePool {
         Some(page)
     }
 
-    /// Takes up to `most` pages, to fill many pages at once. Returns the pages and the region that
-    /// contains them.
+    /// Takes up to `most` pages, in order to fill many pages at once. Also returns the region that
+    /// contains the pages.
     #[inline(always)]
     pub fn take_many(&mut self, most: usize) -> (&Region, impl ExactSizeIterator<Item = Page> + '_) {
         #[cfg(test)]
@@ -162,14 +164,15 @@ impl PagePool {
         (region, taken)
     }
 
-    /// Takes back a page that was taken and not used. The next `take` returns it again.
+    /// Takes back a page that the caller took but did not use. The next call of `take` returns the
+    /// same page again.
     pub(crate) fn put_back(&mut self, mut page: Page) {
         self.region.release(&mut page);
         self.served -= 1;
         self.cache.push(page);
     }
 
-    /// Fills the local cache up to `least` pages, as far as pages are free.
+    /// Fills the local cache until it has `least` pages, if enough pages are free.
     #[cold]
     #[inline(never)]
     fn refill(&mut self, least: usize) {
@@ -196,9 +199,9 @@ impl PagePool {
         }
     }
 
-    /// Lets `copy` copy a frame that begins at `offset` of its page to a new page, and returns the
-    /// copy, which is aligned alike. `copy` returns the length of the copy. `None` if no page is
-    /// free, or if `copy` fails.
+    /// Copies a frame to a new page: calls `copy` with the new page, in which the copy begins at
+    /// the same alignment as the frame at `offset`. `copy` returns the length of the copy in bytes.
+    /// Returns `None` if no page is free, or if `copy` fails.
     #[inline]
     pub(crate) fn copy_out(
         &mut self,
@@ -215,7 +218,8 @@ impl PagePool {
         Some(Completion::new(page, at, len))
     }
 
-    /// Takes a page back. A page of other memory, which a device may return by mistake, is ignored.
+    /// Takes a page back. A page of another region, which a device may return by mistake, is
+    /// ignored.
     #[inline(always)]
     pub fn recycle(&mut self, mut page: Page) {
         self.region.release(&mut page);
@@ -223,7 +227,7 @@ impl PagePool {
             self.came_home += 1;
             self.cache.push(page);
         } else if self.region.holds(&page) {
-            // The list must not grow, since growing would allocate memory.
+            // The list must not grow here, because growing would allocate memory.
             if self.spill.len() == self.spill.capacity() {
                 self.recycled();
             }
@@ -233,8 +237,9 @@ impl PagePool {
         }
     }
 
-    /// Takes back the pages of finished frames. The pages that the cache has room for go to the
-    /// cache, and all other pages to the shared pool, both many at a time.
+    /// Takes back the pages of finished frames. As many pages as the local cache has room for go to
+    /// the cache. All other pages go to the shared pool. Both the cache and the shared pool receive
+    /// many pages at a time.
     #[inline(always)]
     pub fn recycle_many(&mut self, frames: Finished<'_>) {
         let room = self.cache_max.saturating_sub(self.cache.len());
@@ -250,7 +255,8 @@ impl PagePool {
         }
     }
 
-    /// Counts the pages that a list got, or takes back the frames that no list can take at once.
+    /// Counts the pages that were added to a list. Frames that could not be taken back in one step
+    /// are taken back one by one.
     #[inline(always)]
     fn count_home(&mut self, returned: Result<usize, Finished<'_>>) {
         match returned {
@@ -259,8 +265,8 @@ impl PagePool {
         }
     }
 
-    /// Takes back the pages of a frame. A lent frame has no page. A lent frame outside of this
-    /// queue's blocks was never pushed by this queue, so it is not counted.
+    /// Takes back the pages of one frame. A lent frame has no page of its own. A lent frame that
+    /// lies outside of this queue's blocks did not come from this queue, so it is not counted.
     #[inline(always)]
     pub(crate) fn recycle_frame(&mut self, frame: Completion) {
         match frame.into_page() {
@@ -281,8 +287,8 @@ impl PagePool {
         pages.into_iter().flatten().for_each(|page| self.recycle(page));
     }
 
-    /// Ends a series of [`recycle`](Self::recycle) calls: updates the counters, and returns the
-    /// pages that did not fit to the shared pool, in bulk.
+    /// Ends a series of [`recycle`](Self::recycle) calls. Updates the counters, and returns the
+    /// pages that exceed the cache to the shared pool, in bulk.
     pub fn recycled(&mut self) {
         let served = std::mem::take(&mut self.served);
         let slow = served.min(self.from_shared);
@@ -296,14 +302,14 @@ impl PagePool {
             self.counters.lpc_wrong_numa.add(foreign);
             self.counters.recycle_cache_full.add(spilt - foreign);
             self.give_spilt();
-            // The pages that replace these pages warm the cache up.
+            // Pages that are taken from the shared pool later fill the cache again.
             self.has_had = self.has_had.saturating_sub(foreign as usize);
         }
     }
 
     fn give_spilt(&mut self) {
-        // A queue may return more pages than it took, because it gets back the pages that other
-        // CPUs took for copies of its lent frames.
+        // A queue may return more pages than it took. The reason is that the queue gets back pages
+        // which other CPUs took for copies of its lent frames.
         self.has = self.has.saturating_sub(self.spill.len());
         self.shared.give(&mut self.spill);
     }
@@ -322,15 +328,15 @@ impl PagePool {
         self.recycled();
     }
 
-    /// Returns all pages to the shared pool, at the end of the queue.
+    /// Returns all pages to the shared pool when the queue ends.
     pub fn close(&mut self) {
         self.collect_kept();
         self.recycled();
         self.shared.give(&mut self.cache);
     }
 
-    /// Prefetches, for writing, the first cache line of the frame in the page that the queue will
-    /// take after `nth` other pages.
+    /// Prefetches a cache line for writing: the first line of the frame in the page that the queue
+    /// will take after `nth` other pages.
     #[inline(always)]
     pub fn prefetch(&self, nth: usize) {
         if let Some(page) = self.cache.len().checked_sub(nth + 1).and_then(|at| self.cache.get(at)) {
@@ -339,19 +345,19 @@ impl PagePool {
     }
 }
 
-/// The memory of one receive queue: its pages and its device's blocks.
+/// The memory of one receive queue: its page pool and the blocks of its device.
 #[derive(Debug)]
 pub struct QueuePages {
     /// The pages.
     pub pool: PagePool,
-    /// The device's blocks of packet memory. `None` if the device lends no memory.
+    /// The blocks of packet memory that the device lends. `None` if the device lends no memory.
     pub blocks: Option<Blocks>,
-    /// Finds the bytes of frames in pages and blocks.
+    /// The memory in which the bytes of frames are found: pages and blocks.
     pub memory: Memory,
 }
 
 impl QueuePages {
-    /// Takes back the memory of one frame.
+    /// Takes back the memory of one frame, a page or a part of a block.
     pub fn take_home(&mut self, frame: Completion) {
         let lent = match &mut self.blocks {
             Some(blocks) => blocks.recycle(frame),

@@ -1,8 +1,8 @@
-//! One CPU's part in the requests of control: moves, new limits, hooks.
+//! The part of a CPU that carries out requests of control: moves, new limits and hooks.
 //!
-//! The requests are state under the control lock. A CPU tries to take that lock between two rounds,
-//! and only if a request concerns it. A packet CPU never waits for the lock: if another thread
-//! holds the lock, the CPU keeps its report and tries again in the next round.
+//! Requests are stored in the state under the control lock. A CPU tries to take this lock between
+//! two rounds, and only if a request concerns it. A packet CPU never waits for the lock. If another
+//! thread holds the control lock, the CPU stores its report and tries again in the next round.
 
 use std::sync::{Arc, MutexGuard};
 
@@ -20,14 +20,15 @@ use crate::shared::Shared;
 use crate::sleep::Sleep;
 use crate::steering::{InTransit, Offer, State};
 
-/// What the handler did for the moving slice, until the CPU has reported it to the state machine.
+/// The result of the handler's last task for the moving slice. The CPU stores its report until it
+/// has reported to the state machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Report {
     /// The handler has nothing to report.
     Nothing,
-    /// The handler has returned the state of the buckets, which is in `states`.
+    /// The handler has returned the state of the leaving buckets, which is in `states`.
     Left { epoch: u64 },
-    /// The handler has taken the state of the buckets.
+    /// The handler has taken over the state of the arriving buckets.
     Arrived { epoch: u64 },
 }
 
@@ -44,7 +45,8 @@ pub(crate) struct Own<'a, H: Handler> {
     pub(crate) runner: &'a mut Runner<H>,
 }
 
-/// This CPU, for what does not have the handler's type, and so is not compiled for each handler.
+/// The parts of this CPU that do not depend on the handler's type. Code that does not depend on the
+/// handler's type is compiled once and not for each handler.
 #[derive(Clone, Copy)]
 struct Me<'a> {
     index: CpuIndex,
@@ -53,10 +55,11 @@ struct Me<'a> {
 }
 
 pub(crate) struct Participant<M> {
-    /// The version of control on which this CPU last acted.
+    /// The version of the control state that this CPU has followed last.
     seen: u64,
     pub(crate) pending: bool,
-    /// This CPU was declared dead, and must not steer until control knows that the CPU is alive.
+    /// True if this CPU was declared dead. A CPU that was declared dead may steer only after
+    /// control knows that it is alive.
     is_void: bool,
     pub(crate) limits: Limits,
     hook: Option<Arc<dyn BetweenRounds>>,
@@ -94,9 +97,9 @@ impl<M: Send> Participant<M> {
         self.seen != version
     }
 
-    /// Acts on the requests of control to this CPU, if there are any. Returns whether the CPU may
-    /// steer and handle packets in this round. A CPU that was declared dead may not, until control
-    /// knows that the CPU is alive.
+    /// Acts on the control requests to this CPU, if there are any. Returns true if the CPU may
+    /// steer and handle packets in this round. A CPU that was declared dead may steer and handle
+    /// packets only after control knows that it is alive.
     #[inline]
     pub(crate) fn take_part<H: Handler<Moved = M>>(
         &mut self,
@@ -111,15 +114,16 @@ impl<M: Send> Participant<M> {
         !self.is_void
     }
 
-    /// Follows the requests, and does the handler's part in the moving slice as far as possible now.
+    /// Follows the requests. Also runs the tasks of the handler for the moving slice that can be
+    /// done now.
     #[cold]
     #[inline(never)]
     fn apply_requests<H: Handler<Moved = M>>(&mut self, own: &mut Own<'_, H>, sampler: &mut Sampler) {
         let shared = Arc::clone(&own.runner.shared);
         loop {
             let me = Me { index: own.runner.index, now: own.runner.cpu.now, shared: &shared };
-            // The handler runs without the control lock, because a handler may take time. Control
-            // gets a report after the handler has run.
+            // The handler runs without the control lock, because it may take time. After the
+            // handler has run, control gets a report.
             let Some(part) = self.follow(me, own.queues, own.sleep, sampler) else { return };
             let is_void = match part.phase {
                 MovePhase::Leave => self.give_up_state(part, own.runner),
@@ -131,7 +135,8 @@ impl<M: Send> Participant<M> {
         }
     }
 
-    /// Follows new limits, and does the part of this CPU's queues in the moving slice. Returns the handler's task, if there is one.
+    /// Follows new limits, and does what this CPU's queues have to do for the moving slice. Returns
+    /// the task for the handler, if there is one.
     fn follow(
         &mut self,
         me: Me<'_>,
@@ -140,7 +145,7 @@ impl<M: Send> Participant<M> {
         sampler: &mut Sampler,
     ) -> Option<HandlerPart> {
         let Me { index, now, shared } = me;
-        // Read the version before the state, so that a later change is seen in the next round.
+        // The version is read before the state, so that a later change is seen in the next round.
         let version = shared.steering.version();
         self.pending = true;
         let mut state = shared.steering.try_lock()?;
@@ -159,8 +164,8 @@ impl<M: Send> Participant<M> {
         self.hook = state.take_hook(index).or(self.hook.take());
         self.report(index, &mut state);
         let handler_part = self.advance_move(me, queues, &mut state);
-        // A CPU whose queue takes part in a slice, or waits for a slice, watches the moving
-        // slice, because some CPU must detect a slice that takes too long.
+        // Some CPU must detect a slice that takes too long. Therefore a CPU watches the moving
+        // slice if one of its queues takes part in the slice or waits for it.
         self.pending |= queues.iter().any(|queue| state.moves.awaits_move(queue.id));
         if self.pending {
             state.check_deadline((index, now), &self.open, &shared.gates, &shared.ledgers.queues);
@@ -169,12 +174,13 @@ impl<M: Send> Participant<M> {
         handler_part
     }
 
-    /// Does what other threads requested of this CPU: calls `woken`, and sends their packets.
+    /// Carries out requests of other threads to this CPU: calls `woken`, and sends the packets of
+    /// these threads.
     #[cold]
     pub(crate) fn serve<H: Handler<Moved = M>>(&mut self, runner: &mut Runner<H>) {
         let (me, shared) = (runner.index, Arc::clone(&runner.shared));
         if runner.call("woken", Handler::woken).is_err() {
-            // The new handler serves the request.
+            // The request is repeated, so that the new handler gets it.
             shared.request(me);
             return self.start_over(runner);
         }
@@ -226,7 +232,8 @@ impl<M: Send> Participant<M> {
     }
 
     /// Releases the queues that other CPUs should poll. Frames that a queue has received are
-    /// published first. A queue that takes part in a slice stays until the slice is over.
+    /// published before the queue is released. A queue that takes part in a slice is not released
+    /// until the slice is over.
     fn offer_queues(&mut self, me: Me<'_>, queues: &mut Vec<OwnedQueue>, sleep: &Sleep, state: &mut State) {
         for at in (0..queues.len()).rev() {
             let Some(to) = state.wanted_owner(queues[at].id, me.index).filter(|_| !queues[at].state.ended) else {
@@ -252,7 +259,7 @@ impl<M: Send> Participant<M> {
         let (map, group) = state.moves.map_of(queue.id);
         shared.ledgers.queues[queue.id].set_group(group);
         queue.start_over(map);
-        // If a slice is half finished, the queue of this CPU must send no more packets to the old
+        // If a slice has begun, the queue of this CPU must not send any more packets to the old
         // CPU.
         let slice = state.moves.slice();
         if let Some(slice) = slice.filter(|s| s.phase != MovePhase::Release && s.includes(queue.id)) {
@@ -264,7 +271,7 @@ impl<M: Send> Participant<M> {
         match self.pending_report {
             Report::Nothing => {}
             Report::Left { epoch } => {
-                // The machine ignores the state of a CPU that was declared dead, or of an old
+                // The state machine ignores state from a CPU that was declared dead, or for an old
                 // slice.
                 let takes = |slice: &&steerage_moves::Slice| {
                     slice.is_at(epoch, MovePhase::Leave) && slice.waits_for(usize::from(me))
@@ -287,8 +294,8 @@ impl<M: Send> Participant<M> {
         self.pending_report = Report::Nothing;
     }
 
-    /// Advances the move of the current slice for this CPU's queues, one phase after another as far
-    /// as possible. Returns the handler's task, if there is one.
+    /// Advances the move of the current slice for this CPU's queues, through as many phases as
+    /// possible. Returns the task for the handler, if there is one.
     fn advance_move(&mut self, me: Me<'_>, queues: &mut [OwnedQueue], state: &mut State) -> Option<HandlerPart> {
         let Me { index, .. } = me;
         self.open.clear();
@@ -315,8 +322,7 @@ impl<M: Send> Participant<M> {
                 MovePhase::Release => self.release(me, queues, state),
             }
             let next = state.moves.slice()?;
-            // Packets wait while this CPU moves buckets, so a round takes part in at most one
-            // slice.
+            // Packets wait while this CPU moves buckets. A round takes part in at most one slice.
             self.pending |= next.epoch != epoch;
             if next.epoch != epoch || next.phase == phase {
                 return None;
@@ -329,8 +335,9 @@ impl<M: Send> Participant<M> {
         for queue in queues {
             let Some(slice) = state.moves.slice() else { break };
             let epoch = slice.epoch;
-            // A queue that has ended with no frame in flight is closed in this round, which counts
-            // as done. If such a queue parked its buckets for each move, it would never be closed.
+            // A queue that has ended and has no frame in flight is closed in this round. A closed
+            // queue counts as finished with the move. If an ended queue parked its buckets for each
+            // move, it would never be closed.
             let is_part = slice.phase == MovePhase::Park && slice.waits_for(queue.id);
             if !is_part || (!queue.is_parked() && queue.is_at_rest()) {
                 continue;
@@ -367,7 +374,7 @@ impl<M: Send> Participant<M> {
         me.shared.notify(&mut self.published, me.index);
     }
 
-    /// Calls the handler to return its state of the leaving buckets. Returns whether this CPU was
+    /// Lets the handler return the state of the leaving buckets. Returns true if this CPU was
     /// declared dead during the call.
     fn give_up_state<H: Handler<Moved = M>>(&mut self, part: HandlerPart, runner: &mut Runner<H>) -> bool {
         let (group, buckets, states) = (part.group, &self.buckets, &mut self.states);
@@ -385,7 +392,7 @@ impl<M: Send> Participant<M> {
         given.is_err()
     }
 
-    /// Calls the handler to take the state of the arriving buckets. Returns whether this CPU was
+    /// Lets the handler take over the state of the arriving buckets. Returns true if this CPU was
     /// declared dead during the call.
     fn take_over_state<H: Handler<Moved = M>>(&mut self, part: HandlerPart, runner: &mut Runner<H>) -> bool {
         let (group, states) = (part.group, &mut self.states);
@@ -396,8 +403,8 @@ impl<M: Send> Participant<M> {
         arrived.is_err()
     }
 
-    /// Called when this CPU finds that it was declared dead. The CPU drops everything that is out
-    /// of date. After its report to control, the CPU counts as alive again and continues: see
+    /// Called when this CPU finds that it was declared dead. The CPU drops all outdated state.
+    /// After the CPU has reported to control, it counts as alive again: see
     /// [`take_part`](Self::take_part).
     #[cold]
     pub(crate) fn start_over<H: Handler>(&mut self, runner: &mut Runner<H>) {

@@ -1,5 +1,5 @@
-//! The interface between the path and its surroundings: clock, sleep and random numbers. The same
-//! path runs on a machine and in a simulator.
+//! The interface between the receive path and its surroundings: clock, sleep and random numbers.
+//! The same receive path runs on a machine and in a simulator.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -8,7 +8,7 @@ use std::time::Instant;
 use steerage_flow::Timestamp;
 use steerage_mem::park::{self, Bell};
 
-/// Clock, sleep and random numbers. Each CPU has its own.
+/// Provides the clock, sleep and random numbers. Each CPU has its own.
 ///
 /// ```
 /// # mod steerage { pub use steerage_flow::Timestamp; pub mod threads { pub use {steerage_core::platform::Platform, steerage_mem::park::Bell}; } }
@@ -41,20 +41,20 @@ pub trait Platform {
     /// The time now. All CPUs read the same clock.
     fn now(&self) -> Timestamp;
 
-    /// Sleeps until the bell rings, a device is readable or the time `until` has come (`None`: no
-    /// limit). The function may return early.
+    /// Sleeps until the bell rings, a device is readable, or the time `until` has come (`None`: no
+    /// time limit). The function may return earlier.
     ///
     /// # Errors
-    /// The kernel's error, if the CPU cannot wait on one of `devices`.
+    /// Returns the kernel's error if the CPU cannot wait for one of `devices`.
     fn park(&mut self, bell: &Bell, devices: &[BorrowedFd<'_>], until: Option<Timestamp>) -> io::Result<()>;
 
-    /// A random number, which decides which backlog a CPU serves first. A simulator computes the
-    /// number from its seed.
+    /// Returns a random number, which decides which backlog a CPU handles first. A simulator
+    /// computes the random number from its seed.
     fn random(&mut self) -> u64;
 }
 
-/// The machine of this process. The example of [`Softnet`](crate::softnet::Softnet) runs a CPU on
-/// it.
+/// The machine on which this process runs. The example of [`Softnet`](crate::softnet::Softnet) runs
+/// a CPU on this platform.
 #[derive(Clone, Debug)]
 pub struct Machine {
     start: Instant,
@@ -62,7 +62,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// All CPUs of an instance share the clock's `start`. `seed` differs from CPU to CPU.
+    /// All CPUs of an instance have the same `start` of the clock. Each CPU has a different `seed`.
     pub fn new(start: Instant, seed: u64) -> Self {
         Self { start, random: fastrand::Rng::with_seed(seed) }
     }
@@ -80,7 +80,8 @@ impl Platform for Machine {
     }
 
     fn random(&mut self) -> u64 {
-        // The random number only decides an order of service, so it may be predictable.
+        // The random number may be predictable, because it only decides in which order backlogs are
+        // handled.
         self.random.u64(..)
     }
 }

@@ -1,21 +1,22 @@
-//! A receive queue: everything that its owner needs to poll it and to hand frames to other CPUs.
+//! A receive queue: everything that its owner needs to poll it and to hand its frames to other
+//! CPUs.
 //!
 //! General idea: [`poll`](OwnedQueue::poll) fetches up to a budget of frames from the device.
-//! [`steer`](OwnedQueue::steer) determines each frame's hash, bucket and CPU, and writes a slot of
-//! 16 bytes to the ring of that CPU. The frames for the polling CPU itself stay in the
-//! [lane](steerage_mem::ring::Lane), and are this CPU's next batch.
+//! [`steer`](OwnedQueue::steer) determines the hash, the bucket and the CPU of each frame, and
+//! writes a slot of 16 bytes to the ring of that CPU. The frames for the polling CPU itself stay in
+//! the [lane](steerage_mem::ring::Lane), and become this CPU's next batch.
 //! [`publish`](OwnedQueue::publish) makes whole lists of slots visible to the other CPUs, with one
-//! store for each list. When these CPUs have finished the slots, [`reclaim`](OwnedQueue::reclaim)
-//! reads the same slots back, and the pages are in the queue's cache again.
+//! store for each list. After these CPUs have finished the slots, [`reclaim`](OwnedQueue::reclaim)
+//! reads the same slots again, and returns their pages to the queue's cache.
 //!
 //! | file | content |
 //! |---|---|
 //! | `hash` | the hashes of a poll's frames |
 //! | `moving` | the queue's part in a move: park, wait for the fences, release |
 //!
-//! The flow limit is that of Linux: while a backlog is more than half full, a flow that has more
-//! than half of the backlog's latest packets loses packets. The queue's owner counts these packets,
-//! because the owner detects that the backlog is full.
+//! The flow limit is the same as in Linux: while a backlog is more than half full, a flow that has
+//! more than half of the backlog's latest packets loses packets. The packets that a flow limit
+//! drops are counted by the queue's owner, because the owner detects that the backlog is full.
 
 pub(crate) mod hash;
 mod moving;
@@ -55,11 +56,11 @@ pub(crate) struct OwnedQueue {
     table: RingTable<BUCKETS>,
     rings_in_use: RingsInUse,
     flow_limits: FlowLimits,
-    /// The number of frames that the queue has steered, which is the arrival number of the last
-    /// frame.
+    /// The number of frames that the queue has steered. The number of steered frames is also the
+    /// arrival number of the last frame.
     arrivals: u64,
-    /// Its lane has the frames of a poll, and after steering the frames that stay on this CPU. While
-    /// frames stay, the queue is not polled.
+    /// After a poll, the lane of this outbox has the poll's frames. After steering, the lane has
+    /// the frames that stay on this CPU. The queue is not polled while frames are in the lane.
     pub(crate) outbox: Outbox,
     polls_unpublished: u32,
     moving: Moving,
@@ -78,10 +79,10 @@ struct PollLimits {
 
 pub(crate) struct PollState {
     pub(crate) polled: Polled,
-    /// The queue is not polled again: it ended, failed or was stopped.
+    /// True if the queue is not polled again, because it has ended, has failed or was stopped.
     pub(crate) ended: bool,
     pub(crate) blocked: bool,
-    /// The time since which a ring has had no room, if the queue waits only for a limited time.
+    /// Set if the queue waits only for a limited time: the time since which a ring has had no room.
     full_since: Option<Timestamp>,
     pub(crate) listens: bool,
 }
@@ -91,9 +92,10 @@ fn ring_of(table: &[CpuIndex; BUCKETS], frame: &Completion) -> usize {
     usize::from(table[usize::from(bucket_of(FlowHash(frame.hash_or_zero())))])
 }
 
-/// Counts the whole poll for the bucket of one frame, at a different position in each poll.
-/// Sampling takes one store per poll, in a table that only the owner writes. Counting each frame
-/// would bring 4096 counters into the caches of the receiving CPU, which is the bottleneck.
+/// Samples one frame of a poll, and adds the number of all frames of the poll to the count of this
+/// frame's bucket. The position of the sampled frame differs from poll to poll. Sampling one frame
+/// takes one store per poll, in a table that only the owner writes. If each frame were counted,
+/// 4096 counters would compete for the caches of the receiving CPU, which is the bottleneck.
 #[inline]
 fn sample_load(frames: &[Completion], nth: usize, ledger: &QueueLedger) {
     let frame = nth.checked_rem(frames.len()).and_then(|nth| frames.get(nth));
@@ -185,15 +187,15 @@ impl OwnedQueue {
             self.state.full_since = None;
             return room;
         }
-        // A CPU that made no room in this time is overloaded. The queue does not wait for that CPU
-        // again until there was room.
+        // A CPU that has made no room within [`PATIENCE`] is overloaded. The queue waits for an
+        // overloaded CPU again only after there was room.
         let since = *self.state.full_since.get_or_insert(now);
         if now.since(since) < PATIENCE { 0 } else { weight }
     }
 
-    /// How many frames may be received now so that each of them has room on any ring: a whole poll,
-    /// or none. When a backlog is almost full, polling for a few frames costs as much as polling
-    /// for many.
+    /// Returns how many frames may be received now, so that each of them has room in any ring. This
+    /// is a whole poll or 0. If a backlog is almost full, polling for a few frames would cost as
+    /// much as polling for many.
     fn room_everywhere(&mut self) -> usize {
         let weight = self.limits.weight;
         let budget = weight.min(self.outbox.backlog()).min(self.outbox.lot().limit());
@@ -207,9 +209,9 @@ impl OwnedQueue {
         if fits { budget } else { 0 }
     }
 
-    /// Chooses each frame's CPU. The frames for the CPU itself stay in the lane. The slots of all
-    /// other frames are written to the rings of their CPUs, which do not see the slots until they
-    /// are published.
+    /// Chooses the CPU of each frame. The frames for this CPU stay in the lane. The slots of all
+    /// other frames are written to the rings of their CPUs. The other CPUs see these slots only
+    /// after the slots are published.
     pub(crate) fn steer(&mut self, now: Timestamp) {
         let Some(frames) = self.outbox.lane().list().filter(|_| self.frames_polled > 0) else { return };
         let hashes = self.rings_in_use != RingsInUse::One || !self.flow_limits.is_empty();
@@ -221,8 +223,8 @@ impl OwnedQueue {
         let (polled, first, prefetch) = (self.outbox.staying(), self.arrivals + 1, self.prefetch);
         self.arrivals += polled as u64;
         let (table, pool) = (&self.table.ring_of, &self.pages.pool);
-        // Prefetch one page with each frame. Prefetching all pages at once would fill the CPU's
-        // line fill buffers, and the CPU would have to wait.
+        // One page is prefetched with each frame. If all pages were prefetched at once, they would
+        // fill the CPU's line fill buffers, and the CPU would have to wait.
         let prefetch_page = |nth| {
             if nth < prefetch {
                 pool.prefetch(nth);
@@ -239,8 +241,8 @@ impl OwnedQueue {
         self.ledger.in_lane.set(self.outbox.staying() as u64);
     }
 
-    /// Stages all frames of a poll but the first `staged` frames, one by one. This is for polls for
-    /// which there are too many rings for lists, or some rings are full.
+    /// Stages the frames of a poll one by one, without the first `staged` frames. This function is
+    /// for polls whose frames go to too many rings, or to rings that are full.
     #[inline]
     fn stage_singly(&mut self, staged: usize, first: u64) {
         self.outbox.touch(&self.table.in_use);
@@ -255,15 +257,15 @@ impl OwnedQueue {
         self.outbox.put_list(frames);
     }
 
-    /// Takes up to `most` of the frames that stay in hand.
+    /// Takes up to `most` of this CPU's frames from the lane.
     #[inline]
     pub(crate) fn take(&mut self, most: usize) -> Hand<'_> {
-        // A device that announces its stores, or provides blocks, has just written the frames.
+        // A device has just written the frames if it announces its stores or provides blocks.
         let is_cold = self.prefetch == 0 && self.pages.blocks.is_none();
         self.outbox.lane().take(most, is_cold)
     }
 
-    /// Finishes the frames in hand: their memory returns to the queue at once.
+    /// Finishes the frames in hand. The memory of these frames returns to the queue at once.
     #[inline]
     pub(crate) fn finish(&mut self) {
         let pool = &mut self.pages.pool;
@@ -275,8 +277,8 @@ impl OwnedQueue {
         self.ledger.in_lane.set(self.outbox.staying() as u64);
     }
 
-    /// Whether frames in the lane wait for this CPU. With `held_back`, the frames of a source that
-    /// can wait do not count.
+    /// Returns true if frames in the lane wait for this CPU. With `held_back`, frames of a queue
+    /// that can wait are not counted.
     #[inline]
     pub(crate) fn is_due(&self, held_back: bool) -> bool {
         self.outbox.staying() > 0 && !(held_back && self.limits.can_wait)
@@ -299,11 +301,12 @@ impl OwnedQueue {
         }
     }
 
-    /// Drops the frames that exceed a flow limit, the newest first, so that the oldest may pass. The
-    /// frames that stay on this CPU do not wait in a backlog.
+    /// Drops frames that exceed a flow limit. The newest frames are dropped first, so that the
+    /// oldest frames can pass. Frames that stay on this CPU do not wait in a backlog.
     #[cold]
     fn limit_flows(&mut self) {
-        // Finished frames no longer count as waiting.
+        // Before the check, finished frames are taken back, so that they no longer count as
+        // waiting.
         self.reclaim_all();
         let mut frames = self.outbox.take_list();
         for at in (0..frames.len()).rev() {
@@ -318,8 +321,9 @@ impl OwnedQueue {
         self.outbox.put_list(frames);
     }
 
-    /// Publishes the rings that have enough staged frames. Publishes all rings if the poll was not
-    /// full or the last time was many polls ago. Adds each CPU that got frames to `published`.
+    /// Publishes each ring that has enough staged frames. Publishes all rings if the poll was not
+    /// full, or if all rings were last published many polls ago. Each CPU that got frames is added
+    /// to `published`.
     pub(crate) fn publish(&mut self, published: &mut Vec<Published>) {
         self.polls_unpublished += 1;
         let all = self.frames_polled < self.limits.weight || self.polls_unpublished >= PUBLISH_POLLS;
@@ -341,7 +345,8 @@ impl OwnedQueue {
         ledger.parked.raise_to(outbox.lot().tail());
     }
 
-    /// Takes back the finished frames of all rings, and pages of kept packets that were dropped.
+    /// Takes back the finished frames of all rings, and the pages of kept packets that were
+    /// dropped.
     fn reclaim_all(&mut self) {
         let mut next = self.outbox.next_out(0);
         while let Some(at) = next {
@@ -351,8 +356,8 @@ impl OwnedQueue {
         self.pages.pool.collect_kept();
     }
 
-    /// Takes back the finished frames of one ring. (Frames leave the parking lot in another way, so
-    /// no frame is ever finished there.)
+    /// Takes back the finished frames of one ring. (Frames in the parking lot are never finished,
+    /// because they leave the parking lot in another way.)
     fn reclaim(&mut self, target: usize) {
         let QueuePages { pool, blocks, .. } = &mut self.pages;
         let recycled = match blocks {
@@ -368,16 +373,16 @@ impl OwnedQueue {
         (self.limits.weight, self.limits.copybreak) = (limits.dev_weight, own.copybreak);
         self.pages.pool.set_cache_max(own.lpc_pages);
         self.outbox.set_backlog(limits.backlog);
-        // A queue that waits for room loses nothing, so it needs no flow limit.
+        // A queue that waits for room loses no packets, so it needs no flow limit.
         let flow_limited = if self.limits.can_wait { &[] } else { flow_limited };
-        // The request allocates the tables of new flow limits. No packet does.
+        // Setting a new flow limit allocates its tables here, outside of a round. No packet does.
         let _outside = round::leave();
         self.flow_limits.set(flow_limited, limits.flow_limit_table_len);
     }
 
-    /// The device's file descriptor, if the queue waits for the device. A blocked queue, a queue
-    /// that has named a time, and a queue that has ended do not wait: their devices may be readable
-    /// the whole time.
+    /// The device's file descriptor, if the queue waits for the device. A queue does not wait for
+    /// its device if it is blocked, has returned the time of its next frames, or has ended. In
+    /// these cases, the device may be readable all the time.
     pub(crate) fn waits_on(&self) -> Option<BorrowedFd<'_>> {
         let drained = self.state.polled == Polled::Drained && !self.state.blocked && !self.state.ended;
         if drained { self.rx.wait_on() } else { None }
@@ -391,7 +396,8 @@ impl OwnedQueue {
         self.limits.can_wait
     }
 
-    /// Asks the CPUs that block this queue to wake its owner when half of a backlog is finished.
+    /// Asks the CPUs that block this queue to wake the queue's owner when half of their backlog is
+    /// finished.
     pub(crate) fn wake_when_there_is_room(&mut self) {
         self.outbox.wake_when_there_is_room(self.limits.weight);
     }
@@ -400,17 +406,20 @@ impl OwnedQueue {
         self.outbox.has_owner_finished() && self.room_everywhere() > 0
     }
 
-    /// Ends the run for this queue. A live queue is polled until the device has handed over the
-    /// frames that have already arrived. A queue that is not live is not polled again.
+    /// Ends the run for this queue. After a stop, a live queue is polled as long as its device
+    /// still hands over frames that arrived before the stop. A queue that is not live is not polled
+    /// again.
     pub(crate) fn stop(&mut self) {
         if !self.state.ended {
             self.state.ended = !self.rx.stop();
-            // The device may have named a later time, but the remaining frames are due now.
+            // The device may have returned a later time for its next poll, but the remaining frames
+            // are due now.
             self.state.polled = Polled::More;
         }
     }
 
-    /// Whether the queue has ended without frames in flight, so that its pages can be returned.
+    /// Returns true if the queue has ended and has no frames in flight, so that its pages can be
+    /// returned.
     pub(crate) fn is_at_rest(&mut self) -> bool {
         if !self.state.ended {
             return false;

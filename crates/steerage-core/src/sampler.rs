@@ -1,15 +1,16 @@
-//! Samples the cost of receiving and handling, for policies that steer by load. CPUs take samples
+//! Samples what receiving and handling cost, for policies that steer by load. CPUs take samples
 //! only if the policy measures load.
 //!
-//! A policy mainly uses counters that the path always keeps. CPUs take three samples in addition:
+//! A policy mainly uses counters that the receive path always maintains. In addition, CPUs take
+//! three samples:
 //!
 //! - the time spent receiving, in one round out of [`RECEIVE_TIMED_ONCE_IN`];
 //! - the time that the handler needs for a packet alone, in one batch out of [`TIMED_ONCE_IN`];
 //! - the load of the buckets, for which one frame of each poll represents the whole poll (in
 //!   `steer`).
 //!
-//! Whether buckets move depends on the exactly measured work of each CPU. Samples only decide which
-//! buckets move.
+//! The exactly measured work of each CPU decides whether buckets move. The samples only decide
+//! which buckets move.
 
 use std::time::Duration;
 
@@ -25,14 +26,15 @@ use steerage_ledger::CpuLedger;
 
 pub(crate) struct Sampler {
     is_on: bool,
-    /// These counters count rounds and batches, so that one of many rounds and batches is measured.
+    /// The numbers of the current round and batch, by which one of many rounds and batches is
+    /// chosen.
     nth_round: u32,
     nth_batch: u32,
-    /// Set while a packet is timed: the start of the measurement, the packet's queue, and
-    /// its bucket, if any.
+    /// Set while a packet is timed: the start of the measurement, the packet's queue, and the
+    /// packet's bucket, if it is known.
     timed: Option<(Timestamp, usize, Option<u16>)>,
     mean: u64,
-    /// Buckets whose packets are examined in part, to name the flow that fills a bucket.
+    /// The buckets for which some packets are examined, in order to name the bucket's largest flow.
     to_name: Vec<BucketId>,
 }
 
@@ -48,14 +50,15 @@ impl Sampler {
         self.to_name.extend(to_name.iter().take(FLOWS_SEEN_MAX));
     }
 
-    /// Whether the next batch should be a single packet, which is timed.
+    /// Returns true if the next batch should have only one packet, so that this packet can be
+    /// timed.
     #[inline]
     pub(crate) fn wants_one_alone(&mut self) -> bool {
         self.nth_batch = self.nth_batch.wrapping_add(1);
         self.is_on && self.nth_batch % TIMED_ONCE_IN == 0
     }
 
-    /// Begins to time the packet in hand, which came from `queue`.
+    /// Begins to time the packet in hand, which came from the queue `queue`.
     pub(crate) fn begin(&mut self, queue: usize, hand: &mut Hand<'_>, shared: &Shared, now: Timestamp) {
         let hash = hand.frames().next().and_then(|frame| frame.hash());
         if !self.to_name.is_empty() {
@@ -71,7 +74,7 @@ impl Sampler {
 
     #[inline]
     pub(crate) fn end(&mut self, shared: &Shared, now: Timestamp) {
-        // Without a hash, the bucket is unknown.
+        // If the packet has no hash, its bucket is unknown.
         let Some((since, queue, Some(bucket))) = self.timed.take() else { return };
         let took = now.since(since).as_nanos() as u64;
         let took = if self.mean > 0 { took.min(self.mean * TIMED_MAX) } else { took };
@@ -93,7 +96,7 @@ impl Sampler {
     }
 }
 
-/// Records the time since the last reading of the clock, in which the CPU handled one batch.
+/// Records how long the last batch took: the time since the clock was last read.
 #[inline(always)]
 pub(crate) fn note_batch(ledger: &CpuLedger, cpu: &Cpu, now: Timestamp) {
     if ledger.note_batch(now.as_nanos().saturating_sub(cpu.now.as_nanos())) {

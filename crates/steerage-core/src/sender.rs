@@ -1,5 +1,5 @@
-//! Packets that threads outside of the path send: a handler keeps a packet, another thread decides
-//! what to do with it, and the CPU that kept the packet sends it.
+//! Lets threads outside of the receive path send packets. A handler keeps a packet, another thread
+//! decides what to do with it, and the CPU that kept the packet sends it.
 
 use std::fmt;
 use std::io;
@@ -15,12 +15,12 @@ use crate::shared::Shared;
 use steerage_flow::LinkType;
 use steerage_mem::outlet::Outlet;
 
-/// Sends packets from any thread. `Builder::add_sender` creates a sender, and clones send through
-/// the same queue.
+/// A sender sends packets from any thread. `Builder::add_sender` creates a sender. Clones of a
+/// sender send through the same queue.
 ///
-/// The ledger counts the packets as `originated` and `originated_dropped` of the CPU that sends
-/// them. While an instance with a sender runs, it ends only when handlers have no kept packet any
-/// more, or at the latest [`DRAIN_MAX`](crate::limits::DRAIN_MAX) after it was stopped.
+/// The packets are counted as `originated` and `originated_dropped` of the CPU that sends them. An
+/// instance with a sender does not end while handlers still have kept packets. After a stop, an
+/// instance with a sender ends after [`DRAIN_MAX`](crate::limits::DRAIN_MAX) at the latest.
 ///
 /// ```
 /// # mod steerage { pub mod packet { pub use steerage_core::{packet::*, sender::Sender}; } }
@@ -43,11 +43,11 @@ pub(crate) struct SendQueue {
     pub(crate) to: TxId,
     pub(crate) waiting: Outlet<Item>,
     path: OnceLock<(Arc<Shared>, QueueHasher)>,
-    /// Empty buffers for copies, so that no CPU of the path frees memory.
+    /// Empty buffers, which are reused for copies, so that no CPU of the receive path frees memory.
     pub(crate) buffers: Mutex<Vec<Vec<u8>>>,
 }
 
-/// A packet that waits for its CPU.
+/// A packet that waits until its CPU sends it.
 pub(crate) enum Item {
     Kept(Kept),
     Copy(LinkType, Vec<u8>),
@@ -60,22 +60,23 @@ impl fmt::Debug for Sender {
 }
 
 impl Sender {
-    /// Creates a sender to the output `to`, with room for `places` packets. The sender works once
-    /// it is in the [`Spec`](crate::build::Spec) of an instance that was built.
+    /// Creates a sender to the output `to`, with room for `places` waiting packets. The sender can
+    /// be used after it was in the [`Spec`](crate::build::Spec) of an instance that was built.
     ///
     /// # Errors
-    /// The kernel's error if the process has no file descriptor left.
+    /// Returns the kernel's error if the process has no free file descriptor.
     pub fn new(to: TxId, places: usize) -> io::Result<Self> {
         let buffers = Mutex::new(Vec::with_capacity(places));
         Ok(Self(Arc::new(SendQueue { to, waiting: Outlet::new(places)?, path: OnceLock::new(), buffers })))
     }
 
-    /// Lets the CPU that kept the packet send it. Packets of a flow leave in the order of these
-    /// calls. The call wakes the CPU if it sleeps.
+    /// Asks the CPU that kept the packet to send it. The packets of a flow are sent in the order of
+    /// these calls. If the CPU sleeps, `try_send` wakes it.
     ///
     /// # Errors
-    /// Returns the packet if there is no room, if the instance has ended, or if the packet was kept
-    /// by another instance. [`ready_fd`](Self::ready_fd) becomes readable when there is room again.
+    /// Returns the packet in three cases: there is no room, the instance has ended, or another
+    /// instance kept the packet. [`ready_fd`](Self::ready_fd) becomes readable when there is room
+    /// again.
     pub fn try_send(&self, packet: Kept) -> Result<(), Kept> {
         let is_its = |(shared, _): &&(Arc<Shared>, QueueHasher)| packet.frame.is_in(shared.supply.region());
         let (Some((shared, _)), Some((cpu, bucket))) = (self.0.path.get().filter(is_its), packet.home) else {
@@ -89,9 +90,9 @@ impl Sender {
         Ok(())
     }
 
-    /// Like [`try_send`](Self::try_send), for a copy of `frame`, which begins with a header of type
-    /// `link`. Returns whether there was room. The copy leaves in order with the other packets of
-    /// its flow that this sender sends.
+    /// Like [`try_send`](Self::try_send), but sends a copy of `frame`, which begins with a header
+    /// of type `link`. Returns true if there was room for the copy. The copy is sent in order with
+    /// the other packets of its flow that this sender sends.
     pub fn try_send_copy(&self, link: LinkType, frame: &[u8]) -> bool {
         let Some((shared, hasher)) = self.0.path.get() else { return false };
         let mut buffer = self.0.buffers.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default();
@@ -101,23 +102,23 @@ impl Sender {
         self.0.waiting.push(bucket, None, Item::Copy(link, buffer)).map(|cpu| shared.request(cpu)).is_ok()
     }
 
-    /// How many more packets have room now.
+    /// Returns how many more packets the sender has room for.
     pub fn room(&self) -> usize {
         self.0.waiting.room()
     }
 
-    /// A file descriptor that is readable while there is room, for an event loop. Reading from the
-    /// file descriptor is an error.
+    /// A file descriptor for an event loop. The file descriptor is readable as long as the sender
+    /// has room. Reading from the file descriptor is an error.
     ///
     /// # Errors
-    /// The kernel's error if the process has no file descriptor left.
+    /// Returns the kernel's error if the process has no free file descriptor.
     pub fn ready_fd(&self) -> io::Result<OwnedFd> {
         self.0.waiting.ready_fd()
     }
 }
 
 impl SendQueue {
-    /// A sender belongs to the first instance that was built with it.
+    /// A sender belongs to the first instance that was built with this sender.
     pub(crate) fn open(&self, shared: &Arc<Shared>, hasher: &QueueHasher) {
         self.waiting.open(shared.cpus.len(), BUCKETS);
         let _ = self.path.set((Arc::clone(shared), hasher.clone()));

@@ -15,8 +15,8 @@ use crate::steering::{State, Steering};
 use steerage_ledger::{Facts, Ledgers, MemoryUse, Snapshot};
 use steerage_moves::cpus_in;
 
-/// The state that all CPUs of an instance share. The function that creates handlers is not
-/// included, so that a handle that outlives the instance does not keep that function alive.
+/// The state that all CPUs of an instance share. The function that creates handlers is not included
+/// here. So a handle that outlives the instance does not keep the handler's `make` function alive.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) steering: Steering,
@@ -24,35 +24,36 @@ pub(crate) struct Shared {
     pub(crate) sleepers: Sleepers,
     pub(crate) bells: Vec<Bell>,
     pub(crate) inboxes: Arc<[Inbox]>,
-    /// For each CPU, how many frames wait for it, if there are several live queues.
+    /// For each CPU, the number of frames that wait for it, if there are several live queues.
     pub(crate) admissions: Arc<[Admission]>,
     pub(crate) gates: Vec<Gate>,
     pub(crate) ledgers: Ledgers,
-    /// The shared pool by CPU, as seen from the CPU's NUMA node.
+    /// For each CPU, the shared pool as seen from the CPU's NUMA node.
     pub(crate) pools: Vec<Arc<SharedPool>>,
     pub(crate) supply: Supply,
-    /// The size of all devices' blocks, in bytes.
+    /// The size of the blocks of all devices, in bytes.
     pub(crate) lent_bytes: u64,
     pub(crate) start: Instant,
-    /// The number of queues that are not closed. At 0, all received packets are finished.
+    /// The number of queues that are not closed yet. At 0, all received packets are finished.
     pub(crate) open_queues: AtomicUsize,
     pub(crate) stopping: AtomicBool,
     pub(crate) finished: Signal,
-    /// For each CPU, whether another thread wants it to call [`woken`] and to send packets.
+    /// For each CPU, a flag that is set if another thread wants the CPU to call [`woken`] and to
+    /// send packets.
     ///
     /// [`woken`]: crate::handler::Handler::woken
     pub(crate) requests: Requests,
 }
 
 impl Shared {
-    /// Wakes the sleeping CPUs among `cpus` after a change other than published packets. `by` is
-    /// the calling CPU, if a CPU calls, and is not woken.
+    /// Wakes the sleeping CPUs among `cpus` after any change other than published packets. `by` is
+    /// the calling CPU, if a CPU calls this function. It is not woken.
     pub(crate) fn wake(&self, cpus: impl IntoIterator<Item = CpuIndex>, by: Option<CpuIndex>) {
         self.sleepers.after_publishing();
         self.wake_sleepers(cpus, by, false);
     }
 
-    /// The only function that wakes CPUs.
+    /// Only this function rings the bells of CPUs.
     fn wake_sleepers(&self, cpus: impl IntoIterator<Item = CpuIndex>, by: Option<CpuIndex>, for_packets: bool) {
         for cpu in cpus.into_iter().filter(|cpu| Some(*cpu) != by).map(usize::from) {
             if self.sleepers.must_wake(cpu) {
@@ -62,8 +63,8 @@ impl Shared {
         }
     }
 
-    /// Wakes the sleeping CPUs for which the CPU `by` published frames. A CPU that is awake finds
-    /// the frames through its inbox.
+    /// Wakes the sleeping CPUs for which the CPU `by` has published frames. A CPU that is awake
+    /// finds the frames through its inbox.
     pub(crate) fn notify(&self, published: &mut Vec<Published>, by: CpuIndex) {
         self.sleepers.after_publishing();
         published.iter().for_each(|(cpu, queue)| self.inboxes[usize::from(*cpu)].note(*queue));
@@ -75,7 +76,8 @@ impl Shared {
         self.wake(0..self.cpus.len() as CpuIndex, None);
     }
 
-    /// Changes state under the lock, for a control thread, and wakes the CPUs that it concerns.
+    /// For a control thread: changes the state under the control lock, and wakes the CPUs that the
+    /// change concerns.
     pub(crate) fn change<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
         let mut state = self.steering.lock();
         let result = change(&mut state);
@@ -88,20 +90,20 @@ impl Shared {
     }
 
     pub(crate) fn stop(&self) {
-        // T1. Relaxed: this store hands no memory over. The fence in `wake_all` ensures that
-        // sleeping CPUs see it.
+        // T1. Relaxed: no memory is handed over through this store. The fence in `wake_all` ensures
+        // that sleeping CPUs see the store.
         self.stopping.store(true, Ordering::Relaxed);
         self.wake_all();
     }
 
-    /// Asks a CPU to call `Handler::woken` and to send what senders have, and wakes it.
+    /// Asks a CPU to call `Handler::woken` and to send the packets of senders. Also wakes the CPU.
     pub(crate) fn request(&self, cpu: CpuIndex) {
         if self.requests.set(usize::from(cpu)) {
             self.wake([cpu], None);
         }
     }
 
-    /// The CPU of a bucket, and whether the bucket may be moving.
+    /// Returns the CPU of a bucket, and true if the bucket may be moving.
     pub(crate) fn owner_of(&self, state: &State, bucket: BucketId) -> Option<(CpuId, bool)> {
         let moves = &state.moves;
         let queue = (0..self.ledgers.queues.len()).find(|queue| moves.map_of(*queue).1 == bucket.group)?;
@@ -114,10 +116,10 @@ impl Shared {
         self.stopping.load(Ordering::Relaxed)
     }
 
-    /// Counts a queue as closed. The CPU that closes the last queue wakes all CPUs.
+    /// Counts a queue as closed. The CPU that closes the last queue wakes all other CPUs.
     pub(crate) fn close_one(&self) {
-        // O1, release: pairs with O2. O1 is an acquire operation too, so that the last CPU passes
-        // on everything that the other CPUs did before.
+        // O1, release: pairs with O2. O1 is also an acquire operation. So the CPU that closes the
+        // last queue makes everything visible that the other CPUs did before.
         if self.open_queues.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.finished.set(true);
             self.wake_all();
@@ -126,8 +128,8 @@ impl Shared {
 
     #[inline(always)]
     pub(crate) fn all_closed(&self) -> bool {
-        // O2, acquire: pairs with O1. A thread that reads 0 also sees the final value of every
-        // counter of the ledger, and all pages in the pool.
+        // O2, acquire: pairs with O1. A thread that reads 0 open queues also sees the final value
+        // of every counter of the ledger, and all pages in the pool.
         self.open_queues.load(Ordering::Acquire) == 0
     }
 
@@ -175,8 +177,8 @@ impl Shared {
         visible.collect()
     }
 
-    /// After all queues have ended, returns the pages of kept packets that were dropped later to
-    /// the shared pool, because no owner is left to collect them.
+    /// After all queues have ended, no owner collects the pages of kept packets any more. This
+    /// function returns pages of kept packets to the shared pool.
     pub(crate) fn collect_kept(&self) {
         if self.all_closed() {
             let mut pages = Vec::new();
@@ -186,8 +188,8 @@ impl Shared {
     }
 }
 
-/// Stops the instance if a CPU ends before the run has finished, by a panic or because its future
-/// was dropped. If the instance went on, the other CPUs would wait for that CPU.
+/// Stops the instance if a CPU ends before the run has finished, because of a panic or because its
+/// future was dropped. If the instance continued, the other CPUs would wait for that CPU forever.
 #[derive(Debug)]
 pub(crate) struct StopsUnlessFinished {
     pub(crate) shared: Arc<Shared>,

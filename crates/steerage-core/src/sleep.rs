@@ -1,16 +1,16 @@
-//! How a CPU goes to sleep and is woken.
+//! The rules by which a CPU goes to sleep and is woken.
 //!
-//! A CPU with nothing to do first keeps polling for up to [`IDLE_POLL`](crate::limits::IDLE_POLL),
-//! and for less time if polling found no packets lately, like KVM's `halt_poll_ns`
-//! (`Softnet::run`). Then the CPU sets its bit in `Sleepers`, executes a memory fence, and checks
-//! for work once more. Finally, the CPU waits in one `ppoll` on its eventfd (its bell) and on its
-//! devices without waiting frames. A CPU that hands frames to other CPUs executes a fence once per
-//! poll and then checks the bits of those CPUs. So either the sleeping CPU sees the frames, or the
-//! other CPU sees the bit and rings the bell.
+//! A CPU without work first continues to poll for up to [`IDLE_POLL`](crate::limits::IDLE_POLL),
+//! and for less time if recent polls found no packets. KVM's `halt_poll_ns` adapts its polling in
+//! the same way (`Softnet::run`). Then the CPU sets its bit in `Sleepers`, executes a memory fence,
+//! and checks for work once more. Finally, one call of `ppoll` waits on the CPU's eventfd (its
+//! bell), and on those devices that have no waiting frames. A CPU that hands frames to other CPUs
+//! executes one fence per poll, and then checks the bits of those CPUs. So either the sleeping CPU
+//! sees the frames, or the CPU that hands them over sees the bit and rings the bell.
 //!
-//! A caller with a runtime of its own gets one epoll file descriptor for the bell and all devices
-//! (`Softnet::event_fd`). Devices are added to the epoll and removed from it as the CPU starts and
-//! stops waiting for them.
+//! A caller with its own event loop gets a single epoll file descriptor for the bell and all
+//! devices (`Softnet::event_fd`). A device is added to the epoll when the CPU begins to wait for
+//! it, and removed afterwards.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -25,13 +25,13 @@ use crate::queue::OwnedQueue;
 use crate::rx::Polled;
 use crate::shared::Shared;
 
-/// Whether a CPU may go to sleep.
+/// The result of [`arm`](crate::softnet::Softnet::arm): says whether a CPU may sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Armed {
-    /// The CPU may sleep until its event file descriptor is readable or this time has come. From
-    /// now on, other CPUs that hand work to this CPU ring its bell.
+    /// The CPU may sleep until its event file descriptor is readable, or until this time. After
+    /// this result, CPUs that hand work to this CPU ring its bell.
     Sleep(Option<Timestamp>),
-    /// The CPU has work: step again.
+    /// The CPU has work: call `step` again.
     Work,
 }
 
@@ -39,7 +39,8 @@ pub enum Armed {
 pub(crate) struct Sleep {
     armed: bool,
     events: Option<Events>,
-    /// How many CPUs have cleared the bit of this CPU, and have rung its bell since, or will.
+    /// The number of CPUs that have cleared the bit of this CPU. Each CPU that has cleared the bit
+    /// has also rung the bell, or is about to ring it.
     rings: u64,
 }
 
@@ -48,7 +49,8 @@ impl Sleep {
         self.armed
     }
 
-    /// Announces that this CPU is about to sleep. The caller must then check for work once more.
+    /// Announces that this CPU is about to sleep. After `arm`, the caller must check for work once
+    /// more.
     pub(crate) fn arm(&mut self, me: CpuIndex, shared: &Shared) {
         if self.armed {
             self.awake(me, shared);
@@ -59,15 +61,16 @@ impl Sleep {
 
     pub(crate) fn awake(&mut self, me: CpuIndex, shared: &Shared) {
         self.armed = false;
-        // Each CPU that clears the bit rings the bell once, perhaps only after this CPU is awake.
+        // Each CPU that clears the bit rings the bell once. The other CPU may ring the bell only
+        // after this CPU is awake again.
         self.rings += u64::from(!shared.sleepers.awake(usize::from(me)));
         if self.rings > 0 {
             self.rings = self.rings.saturating_sub(shared.bells[usize::from(me)].hush());
         }
     }
 
-    /// Makes the epoll listen only to the devices for which the CPU waits. The other devices would
-    /// make the epoll readable again and again.
+    /// Makes the epoll listen only to those devices for which the CPU waits. Devices for which the
+    /// CPU does not wait are excluded, because they would make the epoll readable again and again.
     pub(crate) fn listen(&self, queues: &mut [OwnedQueue]) {
         let Some(events) = &self.events else { return };
         for queue in queues {
@@ -112,12 +115,12 @@ impl Sleep {
     }
 }
 
-/// How long a CPU keeps polling before it sleeps.
+/// Decides how long a CPU continues to poll before it sleeps.
 pub(crate) struct Patience {
     longest: Duration,
     now: Duration,
     idle_since: Option<Timestamp>,
-    /// The last round without work, and whether the frames of all queues may wait since then.
+    /// The last round without work, and whether the frames of all queues may wait since that round.
     idle: (Timestamp, bool),
 }
 
@@ -130,7 +133,7 @@ impl Patience {
         self.idle_since = None;
     }
 
-    /// Whether the CPU should poll again after a round without work at `now`.
+    /// Returns true if the CPU should poll again after a round without work at the time `now`.
     pub(crate) fn keeps_polling(&mut self, now: Timestamp, queues: &[OwnedQueue]) -> bool {
         let coalesces = |queue: &OwnedQueue| matches!(queue.state.polled, Polled::Coalesce(due) if due > now);
         let mut open = queues.iter().filter(|queue| !queue.state.ended).peekable();
@@ -138,18 +141,20 @@ impl Patience {
         now.since(*self.idle_since.get_or_insert(now)) < self.now && !self.idle.1
     }
 
-    /// Learns from the length of the sleep that has just ended.
+    /// Adapts the polling time to the length of the sleep that has just ended.
     pub(crate) fn slept(&mut self, now: Timestamp) {
         let (since, may_wait) = self.idle;
-        // The length of a coalesced sleep does not show when packets come.
+        // The length of a sleep with coalesced frames does not show when packets arrive, so it is
+        // ignored.
         if !may_wait {
             self.now = if now.since(since) < self.longest { self.longest } else { self.now / 2 };
         }
     }
 }
 
-/// The time until which a CPU's queues have no work unless the CPU is woken: the earliest of
-/// `until` and the times of the queues. `None` if a queue has work now.
+/// Returns the time up to which a CPU's queues have no work unless the CPU is woken. The returned
+/// time is the earliest of `until` and of the times of the queues. Returns `None` if a queue has
+/// work now.
 pub(crate) fn queues_sleep_until(
     queues: &mut [OwnedQueue],
     now: Timestamp,
@@ -217,7 +222,7 @@ mod tests {
         }
     }
 
-    /// A CPU reads its bell exactly if another CPU has rung the bell, or may still ring it.
+    /// A CPU reads its bell only if another CPU has rung the bell or may still ring it.
     #[test]
     fn a_bell_is_read_once_for_each_ring() {
         let mut spec = spec(1);
@@ -232,7 +237,8 @@ mod tests {
         sleep.awake(0, shared);
         assert_eq!(bell.hush(), 1, "no CPU had a reason to ring, so the bell was not read");
         for is_armed_again in [false, true] {
-            // Another CPU clears the bit, but rings only after the sleep has ended.
+            // In this test, another CPU clears the bit, but rings the bell only after the sleep has
+            // ended.
             sleep.arm(0, shared);
             assert!(shared.sleepers.must_wake(0));
             if is_armed_again {

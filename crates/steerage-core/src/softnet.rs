@@ -1,8 +1,10 @@
-//! One CPU of the path: the object that a thread steps, with everything that only this CPU uses.
+//! [`Softnet`] is one CPU of the receive path: the object that a thread steps, with everything that
+//! only this CPU uses.
 //!
-//! A round goes through the phases from top to bottom, like the two halves of a Linux softirq. The
-//! CPU receives from the queues that it owns, then handles its own share of the packets, then the
-//! share that other CPUs handed to it. Between rounds without work, the CPU waits (`waiting`).
+//! A round runs the phases from top to bottom, like the two halves of a Linux softirq. The CPU
+//! first receives from the queues that it owns. The CPU then handles the packets that stay on it,
+//! and last the packets that other CPUs have handed to it. Between two rounds without work, the CPU
+//! waits (`waiting`).
 
 mod waiting;
 
@@ -32,19 +34,21 @@ use steerage_moves::Event;
 /// The outcome of one round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stepped {
-    /// The round received or handled packets: step again.
+    /// The round received or handled packets: call `step` again.
     Worked,
     /// The round found no work.
     Idle,
-    /// Every queue has ended and all received packets are finished, or the time to drain is over.
+    /// Every queue has ended and all received packets are finished, or the maximum time for
+    /// draining is over.
     Finished,
 }
 
-/// The phases of a round, in order. The number is the index of one of the CPU's queues or backlogs.
-/// [`Softnet::advance`] runs one phase, and the example of [`Softnet`] runs whole rounds.
+/// The phases of a round, in order. The number in a phase is the index of one of the CPU's queues
+/// or backlogs. [`Softnet::advance`] runs one phase, and the example of [`Softnet`] runs whole
+/// rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Follow requested changes: moves, limits, the end.
+    /// Follow changes that were requested: moves, limits, the end of the run.
     Control,
     /// Take frames from a queue's device.
     Poll(usize),
@@ -54,21 +58,21 @@ pub enum Phase {
     Publish(usize),
     /// Wake the sleeping CPUs that got packets in this round.
     Wake,
-    /// Call the handler with a batch.
+    /// Call the handler with a batch of packets.
     Handle(usize),
-    /// Count the batch, and finish its slots.
+    /// Count the verdicts of the batch, and finish its slots.
     Finish(usize),
 }
 
-/// One CPU's part of an instance, before its thread starts. `Instance::split` of the crate
-/// `steerage` creates the parts.
+/// The part of an instance that one CPU runs, before its thread starts. `Instance::split` of the
+/// crate `steerage` creates these parts.
 pub struct CpuPart<H: Handler> {
     pub(crate) side: CpuSide,
     pub(crate) make: MakeHandler<H>,
     pub(crate) in_transit: Arc<InTransit<H::Moved>>,
 }
 
-/// What a CPU uses whatever its handler is.
+/// The parts of a CPU that do not depend on the type of its handler.
 pub(crate) struct CpuSide {
     pub(crate) index: CpuIndex,
     pub(crate) shared: Arc<Shared>,
@@ -97,12 +101,12 @@ impl<H: Handler> CpuPart<H> {
         self.side.shared.cpus[usize::from(self.side.index)]
     }
 
-    /// Builds the handler on the calling thread, and prepares the CPU for its first step.
+    /// Creates the handler on the calling thread, and prepares the CPU for its first step.
     pub fn enter<P: Platform>(self, platform: P) -> Softnet<H, P> {
         Softnet::new(self, platform)
     }
 
-    /// Like [`enter`](Self::enter), on the machine on which this process runs.
+    /// Like [`enter`](Self::enter), with the clock and sleep of this machine.
     pub fn enter_machine(self) -> Softnet<H, Machine> {
         let machine = Machine::new(self.side.shared.start, u64::from(self.side.index));
         self.enter(machine)
@@ -154,15 +158,16 @@ pub struct Softnet<H: Handler, P: Platform> {
     control: Participant<H::Moved>,
     sampler: Sampler,
     sleep: Sleep,
-    /// Whether there are outputs, and a queue of the instance that can wait for them. Outputs are
-    /// asked for room only then.
+    /// True if the instance has a queue that can wait, and there are outputs for which it can wait.
+    /// Outputs are asked whether they have room only if this is true.
     can_wait: bool,
     phase: Phase,
     round: Round,
-    /// Frames received and frames handled since [`poll`](Self::poll) was last called.
+    /// The number of frames that were received and handled since [`poll`](Self::poll) was last
+    /// called.
     received: usize,
     handled: usize,
-    /// Set when a stop was requested: packets in flight are handled until this time.
+    /// Set after a stop was requested: packets in flight are handled until this time.
     drain_until: Option<Timestamp>,
     finished: bool,
 }
@@ -203,7 +208,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         }
     }
 
-    /// Runs one round: each phase once.
+    /// Runs one round, which runs each phase once.
     #[inline]
     pub fn step(&mut self) -> Stepped {
         loop {
@@ -213,8 +218,8 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         }
     }
 
-    /// Runs rounds until at least `budget` packets were received or handled, or a round finds no
-    /// work.
+    /// Runs rounds until at least `budget` packets were received or handled, or until a round finds
+    /// no work.
     pub fn poll(&mut self, budget: usize) -> Stepped {
         (self.received, self.handled) = (0, 0);
         loop {
@@ -225,20 +230,20 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         }
     }
 
-    /// How many packets the handler got since the last [`poll`](Self::poll) began. Before the first
-    /// poll, since the start.
+    /// Returns how many packets the handler got since the last call of [`poll`](Self::poll) began.
+    /// Before the first call of `poll`, the count begins at the start.
     pub fn handled(&self) -> usize {
         self.handled
     }
 
-    /// Runs only the next phase. Returns `Some` if the phase ended a round. A simulator uses this
-    /// to interleave the phases of many CPUs in any order.
+    /// Runs only the next phase of a round. Returns `Some` if this phase has ended a round. A
+    /// simulator uses `advance` to run the phases of many CPUs in any order.
     #[inline]
     pub fn advance(&mut self) -> Option<Stepped> {
         self.next_phase()
     }
 
-    // Always inlined into `step`, since a round has at least seven phases.
+    // `next_phase` is always inlined into `step`, because a round has at least seven phases.
     #[inline(always)]
     fn next_phase(&mut self) -> Option<Stepped> {
         let _in_round = round::enter();
@@ -281,12 +286,13 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
             }
             Phase::Finish(place) => {
                 self.finish_batch(place);
-                // Every round handles the whole own share and one more backlog, so that no backlog
-                // waits forever.
+                // Every round handles all packets in this CPU's lanes and one more backlog, so that
+                // no backlog waits forever.
                 if place < self.queues.len() {
                     let again = if self.control.is_void() { place + 1 } else { place };
                     let next = self.next_to_handle(again);
-                    // A round that ends here needs no time: the next round reads the clock.
+                    // If the round ends at this point, it need not read the clock, because the next
+                    // round reads it.
                     if next != Phase::Control || self.sampler.is_timing() {
                         self.end_batch();
                     }
@@ -312,17 +318,18 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         Some(if self.round.worked { Stepped::Worked } else { Stepped::Idle })
     }
 
-    /// Whether [`Stepped::Finished`] was returned.
+    /// Returns true if [`Stepped::Finished`] was returned.
     pub fn is_finished(&self) -> bool {
         self.finished
     }
 
-    /// When the handler's next tick is due. `None` if the handler requested no tick.
+    /// Returns the time at which the handler's next tick is due. Returns `None` if the handler
+    /// requested no tick.
     pub fn next_tick(&self) -> Option<Timestamp> {
         self.runner.next_tick
     }
 
-    /// The phase that runs next.
+    /// Returns the phase that runs next.
     pub fn phase(&self) -> Phase {
         self.phase
     }
@@ -331,7 +338,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         if queue < self.queues.len() { Phase::Poll(queue) } else { Phase::Wake }
     }
 
-    /// The CPU's own share comes first: the lanes of its queues. Then the rings follow.
+    /// The lanes of the CPU's own queues come first. Then the rings follow.
     #[inline(always)]
     fn next_to_handle(&mut self, from: usize) -> Phase {
         let held_back = self.can_wait && self.holds_back();
@@ -345,16 +352,16 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         self.backlogs.next_to_serve(held_back).map_or(Phase::Control, |queue| Phase::Handle(own + queue))
     }
 
-    /// The queue of a place in the order of service: the own queues, and then the rings of all
-    /// queues by their numbers.
+    /// Maps a position in the order of handling to a queue: first the CPU's own queues, and then
+    /// the rings of all queues by their numbers.
     #[inline]
     fn queue_at(&self, place: usize) -> usize {
         self.queues.get(place).map_or_else(|| place - self.queues.len(), |queue| queue.id)
     }
 
-    /// Whether packets of a source that can wait must wait, because an output is full. So a file is
-    /// read only as fast as its packets are written. After a stop was requested, packets wait only
-    /// during the first half of the time to drain.
+    /// Returns true if packets of a queue that can wait must wait, because an output is full. So a
+    /// file is read only as fast as its packets are written to the output. After a stop was
+    /// requested, packets wait for outputs only during the first half of the time for draining.
     #[inline(never)]
     fn holds_back(&self) -> bool {
         let time_left = self.drain_until.is_none_or(|until| self.runner.cpu.now + DRAIN_MAX / 2 < until);
@@ -400,7 +407,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
     fn begin_round(&mut self, now: Timestamp) {
         let round = &mut self.round;
         if std::mem::take(&mut round.worked) {
-            // The last round ended just before, so one reading of the clock serves both rounds.
+            // The last round has just ended, so one reading of the clock serves both rounds.
             note_batch(self.runner.ledger(), &self.runner.cpu, now);
             let ledger = self.runner.ledger();
             ledger.busy_nanos.add(now.since(round.start).as_nanos() as u64);
@@ -413,8 +420,8 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         self.runner.cpu.now = now;
     }
 
-    /// Closes the queues that have ended and have no frames in flight. If another thread has the
-    /// control lock, tries again in the next round.
+    /// Closes the queues that have ended and have no frames in flight. If another thread holds the
+    /// control lock, the CPU tries again in the next round.
     fn close_queues(&mut self) {
         let at_rest = |queue: &mut OwnedQueue| !queue.is_parked() && queue.is_at_rest();
         while let Some(at) = self.queues.iter_mut().position(at_rest) {
@@ -423,7 +430,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
             state.on(Event::Closed { queue: queue.id });
             self.control.publish(&self.shared, state, self.runner.index);
             self.sleep.forget(&queue);
-            // Closing a device is not a part of the packet path, and may allocate memory.
+            // Closing a device does not belong to the packet path, and may allocate memory.
             let _outside = round::leave();
             queue.close();
             self.shared.close_one();
@@ -436,11 +443,12 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
             tracing::error!(device = %error.device, offset = error.offset, "{error}");
             self.shared.ledgers.queues[queue.id].failed(error.to_string(), error.offset);
         }
-        // Frames that were received before an error count.
+        // Frames that a device received before an error are counted.
         let polled = queue.frames_polled;
         if polled > 0 {
             self.round.worked = true;
-            // A device that is due now has more frames, and ended the poll for its own reason.
+            // If the device's next poll is due now, the device has more frames and has ended this
+            // poll for another reason.
             let has_more = matches!(queue.state.polled, Polled::NotBefore(due) if due <= self.runner.cpu.now);
             self.round.full |= has_more || polled >= self.control.limits.dev_weight;
             self.received += polled;
@@ -533,10 +541,11 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         }
     }
 
-    /// Ends this CPU and returns the handler's report. Packets that are still in its rings stay
-    /// there and count as in flight.
+    /// Ends this CPU, and returns the report of its handler. Packets that are still in this CPU's
+    /// rings stay in these rings, and count as in flight.
     pub fn finish(mut self) -> H::Report {
-        // If this CPU ends too early, other CPUs would wait for it, so dropping `stops` stops them.
+        // If this CPU ends too early, other CPUs would wait for it forever. Dropping `stops`
+        // therefore stops the other CPUs.
         self.stops.finished = self.is_finished();
         self.runner.cpu.now = self.platform.now();
         self.runner.finish()

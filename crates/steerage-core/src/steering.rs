@@ -1,10 +1,10 @@
 //! The state that control and the packet CPUs share under one lock: the state machine that moves
-//! buckets, changing limits, and the data that a policy stores.
+//! buckets, limits that change, and data that a policy stores.
 //!
-//! Control threads wait for the lock. A packet CPU only tries to take it, between two rounds and
-//! only if a request concerns it. If the attempt fails, the CPU keeps its report and tries again in
-//! the next round. One load of a version number shows whether the state changed. The data path's
-//! own part in a move (park, fence, release) takes no lock.
+//! Control threads wait for this lock. A packet CPU only tries to take the lock, between two rounds
+//! and only if a request concerns the CPU. If another thread holds the lock, the CPU stores its
+//! report and tries again in the next round. A CPU loads one version number to see whether the
+//! state has changed. The data path's own part in a move (park, fence, release) takes no lock.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -43,12 +43,14 @@ pub(crate) struct State {
     pub(crate) policy: PolicyInfo,
     pub(crate) findings: Vec<GroupFindings>,
     pub(crate) others: Vec<f64>,
-    /// Buckets whose packets are examined to name their largest flow, and the flows that were seen.
+    /// The buckets for which packets are examined to name the largest flow, and the flows that were
+    /// seen.
     to_name: Vec<BucketId>,
     flows_seen: Vec<(BucketId, FlowKey)>,
     hooks: Vec<Option<Arc<dyn BetweenRounds>>>,
     wanted: Vec<(usize, CpuIndex)>,
-    /// Queues that their owners have released. No CPU polls these queues until a CPU takes them.
+    /// The queues that their owners have released. No CPU polls a released queue until a CPU takes
+    /// it.
     offers: Vec<Offer>,
 }
 
@@ -69,7 +71,8 @@ impl fmt::Debug for Offer {
 pub(crate) struct Steering {
     state: ControlLock<State>,
     version: AtomicU64,
-    /// Whether [`State::is_settled`]. The thread that holds the lock sets the signal.
+    /// A signal that shows whether [`State::is_settled`] returns true. The thread that holds the
+    /// lock sets the signal.
     pub(crate) settled: Signal,
 }
 
@@ -102,7 +105,8 @@ impl Steering {
 
     #[inline(always)]
     pub(crate) fn version(&self) -> u64 {
-        // Acquire pairs with the release in `publish`; the lock orders the rest.
+        // The acquire load pairs with the release in `publish`. The lock orders all other memory
+        // accesses.
         self.version.load(Ordering::Acquire)
     }
 
@@ -114,7 +118,8 @@ impl Steering {
         self.state.lock()
     }
 
-    /// Releases the lock. Increments a changed state's version. Adds the CPUs to wake to `wake`.
+    /// Releases the lock. If the state has changed, its version is incremented. The CPUs that must
+    /// be woken are added to `wake`.
     pub(crate) fn publish(&self, mut state: MutexGuard<'_, State>, wake: &mut Vec<CpuIndex>) {
         wake.clear();
         wake.append(&mut state.actions.wake);
@@ -130,8 +135,8 @@ impl State {
         self.moves.on(event, &mut self.actions);
     }
 
-    /// Checks whether the phase of the moving slice takes too long, and acts if so. `open` lists
-    /// the CPUs for whose fences the caller waits.
+    /// Checks whether the current phase of the moving slice takes too long, and acts if it does.
+    /// The list `open` has the CPUs for whose fences the caller waits.
     pub(crate) fn check_deadline(
         &mut self,
         (me, now): (CpuIndex, Timestamp),
@@ -144,7 +149,7 @@ impl State {
             return;
         }
         self.on(Event::Overdue { by: me, open });
-        // The outcome of each action is the locked machine's next event, which may request more
+        // The outcome of each action is the next event of the state machine, which may request more
         // actions.
         let mut nth = 0;
         while let Some(ask) = self.actions.asks.get(nth).copied() {
@@ -165,7 +170,8 @@ impl State {
         self.actions.asks.clear();
     }
 
-    /// Whether `cpu` has frames of a queue that can wait, none of which may be lost.
+    /// Returns true if `cpu` has frames of a queue that can wait. None of the frames of a queue
+    /// that can wait may be lost.
     fn is_waited_for(&self, cpu: CpuIndex, queues: &[QueueInfo]) -> bool {
         let has_frames = |at: usize, queue: &QueueInfo| {
             let is_in_lane = self.moves.owner_of(at) == cpu && queue.ledger.in_lane.get() > 0;
@@ -174,8 +180,9 @@ impl State {
         queues.iter().enumerate().any(|(at, queue)| self.moves.waits(at) && has_frames(at, queue))
     }
 
-    /// Whether the frames of a dead CPU's queue are finished on all living old CPUs. Frames that
-    /// the queue sent to dead CPUs are revoked. Returns the epoch of the slice.
+    /// Checks the frames of a dead CPU's queue. Returns the slice's epoch if the dead CPU's frames
+    /// are finished on all old CPUs that are alive. Frames that the queue sent to dead CPUs are
+    /// revoked.
     fn are_fences_passed(&self, rings: &[Arc<RingLedger>]) -> Option<u64> {
         let slice = self.moves.slice()?;
         let mut all_passed = true;
@@ -226,7 +233,8 @@ impl State {
         self.offers.iter().any(|offer| offer.from == cpu)
     }
 
-    /// Takes a queue that was released for `cpu`, or back a queue of `cpu` that no CPU has taken.
+    /// Takes a queue that another CPU has released for `cpu`. Also takes back a queue that `cpu`
+    /// has released, if no other CPU has taken it.
     pub(crate) fn take_queue(&mut self, cpu: CpuIndex, now: Timestamp) -> Option<Offer> {
         let in_vain = |offer: &Offer| now.since(offer.since) >= OFFER_WAIT || self.moves.is_dead(offer.to);
         let mine = |offer: &Offer| offer.to == cpu || (offer.from == cpu && in_vain(offer));
@@ -267,7 +275,7 @@ impl State {
     pub(crate) fn set_policy(&mut self, policy: PolicyInfo) {
         self.policy = policy;
         self.findings.clear();
-        // Sleeping CPUs must learn whether load is measured.
+        // Sleeping CPUs are woken, because they must see whether load is measured.
         (0..self.hooks.len() as CpuIndex).for_each(|cpu| self.actions.wake(cpu));
     }
 
@@ -282,8 +290,8 @@ impl State {
         }
     }
 
-    /// Records the flow of a packet in a bucket of [`to_name`](Self::to_name). If the policy does
-    /// not collect the flows, flows above a limit are ignored.
+    /// Records the flow of a packet in one of the buckets in [`to_name`](Self::to_name). If the
+    /// policy does not collect the recorded flows, flows above a limit are ignored.
     pub(crate) fn saw_flow(&mut self, bucket: BucketId, flow: FlowKey) {
         if self.flows_seen.len() < FLOWS_SEEN_MAX {
             self.flows_seen.push((bucket, flow));

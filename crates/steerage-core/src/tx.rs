@@ -1,19 +1,20 @@
-//! Sending packets that a function transmits.
+//! Sends the packets that a packet function transmits.
 //!
-//! Each CPU has its own queue to each output, so no CPU waits for a lock. The packets of a batch
-//! that go to one output are passed to this CPU's queue in one call, in the order in which they
-//! arrived. The call comes after the CPU has left its gate, because the verdicts of a CPU that was
-//! declared dead are void. The call comes before the batch counts as finished, so that the fence of
-//! a move covers all sent packets. When a flow moves, its new CPU sends nothing before all of the
-//! flow's earlier packets have left, and the flow keeps its order on the wire.
+//! Each CPU has its own queue to each output, so no CPU waits for a lock to send. The packets of a
+//! batch for one output are passed to this CPU's queue in one call, in order of arrival. The CPU
+//! makes this call after it has left its gate, because the verdicts of a dead CPU do not count. The
+//! call of `send` comes before the batch counts as finished, so that the fence of a move covers all
+//! sent packets. So when a flow moves, its new CPU sends nothing before all earlier packets of the
+//! flow were sent, and the flow keeps its order on the wire.
 //!
-//! A device copies the packets that it cannot send at once, or takes a packet's page in exchange
-//! for a page of its own ([`OutgoingPacket::swap`]). For the exchange, the device has pages of the
-//! pool ([`TxCapabilities::pages_max`]). The device's page returns through the packet's slot, and
-//! the packet's page belongs to the device once it was sent. Keeping the packet's page instead
-//! would need a counter, a limit and a second way to return pages. (Measured with AF_XDP on a veth,
-//! in five pairs of runs on a busy machine: with frames of 64 bytes, the exchange was as fast as a
-//! copy. With 1500 bytes, the exchange had 1.06 times the rate of a copy.)
+//! If a device cannot send a packet at once, it copies the packet, or takes the packet's page in
+//! exchange for a page of its own ([`OutgoingPacket::swap`]). For the exchange of pages, the device
+//! has pages of the pool ([`TxCapabilities::pages_max`]). The device's page returns through the
+//! packet's slot. The packet's page belongs to the device after it was sent. Without an exchange, a
+//! device that keeps pages would need a counter, a limit and a second way to return pages.
+//! (Measured with AF_XDP on a veth, in five pairs of runs on a busy machine: with frames of 64
+//! bytes, the exchange was as fast as a copy. With 1500 bytes, the exchange had 1.06 times the
+//! packet rate of a copy.)
 
 use std::fmt;
 use std::slice;
@@ -30,7 +31,7 @@ use steerage_mem::ring::{Frame, Frames};
 use steerage_mem::{Completion, Kept, Page, Region};
 use steerage_topology::CpuId;
 
-/// One CPU's queue to an output, which a sending device implements.
+/// One CPU's queue to an output. A device that sends implements the trait `TxQueue`.
 ///
 /// ```
 /// # mod steerage { pub use steerage_core::{device::DeviceError, tx::Output}; pub mod device { pub use steerage_core::tx::*; } }
@@ -55,101 +56,106 @@ use steerage_topology::CpuId;
 /// assert_eq!(output.kind, "example");
 /// ```
 pub trait TxQueue: Send {
-    /// The needs and abilities of the queue, which must not change. Called during the build.
+    /// The requirements and capabilities of the queue. They must not change. Called during the
+    /// build.
     fn capabilities(&self) -> TxCapabilities {
         TxCapabilities::default()
     }
 
-    /// Opens the queue with its resources. Called once, before the first packet.
+    /// Opens the queue with its resources. `open` is called once, before the first packet.
     ///
     /// # Errors
-    /// If the device cannot work with these pages.
+    /// Returns an error if the device cannot work with these pages.
     fn open(&mut self, resources: TxResources) -> Result<(), DeviceError> {
         let _ = resources;
         Ok(())
     }
 
-    /// Whether a batch would find room now. Called before a batch is handled, unless no source of
-    /// the instance can wait. A batch whose source
-    /// [can wait](crate::device::Capabilities::can_wait) then waits until all outputs of the CPU
+    /// Returns true if the queue has room for a batch now. If a queue of the instance can wait,
+    /// `has_room` is called before each batch is handled. If the packets of a batch [can
+    /// wait](crate::device::Capabilities::can_wait), the batch waits until all outputs of the CPU
     /// have room. An output that accepts no more packets must not return false forever. After a
-    /// stop, packets wait for half of the time to drain, and then count as `tx_full`.
+    /// stop, packets wait for half of the time for draining, and then count as `tx_full`.
     fn has_room(&self) -> bool {
         true
     }
 
-    /// Sends packets in their order. When this function returns, the queue no longer needs the
-    /// packets. The queue has either sent a packet, copied it, or swapped its pages for pages of
-    /// the queue ([`OutgoingPacket::swap`]). Must not block, and must not allocate memory after the
-    /// first few calls. Called once for each batch that has packets for this output.
+    /// Sends packets, in order. After `send` has returned, the queue no longer accesses the
+    /// packets. The queue has sent each packet, or copied it, or swapped its pages for pages of the
+    /// queue ([`OutgoingPacket::swap`]). `send` must not block. `send` must not allocate memory
+    /// after the first few calls. `send` is called once for each batch that has packets for this
+    /// output.
     ///
     /// # Errors
-    /// An error ends this CPU's queue. All packets of this batch and all later packets are refused.
+    /// An error of `send` ends the queue of this CPU. All packets of this batch and all later
+    /// packets are then refused.
     fn send(&mut self, packets: &mut Outgoing<'_>) -> Result<Sent, DeviceError>;
 
-    /// Sends the packets that were held back to fill a larger unit. Called when this CPU has no
-    /// other work, and when the CPU ends, if packets were sent since the last flush. Another CPU
-    /// may later send packets of the same flow, which must not leave before the packets that this
-    /// queue holds back.
+    /// Sends the packets that the queue has held back to fill a larger unit. `flush` is called when
+    /// this CPU has no other work, and when the CPU ends. `flush` is called only if packets were
+    /// sent since the last flush. The packets that a queue holds back must leave first: another CPU
+    /// may later send packets of the same flow.
     ///
     /// # Errors
-    /// The same as for [`send`](Self::send). The packets that were held back have already been
-    /// counted as sent.
+    /// The same errors as [`send`](Self::send). In case of an error, the packets that were held
+    /// back have already been counted as sent.
     fn flush(&mut self) -> Result<(), DeviceError> {
         Ok(())
     }
 
-    /// Informs the queue that the run is over or that the queue failed. The queue appends its pages
-    /// to `pages`. A page that is not returned cannot be used until the region ends.
+    /// Informs the queue that the run is over, or that the queue has failed. The queue appends its
+    /// pages to `pages`. If a page is not returned, it cannot be used until the region ends.
     fn close(&mut self, pages: &mut Vec<Page>) {
         let _ = pages;
     }
 }
 
-/// The result of [`TxQueue::send`]. Packets that are in none of the counts found no room.
+/// The result of [`TxQueue::send`]. If a packet is in none of the counts of [`Sent`], there was no
+/// room for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Sent {
-    /// Packets given to the device.
+    /// The number of packets that were given to the device.
     pub packets: u64,
-    /// The bytes of these packets, including their link headers.
+    /// The number of bytes in the packets given to the device, including link headers.
     pub bytes: u64,
-    /// Packets that are longer than the device can send.
+    /// The number of packets that are longer than the device can send.
     pub too_long: u64,
-    /// Packets whose link type the device cannot send.
+    /// The number of packets that have a link type that the device cannot send.
     pub link_type: u64,
-    /// Packets that a capture has truncated.
+    /// The number of packets that were truncated by a capture.
     pub cut: u64,
-    /// Packets that the device cannot send for another reason, such as an interface that is down.
+    /// The number of packets that the device cannot send for another reason, for example because
+    /// its interface is down.
     pub refused: u64,
-    /// Packets that `send` accepted and that the device will finish later. These packets are in
-    /// flight until the device's [`TxAccount`] reports their outcome.
+    /// The number of packets that `send` accepted but that the device will finish later. Deferred
+    /// packets are in flight until the device reports their outcome to its [`TxAccount`].
     pub deferred: u64,
 }
 
 impl Sent {
-    /// All packets were given to the device.
+    /// The result if all packets were given to the device.
     pub const fn all(packets: u64, bytes: u64) -> Self {
         Self { packets, bytes, too_long: 0, link_type: 0, cut: 0, refused: 0, deferred: 0 }
     }
 }
 
-/// Creates an output's queue for a CPU.
+/// Creates the queue of an output for one CPU.
 pub type OpenTx = Box<dyn FnMut(CpuId) -> Result<Box<dyn TxQueue>, DeviceError> + Send>;
 
-/// A device for sending, as given to the builder.
+/// A device that sends, as it is given to the builder.
 #[non_exhaustive]
 pub struct Output {
-    /// The name that the user gave the device, or its current name if it was renamed.
+    /// The name that the user gave the device. If the device was renamed, its current name.
     pub name: DeviceName,
     /// The kind of the device, for example `pcap`.
     pub kind: &'static str,
-    /// Creates the device's queues, one for each CPU, when the instance is built.
+    /// Creates the queues of the device, one for each CPU, when the instance is built.
     pub open: OpenTx,
 }
 
 impl Output {
-    /// A device with this name and kind, whose queues `open` creates.
+    /// Describes a device with this name and kind. `open` creates its queues.
     pub fn new(
         name: impl Into<DeviceName>,
         kind: &'static str,
@@ -182,7 +188,7 @@ impl fmt::Debug for Outgoing<'_> {
 }
 
 impl<'a> Outgoing<'a> {
-    /// The packets among `frames` whose verdict is to be sent to `to`.
+    /// The packets in `frames` whose verdict is to be sent to `to`.
     pub(crate) fn new(
         frames: Frames<'a>,
         (verdicts, copies): (slice::Iter<'a, Verdict>, slice::Iter<'a, Option<Kept>>),
@@ -197,13 +203,14 @@ impl<'a> Outgoing<'a> {
         self.now
     }
 
-    /// The source of the packets, which a device that defers reports to its [`TxAccount`].
+    /// The source of the packets. A device that finishes packets later reports this source to its
+    /// [`TxAccount`].
     pub fn source(&self) -> TxSource {
         self.source
     }
 
-    /// The next packet. This type is not an `Iterator`, because a packet is read in place and only
-    /// until the next packet is requested.
+    /// The next packet. This type is not an `Iterator`, because each packet is read in place, and
+    /// only before the next packet is requested.
     pub fn next_packet(&mut self) -> Option<OutgoingPacket<'a>> {
         loop {
             let frame = self.frames.next()?;
@@ -215,7 +222,7 @@ impl<'a> Outgoing<'a> {
     }
 }
 
-/// A packet that an output sends.
+/// A packet that an output should send.
 #[derive(Debug)]
 pub struct OutgoingPacket<'a> {
     frame: Frame<'a>,
@@ -223,7 +230,7 @@ pub struct OutgoingPacket<'a> {
 }
 
 impl OutgoingPacket<'_> {
-    /// The packet's bytes, and everything that the receiving device recorded about the packet.
+    /// The bytes of the packet, and all fields that the receiving device recorded about it.
     #[inline]
     pub fn received(&self) -> Received<'_> {
         received(&self.frame, self.copy)
@@ -235,29 +242,30 @@ impl OutgoingPacket<'_> {
         self.copy.map_or_else(|| self.frame.segments(), |copy| copy.segments_with(&self.frame))
     }
 
-    /// The unfinished offload work: see [`Packet::offload`](crate::packet::Packet::offload). An
-    /// output that cannot send super-frames splits them into packets. An output that does not check
-    /// for super-frames refuses them.
+    /// The offload work that the packet still needs: see
+    /// [`Packet::offload`](crate::packet::Packet::offload). If an output cannot send super-frames,
+    /// it splits them into packets. If an output does not check for super-frames, they are refused.
     #[inline]
     pub fn offload(&self) -> Option<Offload> {
         offload(&self.frame, self.copy)
     }
 
-    /// The packets of a super-frame, one by one: see [`Packet::parts`](crate::packet::Packet::parts).
+    /// The packets of a super-frame, one after another: see
+    /// [`Packet::parts`](crate::packet::Packet::parts).
     pub fn parts(&self, offload: &Offload) -> Parts<'_> {
         parts(&self.frame, self.copy, offload)
     }
 
-    /// As how many packets the packet counts in [`Sent`]: the number of received frames that were
-    /// merged into the packet, or 1. A super-frame that was received as one frame counts as 1.
+    /// Returns the number of packets that this packet counts as in [`Sent`]: the number of received
+    /// frames that were merged into it, or 1. A super-frame that arrived as one frame counts as 1.
     pub fn frames(&self) -> u64 {
         self.copy.map_or(1, Kept::frames)
     }
 
-    /// Takes the packet together with its pages, in exchange for as many pages from the end of
-    /// `pages`, so that the device can send the packet without a copy. The packet in the batch is
-    /// then empty. Returns `None` and takes nothing if `pages` has too few pages, or if the packet
-    /// does not lie in pages of the pool.
+    /// Takes the packet together with its pages, so that the device can send the packet without a
+    /// copy. In exchange, the same number of pages is taken from the end of `pages`. After the
+    /// exchange, the packet in the batch is empty. Returns `None` and takes nothing if `pages` has
+    /// too few pages, or if the packet does not lie in pages of the pool.
     #[inline]
     pub fn swap(&mut self, pages: &mut Vec<Page>) -> Option<Completion> {
         if self.copy.is_some() { None } else { self.frame.swap(pages) }
@@ -273,7 +281,7 @@ pub(crate) struct OwnedTx {
     pub(crate) can: TxCapabilities,
 }
 
-/// The outcome of a batch's packets for one output.
+/// Counts the outcome of a batch's packets for one output.
 pub(crate) struct Fate {
     pub(crate) sent: u64,
     pub(crate) deferred: u64,
@@ -339,7 +347,8 @@ impl OwnedTx {
     }
 }
 
-/// Creates each CPU's queue to each output. Returns the outputs' descriptions, and queues by CPU.
+/// Creates the queues of each CPU to all outputs. Returns the descriptions of the outputs, and the
+/// queues by CPU.
 pub(crate) fn make_outputs(
     outputs: Vec<Output>,
     cpus: &[CpuId],

@@ -1,10 +1,11 @@
-//! Devices that belong to a cargo feature, and what is said if the feature is off.
+//! The devices that belong to a cargo feature, and the error for a device whose feature is off.
 
 use std::io;
 
 use steerage::DeviceError;
 
-/// The beginning of the devices' texts, the feature that they belong to, and whether it is on.
+/// The devices that belong to a feature. Each entry has the first characters of the device's text,
+/// the feature, and true if the feature is on.
 const FEATURES: [(&str, Feature, bool); 3] = [
     ("af_xdp:", Feature::AfXdp, cfg!(feature = "af_xdp")),
     ("tap:", Feature::Tap, cfg!(feature = "tap")),
@@ -19,8 +20,8 @@ enum Feature {
     Tap,
 }
 
-/// Whether `spec` names a device that belongs to a feature. Capture files have no beginning of
-/// their own.
+/// Returns true if `spec` names a device that belongs to a feature. The path of a capture file has
+/// no fixed first characters.
 pub(crate) fn has_feature(spec: &str) -> bool {
     FEATURES.iter().any(|(begins, ..)| spec.starts_with(begins))
 }
@@ -31,7 +32,7 @@ pub(crate) fn check(spec: &str) -> Result<(), DeviceError> {
     absent.map_or(Ok(()), |(_, feature, _)| Err(error(spec, *feature)))
 }
 
-/// The error for a capture file.
+/// Returns the error for a capture file without the feature `capture`.
 #[cfg(not(feature = "capture"))]
 pub(crate) fn no_captures(spec: &str) -> DeviceError {
     error(spec, Feature::Capture)
@@ -50,7 +51,7 @@ fn error(spec: &str, feature: Feature) -> DeviceError {
 
 #[cfg(test)]
 mod tests {
-    /// .ci/full runs this test with and without the features.
+    /// The script .ci/full runs this test with and without the features.
     #[test]
     fn a_device_whose_feature_is_off_is_named() {
         let said = |spec: &str| crate::check(spec).err().map(|error| error.to_string()).unwrap_or_default();

@@ -1,19 +1,20 @@
-//! Live interfaces with AF_PACKET. The device listens, and takes no packets away from the kernel.
-//! docs/interfaces.md is the user's guide.
+//! Receives from live interfaces with AF_PACKET. The device only listens: the kernel still gets all
+//! packets. The user's guide is docs/interfaces.md.
 //!
 //! Each queue is a socket with a TPACKET_V3 ring. The kernel copies each frame into a block of the
 //! ring, and passes on the block when it is full or its timeout expires. The queue lends the frames
-//! from the ring without a copy, each after a [`FrameHeader`](steerage::device::FrameHeader). With
-//! PACKET_FANOUT, several sockets share an interface. Frames that the kernel drops because the ring
-//! is full are counted as [lost](steerage::device::Completions::lost).
+//! directly from the ring, without another copy. Before each frame is a
+//! [`FrameHeader`](steerage::device::FrameHeader). With PACKET_FANOUT, several sockets share an
+//! interface. Frames that the kernel drops because the ring is full are counted as
+//! [lost](steerage::device::Completions::lost).
 //!
 //! The kernel fills the blocks of a ring in turn, and stops at the first block that was not
 //! returned to the kernel. If a block is not returned for too long, a copy replaces this block, so
 //! that no handler can stop the ring: see `af_packet/ring.rs`.
 //!
-//! Each socket is set up in libpcap's order, so that no unwanted frame gets in: a socket without a
-//! protocol, its ring, a filter that accepts nothing, the interface, the fanout group, and finally
-//! the real filter.
+//! Each socket is set up in the same order as in libpcap, so that it never receives an unwanted
+//! frame. The steps are a socket without a protocol, its ring, a filter that accepts nothing, the
+//! interface, the fanout group, and finally the real filter.
 
 mod interface;
 mod program;
@@ -47,24 +48,25 @@ use sys::{Memory, Shape, Socket};
 pub use send::AfPacketOutput;
 pub use spec::Named;
 
-/// The default size of a ring in bytes. The ring has room for 0.2 s of small frames at a million
-/// per second.
+/// The default size of a ring in bytes. At a million frames per second, the ring has room for the
+/// small frames of 0.2 s.
 pub const BUFFER_DEFAULT: usize = 32 << 20;
 
-/// The minimum size of a ring, with just enough blocks to rescue a block while the kernel fills
-/// others.
+/// The minimum size of a ring. Such a ring has just enough blocks to rescue one block while the
+/// kernel fills other blocks.
 pub const BUFFER_MIN: usize = BLOCKS_MIN * BLOCK_BYTES_MIN;
 
 /// The maximum size of a ring. The kernel counts its bytes in 32 bits, and never swaps the ring
 /// out.
 pub const BUFFER_MAX: usize = 2 << 30;
 
-/// The default block timeout, after which the kernel passes on a block that is not full. For
-/// counting and metering, 10 ms is short enough, and a hundred wake-ups per second cost little.
-/// Users who need less delay can set 1 ms.
+/// The default block timeout. After this time, the kernel passes on a block that is not full. A
+/// delay of 10 ms is short enough for counting and metering, and a hundred wake-ups per second cost
+/// little. Users who need less delay can set 1 ms.
 pub const BLOCK_TIMEOUT_DEFAULT: Duration = Duration::from_millis(10);
 
-/// The longest block timeout. With a longer timeout, a user would think that no frames arrive.
+/// The longest block timeout. With a longer timeout, frames would appear so late that a user might
+/// think that none arrive.
 pub const BLOCK_TIMEOUT_MAX: Duration = Duration::from_secs(10);
 
 /// The maximum number of sockets per interface: the kernel's default for a fanout group
@@ -76,29 +78,31 @@ pub const QUEUES_MAX: usize = 256;
 pub const SNAPLEN_MAX: usize = 262_144;
 
 /// The size of a block if the ring has room for [`BLOCKS`] such blocks. A frame of [`SNAPLEN_MAX`]
-/// fits.
+/// bytes fits into such a block.
 const BLOCK_BYTES_MAX: usize = 512 << 10;
 /// The smallest block. Frames merged by receive offload are up to 64 KiB long.
 const BLOCK_BYTES_MIN: usize = 128 << 10;
-/// The number of blocks in a ring, if its size permits. The ring is full when this many blocks are
-/// lent or wait for their timeout.
+/// The number of blocks in a ring, if the ring's size permits. The ring is full when all of its
+/// blocks are lent or wait for their timeout.
 const BLOCKS: usize = 64;
 const BLOCKS_MIN: usize = 4;
-/// The units that a full block counts for in the limit on lent memory per CPU (see
-/// [`Blocks::shared`](steerage::device::Blocks::shared)). A block whose timeout expired early
-/// counts for less. With the default ring, a unit is 64 KiB, the size of a super-frame.
+/// The limit on lent memory per CPU counts in units (see
+/// [`Blocks::shared`](steerage::device::Blocks::shared)), and a full block has this many units. A
+/// block that was passed on before it was full counts for fewer units. With the default ring, a
+/// unit is 64 KiB, the size of a super-frame.
 const BLOCK_UNITS: usize = 8;
 
-/// The bytes that a socket may have in flight, as the kernel counts them: about 1800 frames of 1500
-/// bytes, more than a card's ring holds. The kernel's default is enough for 90 frames.
+/// The number of bytes that a sending socket may have in flight, as the kernel counts them. The
+/// number is enough for about 1800 frames of 1500 bytes, which is more than the ring of a network
+/// card holds. The kernel's default is enough for 90 frames.
 const SEND_BUFFER: i32 = 4 << 20;
 
-/// The bytes that the kernel leaves free before each frame. The frame header and a reinserted VLAN
-/// tag fit into this space, so that neither overwrites the kernel's data.
+/// The number of bytes that the kernel leaves free before each frame. The frame header and a
+/// reinserted VLAN tag fit into this space, so that they do not overwrite the kernel's data.
 const RESERVE_BYTES: u32 = 8;
 
-/// The longest frame that a handler can keep or write to, in bytes. The limit is above the length
-/// of a jumbo frame. Every page has this length.
+/// The length of the longest frame that a handler can keep or write to, in bytes. The limit is
+/// above the length of a jumbo frame. Every page has this length.
 const COPY_BYTES_MAX: usize = 9_728;
 
 const _: () = assert!(BLOCK_BYTES_MAX >= SNAPLEN_MAX + 4096 && BLOCK_BYTES_MIN >= (64 << 10) + 4096);
@@ -106,20 +110,20 @@ const _: () = assert!(BLOCK_BYTES_MIN.is_power_of_two() && BLOCK_BYTES_MAX.is_po
 
 const PERMISSION: &str = "it takes CAP_NET_RAW: run it with sudo, or once: sudo setcap cap_net_raw+ep PROGRAM";
 
-/// The direction of the wanted frames.
+/// The direction of the frames to receive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Direction {
     /// Frames that the interface receives.
     In,
     /// Frames that this machine sends through the interface.
     Out,
-    /// Both directions. On the loopback interface, each frame is sent and received, so only
-    /// received frames count.
+    /// Both directions. On the loopback interface, each frame is both sent and received. On the
+    /// loopback interface, the device delivers only the received frames.
     #[default]
     InOut,
 }
 
-/// The interface to listen to, and the options for it.
+/// The interface to listen to, and the options for listening.
 ///
 /// ```no_run
 /// use steerage_device::af_packet::{AfPacketOptions, Direction};
@@ -139,27 +143,28 @@ pub struct AfPacketOptions {
     pub buffer: usize,
     /// The block timeout, in whole milliseconds.
     pub block_timeout: Duration,
-    /// Whether frames for other machines are wanted too.
+    /// If true, frames for other machines are received too.
     pub promiscuous: bool,
-    /// The direction of the wanted frames.
+    /// The direction of the frames to receive.
     pub direction: Direction,
     /// The length to which each frame is cut. `None` if frames are not cut.
     pub snaplen: Option<usize>,
-    /// The filter that the kernel applies. `None` if all frames pass. Only with the cargo feature
-    /// `capture`, which compiles filters.
+    /// The filter that the kernel applies. `None` if all frames pass. The field exists only with
+    /// the cargo feature `capture`, which compiles filters.
     #[cfg(feature = "capture")]
     pub filter: Option<Filter>,
-    /// Whether the kernel hashes each frame's flow. docs/interfaces.md lists packets that this hash
-    /// does not keep together.
+    /// The condition on which the kernel's hash of each frame is used. The page docs/interfaces.md
+    /// lists the packets that this hash does not keep together.
     pub device_hash: DeviceHash,
-    /// Whether to compute checksums that were left to a card that does not exist. Programs that
-    /// forward packets need the finished checksums. Merged datagrams cannot be split, so with this
-    /// option they are dropped and counted as lost.
+    /// If true, the device computes checksums that were left to a network card. Programs that
+    /// forward packets need the finished checksums. The device cannot split merged datagrams. With
+    /// this option, the device drops merged datagrams and counts them as lost.
     pub finish_checksums: bool,
-    /// Whether super-frames are delivered whole and are marked as super-frames. The output that
-    /// sends a super-frame then completes its checksums.
+    /// If true, super-frames are delivered whole, and are marked as super-frames. The output that
+    /// sends a super-frame completes its checksums.
     pub offloads: bool,
-    /// Whether the time of a frame is that of the card's clock, if the card stamps the frame.
+    /// If true, the time of a frame is taken from the card's clock, provided that the card stamps
+    /// the frame.
     pub card_time: bool,
 }
 
@@ -167,7 +172,7 @@ pub struct AfPacketOptions {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct AfPacket {
-    /// The device.
+    /// The device that was opened.
     pub input: Input,
     /// Hints for the user, one line each.
     pub notes: Vec<String>,
@@ -194,7 +199,7 @@ impl AfPacketOptions {
     }
 
     setters! {
-        /// How many sockets share the frames by flow, 1 to [`QUEUES_MAX`]. Default: 1.
+        /// The number of sockets that share the frames by flow, 1 to [`QUEUES_MAX`]. Default: 1.
         queues: usize;
         /// The size of each socket's ring in bytes, [`BUFFER_MIN`] to [`BUFFER_MAX`]. Default:
         /// [`BUFFER_DEFAULT`].
@@ -202,9 +207,9 @@ impl AfPacketOptions {
         /// The block timeout, in whole milliseconds: at most [`BLOCK_TIMEOUT_MAX`]. Default:
         /// [`BLOCK_TIMEOUT_DEFAULT`].
         block_timeout: Duration;
-        /// Whether frames for other machines are received too. Default: yes.
+        /// Sets whether frames for other machines are received too. Default: yes.
         promiscuous: bool;
-        /// The direction of the wanted frames. Default: both directions.
+        /// The direction of the frames to receive. Default: both directions.
         direction: Direction;
         /// Cuts each frame to this many bytes, 1 to [`SNAPLEN_MAX`]. Default: frames are not cut.
         snaplen: usize => Some;
@@ -212,20 +217,21 @@ impl AfPacketOptions {
         /// filter in text form, use [`filtered`](Self::filtered).
         #[cfg(feature = "capture")]
         filter: Filter => Some;
-        /// Whether the kernel hashes each frame's flow. Default: no. [`DeviceHash::IfSafe`] does
-        /// not use the hash if the card computes it, because frames do not show whether they are
-        /// fragments.
+        /// The condition on which the kernel's hash of each frame is used. Default: never.
+        /// [`DeviceHash::IfSafe`] does not use a hash that the card computes, because the frames do
+        /// not show whether they are fragments.
         device_hash: DeviceHash;
-        /// Whether to compute checksums that were left to a network card. Programs that forward
-        /// packets need the finished checksums. Default: no.
+        /// Sets whether steerage computes checksums that were left to a network card. Programs that
+        /// forward packets need the finished checksums. Default: no.
         finish_checksums: bool;
-        /// Whether merged packets (GRO) and packets that are not segmented yet (TSO, USO) are
+        /// Sets whether merged packets (GRO) and packets that are not segmented yet (TSO, USO) are
         /// received as [super-frames](steerage::Packet::offload) with unfinished checksums. Use
         /// this option in programs that forward packets through interfaces. Default: no.
         offloads: bool;
-        /// Whether the time of a frame is the time at which the card received it, on the card's
-        /// clock. Frames that the card does not stamp have the system's time. Time stamping must be
-        /// switched on in the card (`hwstamp_ctl`). Default: the system's time for all frames.
+        /// Sets whether the time of a frame is the time at which the card received it, on the
+        /// card's clock. Frames that the card does not stamp have the system's time. Time stamping
+        /// must be switched on in the card (`hwstamp_ctl`). Default: the system's time for all
+        /// frames.
         card_time: bool;
     }
 
@@ -252,11 +258,12 @@ impl AfPacketOptions {
 
     /// The type of the first header of the interface's frames.
     pub(crate) fn link(&self) -> LinkType {
-        // `open` reports an interface that is missing or not supported.
+        // If the interface is missing or not supported, `open` reports this.
         Interface::read(&self.interface).map_or(LinkType::ETHERNET, |interface| interface.link)
     }
 
-    /// Starts to listen. Frames that arrive after this call are delivered from the first poll on.
+    /// Starts to listen. The first poll also delivers frames that arrived between this call and the
+    /// poll.
     ///
     /// # Errors
     /// [`DeviceError`] if the interface does not exist, its type is not supported, the process may
@@ -278,7 +285,8 @@ impl AfPacketOptions {
         let mut shape = Shape { offloads, hash: hash.is_some(), ..self.shape()? };
         if self.offloads {
             // Super-frames cannot be copied to pages. Therefore CPUs hold at most a part of the
-            // ring, and there are enough places for all lent frames and for the whole ring.
+            // ring. There are enough places (address ranges of blocks) for all lent frames and for
+            // the whole ring.
             let units = BLOCK_UNITS * shape.blocks;
             (shape.units, shape.places) = (Some(units as u32), units + shape.blocks);
         }
@@ -329,20 +337,20 @@ impl AfPacketOptions {
         Ok(AfPacket { input, notes })
     }
 
-    /// The instructions of the user's filter.
+    /// Returns the instructions of the user's filter.
     #[cfg(feature = "capture")]
     fn filter_program(&self) -> Option<Vec<libc::sock_filter>> {
         self.filter.as_ref().map(program::of_filter)
     }
 
-    /// No filter can be compiled.
+    /// This build does not have the feature `capture`, so no filter can be compiled.
     #[cfg(not(feature = "capture"))]
     fn filter_program(&self) -> Option<Vec<libc::sock_filter>> {
         None
     }
 
-    /// A note for a card that cannot stamp frames. Frames of a virtual interface may have the time
-    /// of the physical card that received them.
+    /// Returns a note for the user if the card cannot stamp frames. Frames of a virtual interface
+    /// may have the time of the physical card that received them.
     fn note_on_time(&self) -> Option<String> {
         let (_, has_card) = crate::sys::driver(&self.interface).ok()?;
         let stamped = Ethtool::open().and_then(|mut ethtool| ethtool.stamped_frames(&self.interface)).ok()?;
@@ -351,7 +359,7 @@ impl AfPacketOptions {
             .then(|| format!("{name}: its card stamps no frames: they have the system's time"))
     }
 
-    /// Sets a socket up until it listens, with a filter that still accepts nothing.
+    /// Sets up a socket that listens. At first, the socket has a filter that accepts no frame.
     fn listen(
         &self,
         socket: &Socket,
@@ -372,8 +380,8 @@ impl AfPacketOptions {
         let memory = Memory::map(socket.as_fd(), shape).map_err(cannot("map the socket's ring"))?;
         socket.attach(&program::NOTHING).map_err(cannot("attach a filter"))?;
         if self.direction_on(interface) == Direction::In && self.queues == 1 {
-            // Kernels before 4.20 do not have this option, and a fanout group ignores it. The
-            // filter excludes outgoing frames too.
+            // Kernels before 4.20 do not have the option `PACKET_IGNORE_OUTGOING`, and a fanout
+            // group ignores it. The filter excludes outgoing frames too.
             let _ = socket.ignore_outgoing();
         }
         socket.bind(interface.index).map_err(cannot("listen to the interface"))?;
@@ -386,8 +394,8 @@ impl AfPacketOptions {
         Ok(Ring::new(memory))
     }
 
-    /// The direction to listen to. On the loopback interface, a socket sees each frame twice: when
-    /// it is sent and when it is received.
+    /// Returns the direction to listen to on this interface. On the loopback interface, a socket
+    /// sees each frame twice: when it is sent and when it is received.
     fn direction_on(&self, interface: &Interface) -> Direction {
         match self.direction {
             Direction::InOut if interface.loopback => Direction::In,
@@ -421,12 +429,12 @@ impl AfPacketOptions {
 
 const _: () = assert!(BUFFER_MIN == 512 << 10, "it is named in a message");
 
-/// The names of the interfaces that `any` stands for: all interfaces that are up and that steerage
-/// can listen to.
+/// Returns the names of the interfaces that `any` stands for: all interfaces that are up and that
+/// steerage can listen to.
 #[cfg_attr(not(feature = "capture"), allow(dead_code, reason = "for several devices at once"))]
 pub(crate) fn all_interfaces() -> Result<Vec<String>, DeviceError> {
     let failed = |operation| move |cause| DeviceError::new("any", operation, cause);
-    // If the permission is missing, report that once, and not for each interface.
+    // A missing permission to listen is reported once, and not for each interface.
     Socket::new(false).map_err(|cause| failed("open a packet socket")(cause).advise(PERMISSION))?;
     let names = Interface::listenable().map_err(failed("list the interfaces"))?;
     if names.is_empty() {
@@ -436,13 +444,13 @@ pub(crate) fn all_interfaces() -> Result<Vec<String>, DeviceError> {
     Ok(names)
 }
 
-/// The ring size of each of `count` interfaces, which share the default size.
+/// Returns the ring size for each interface. The default size is divided among `count` interfaces.
 #[cfg_attr(not(feature = "capture"), allow(dead_code, reason = "for several devices at once"))]
 pub(crate) fn divided_buffer(buffer: usize, count: usize) -> usize {
     if buffer == BUFFER_DEFAULT { (buffer / count.max(1)).max(BUFFER_MIN) } else { buffer }
 }
 
-/// Whether an interface has the name `name`.
+/// Returns true if an interface has the name `name`.
 ///
 /// ```
 /// use steerage_device::af_packet::is_interface;

@@ -1,16 +1,16 @@
-//! Live interfaces with AF_XDP. The device takes packets away from the kernel, and is the fastest
-//! way to receive packets. docs/af_xdp.md is the user's guide.
+//! Receives from live interfaces with AF_XDP. The device takes packets away from the kernel, and is
+//! the fastest device for receiving packets. The user's guide is docs/af_xdp.md.
 //!
-//! steerage's XDP program runs for each frame that the driver receives. The program sends wanted
-//! frames to the AF_XDP socket of their receive queue, and leaves all other frames to the kernel.
-//! Each receive queue has a socket. All sockets share one memory: the pages of the pool. steerage
-//! posts pages in a queue's fill ring, the kernel fills these pages, and the pages return through
-//! the rx ring as completions. A frame that does not fit into one chunk arrives in several chunks,
-//! and remains a chain of pages.
+//! An XDP program of steerage runs for each frame that the driver receives. The program sends
+//! wanted frames to the AF_XDP socket of their receive queue, and leaves all other frames to the
+//! kernel. Each receive queue has a socket. All sockets share one memory: the pages of the pool.
+//! The device posts pages in a queue's fill ring, the kernel fills these pages, and the pages
+//! return through the rx ring as completions. A frame that does not fit into one chunk arrives in
+//! several chunks, and remains a chain of pages.
 //!
 //! The program is attached by a link, which the kernel removes when the process ends, even after a
-//! crash. A program that was attached before is not replaced by default. Frames are taken from the
-//! first poll on.
+//! crash. A program that was attached before is not replaced by default. The device takes frames
+//! from its first poll on.
 
 mod assembler;
 mod attach;
@@ -57,67 +57,72 @@ pub use send::AfXdpOutput;
 pub use spec::Named;
 pub use take::{TESTS_MAX, Take, TakeError};
 
-/// The default number of frames that each ring of a queue has room for. libbpf and libxdp have the
-/// same default. Such a ring lasts for 2 ms at a million frames per second.
+/// The default length of each ring of a queue, in frames. libbpf and libxdp have the same default.
+/// At a million frames per second, such a ring fills up in 2 ms.
 pub const RING_DEFAULT: u32 = 2048;
 
-/// The shortest ring. The ring has room for one budget of frames in flight, and for the same number
-/// of frames in the kernel.
+/// The length of the shortest ring. The shortest ring has room for the frames of one poll that are
+/// in flight, and for the same number of frames in the kernel.
 pub const RING_MIN: u32 = 128;
 
-/// The longest ring. The pages of the rings are the memory that the kernel pins.
+/// The length of the longest ring. The length is limited because the kernel pins the memory of the
+/// pages in the rings.
 pub const RING_MAX: u32 = 32_768;
 
 /// The longest time that one busy poll may wait for frames. With a longer wait, the CPU would do
 /// almost nothing except wait.
 pub const BUSY_POLL_MAX: Duration = Duration::from_millis(1);
 
-/// The time for which programs that only listen coalesce frames, unless the user sets another time.
-/// By default, a CPU keeps polling for the same time before it sleeps. So if a packet arrives every
-/// 50 us, a CPU without coalescing never sleeps.
+/// The default time for which programs that only listen coalesce frames. By default, a CPU keeps
+/// polling for the same time before it sleeps. Therefore, if a packet arrives every 50 us, a CPU
+/// without coalescing never sleeps.
 pub const COALESCE_DEFAULT: Duration = Duration::from_micros(50);
 
-/// The longest time for which frames are coalesced: the default block timeout of AF_PACKET, which
-/// suits a user who accepts more delay.
+/// The longest time for which frames are coalesced. This limit is the default block timeout of
+/// AF_PACKET, and users who accept more delay can use AF_PACKET.
 pub const COALESCE_MAX: Duration = crate::af_packet::BLOCK_TIMEOUT_DEFAULT;
 
-/// The shortest time for which frames are coalesced. Sleeping itself takes longer.
+/// The shortest time for which frames are coalesced. A CPU needs more time than this to go to
+/// sleep, so shorter pauses save nothing.
 pub const COALESCE_MIN: Duration = Duration::from_micros(1);
 
-/// The default number of pages that each CPU can send from, and of descriptors in its tx ring. Such
-/// a ring lasts for 1 ms at a million packets per second, like the ring of a card.
+/// The default number of pages that each CPU has for sending. The tx ring of a CPU has the same
+/// number of descriptors. At a million packets per second, such a ring holds the packets of 1 ms,
+/// like the ring of a network card.
 pub const SEND_RING_DEFAULT: u32 = 1024;
 
-/// The bytes that the kernel keeps free before a frame (`XDP_PACKET_HEADROOM`).
+/// The number of bytes that the kernel keeps free before a frame (`XDP_PACKET_HEADROOM`).
 const HEADROOM_BYTES: usize = 256;
-/// The longest chunk that the kernel supports: one of its pages.
+/// The length of the longest chunk that the kernel supports: one page of the kernel.
 const CHUNK_BYTES_MAX: usize = 4096;
 
 const PERMISSION: &str = "it takes CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF, CAP_PERFMON and CAP_IPC_LOCK: run it with sudo";
 
-/// The programs of this process in dispatchers of libxdp, on interfaces of the network namespace of
-/// this thread.
+/// Returns the XDP programs of this process that run in dispatchers of libxdp. Only interfaces in
+/// the network namespace of this thread are listed.
 pub fn components() -> Vec<Component> {
     Device::components()
 }
 
-/// The interfaces of the network namespace of this thread that this process polls busily, by their
-/// numbers. Their interrupts should be deferred (`napi_defer_hard_irqs` and `gro_flush_timeout`),
-/// which `steerage-tune` does.
+/// Returns the numbers of the interfaces that this process polls busily, in the network namespace
+/// of this thread. The interrupts of these interfaces should be deferred (`napi_defer_hard_irqs`
+/// and `gro_flush_timeout`), which `steerage-tune` does.
 pub fn busily_polled() -> Vec<u32> {
     Device::busily_polled()
 }
 
-/// Lets the [`components`] stay in their dispatchers at the end. For a process that drops its
-/// privileges: another process removes the programs with [`dispatcher::remove`]. Without this
-/// process, they leave all packets to the next program.
+/// Lets the [`components`] stay in their dispatchers when this process ends. This function is for a
+/// process that drops its privileges. Another process then removes the programs with
+/// [`dispatcher::remove`]. After this process has ended, the programs leave all packets to the next
+/// program.
 ///
-/// From then on, this process cannot see whether somebody else removes a program. The other process
-/// can ([`dispatcher::wait_for_removal`]), and writes a line with the [`Component`] to the pipe
-/// `reports`. The queues of that interface then end with an error.
+/// After this call, this process does not notice if other software removes one of its components.
+/// The other process waits for the removal of a component ([`dispatcher::wait_for_removal`]), and
+/// writes a line with the [`Component`] to the pipe `reports`. When this process reads the line,
+/// the queues of that interface end with an error.
 ///
 /// # Errors
-/// If the kernel does not let the pipe be read without waiting.
+/// Returns an error if the pipe cannot be made non-blocking.
 pub fn stay_in_dispatchers(reports: OwnedFd) -> io::Result<()> {
     let flags = OFlag::from_bits_truncate(fcntl(&reports, FcntlArg::F_GETFL)?);
     fcntl(&reports, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
@@ -129,15 +134,16 @@ pub fn stay_in_dispatchers(reports: OwnedFd) -> io::Result<()> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Mode {
-    /// Native if the driver supports XDP, otherwise skb.
+    /// Native mode if the driver supports XDP, and otherwise skb mode.
     #[default]
     Auto,
-    /// In the driver, before the kernel processes the frame, and without a copy if the driver
-    /// supports that.
+    /// The program runs in the driver, before the kernel processes the frame. Frames are not copied
+    /// if the driver supports that.
     Native,
     /// Like [`Mode::Native`], but always with a copy.
     Copy,
-    /// After the driver. The skb mode is slower, but works with every driver.
+    /// The program sees the frame after the driver has processed it. This skb mode is slower, but
+    /// works with every driver.
     Skb,
 }
 
@@ -162,18 +168,19 @@ pub struct AfXdpOptions {
     pub queues: Option<RangeInclusive<u32>>,
     /// The point in the kernel at which the program sees frames, and whether frames are copied.
     pub mode: Mode,
-    /// How many frames each queue's rings have room for: a power of two, [`RING_MIN`] to
+    /// The length of each queue's rings in frames: a power of two from [`RING_MIN`] to
     /// [`RING_MAX`].
     pub ring: u32,
-    /// How often a CPU that polls runs the driver. `None` means that the driver uses interrupts.
+    /// The interval at which a CPU that polls runs the driver. If `None`, the driver uses
+    /// interrupts.
     pub busy_poll: Option<Duration>,
-    /// How long frames may wait in the ring after a poll that emptied the ring. `None` means that
-    /// the ring is polled again at once.
+    /// The longest time for which frames may wait in the ring after a poll that emptied the ring.
+    /// `None` means that the ring is polled again at once.
     pub coalesce: Option<Duration>,
-    /// Whether steerage uses the hash that the hardware computed, if the driver reports it. See
-    /// docs/af_xdp.md for packets that this hash does not keep together.
+    /// Sets whether steerage uses the hash that the hardware computed, if the driver reports the
+    /// hash. The page docs/af_xdp.md lists packets that this hash does not keep together.
     pub device_hash: DeviceHash,
-    /// Whether to replace an XDP program that is attached already.
+    /// If true, an XDP program that is already attached is replaced.
     pub replace: bool,
     /// The priority of the program in libxdp's dispatcher. With a priority, a dispatcher is attached
     /// if no program is attached. `None` means [`dispatcher::PRIORITY_DEFAULT`] if a dispatcher is
@@ -181,21 +188,22 @@ pub struct AfXdpOptions {
     pub priority: Option<u32>,
 }
 
-/// An interface from which packets are taken.
+/// An interface from which the device takes packets.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct AfXdp {
-    /// The device.
+    /// The opened device.
     pub input: Input,
     /// Notes for the user, one line each.
     pub notes: Vec<String>,
-    /// Whether the device only [listens](AfXdpOptions::open_or_listen), so that the kernel gets the
+    /// True if the device only [listens](AfXdpOptions::open_or_listen), so that the kernel gets the
     /// packets too.
     pub is_listening: bool,
 }
 
 impl AfXdpOptions {
-    /// Takes packets from `interface`, with the default of each option. `new` takes no packets yet.
+    /// Makes options for taking packets from `interface`, with the default of each option. `new`
+    /// itself takes no packets.
     pub fn new(interface: impl Into<String>) -> Self {
         Self {
             interface: interface.into(),
@@ -220,24 +228,25 @@ impl AfXdpOptions {
         /// The point in the kernel at which the program sees frames, and whether frames are copied.
         /// Default: [`Mode::Auto`].
         mode: Mode;
-        /// How many frames each queue's rings have room for: a power of two, [`RING_MIN`] to
+        /// The length of each queue's rings in frames: a power of two from [`RING_MIN`] to
         /// [`RING_MAX`]. Default: [`RING_DEFAULT`].
         ring: u32;
         /// The CPU that polls runs the driver itself, and never sleeps. While no frames
         /// arrive, the driver runs once in this time, at most [`BUSY_POLL_MAX`]. Default:
         /// the driver uses interrupts.
         busy_poll: Duration => Some;
-        /// After a poll that emptied the ring, leaves the ring alone for this time, from
-        /// [`COALESCE_MIN`] to [`COALESCE_MAX`], and for less time if a quarter of the ring fills up
-        /// meanwhile. Like a card's `rx-usecs`, this delays packets, and saves most of the CPU time
-        /// if packets arrive faster than a CPU can sleep between them. After a poll that found no
-        /// frame, the next frame wakes the CPU at once. A busy poll never sleeps, so the two options
-        /// exclude each other. Default: off.
+        /// Sets a pause after each poll that emptied the ring, from [`COALESCE_MIN`] to
+        /// [`COALESCE_MAX`]. During the pause, the ring is not polled. The pause is shorter if a
+        /// quarter of the ring fills up earlier. Like the setting `rx-usecs` of a network card,
+        /// this option delays packets. Coalescing saves most of the CPU time if packets arrive so
+        /// fast that a CPU cannot sleep between two packets. If the last poll found no frame, the
+        /// next frame wakes the CPU at once. A busy poll never sleeps, so `coalesce` and
+        /// `busy_poll` exclude each other. Default: off.
         coalesce: Duration => Some;
-        /// Whether steerage uses the hash that the hardware computed. Default: no. Fragments carry
-        /// no hash of the hardware, so steerage computes the hash of fragments.
+        /// Sets whether steerage uses the hash that the hardware computed. Default: no. Fragments
+        /// have no hash of the hardware, so steerage computes the hash of fragments.
         device_hash: DeviceHash;
-        /// Whether to replace an XDP program that is attached already. Default: no.
+        /// Sets whether to replace an XDP program that is attached already. Default: no.
         replace: bool;
         /// Shares the interface with other XDP programs by libxdp's dispatcher, which runs programs in
         /// the order of their priorities, the lowest first. Default:
@@ -253,8 +262,8 @@ impl AfXdpOptions {
     /// memory.
     ///
     /// # Errors
-    /// [`DeviceError`] if no packets to take were named, the interface or queue does not exist,
-    /// another program is attached, or the process lacks permission.
+    /// [`DeviceError`] if the options do not say which packets to take, the interface or queue does
+    /// not exist, another program is attached, or the process lacks permission.
     pub fn open(&self) -> Result<AfXdp, DeviceError> {
         let Some(take) = &self.take else {
             let cause =
@@ -319,19 +328,20 @@ impl AfXdpOptions {
         Ok(AfXdp { input, notes, is_listening: false })
     }
 
-    /// Like [`open`](Self::open). If packets cannot be taken, for example by a process without the
-    /// permission for XDP, on an interface that is not Ethernet, or beside the XDP program of
-    /// another program, this function listens to the same packets instead ([`Take::filter`]). The
-    /// kernel then gets the packets as well, and each packet is copied. The first of the notes says
-    /// why. [`AfXdp::is_listening`] says which of the two happened.
+    /// Like [`open`](Self::open). If packets cannot be taken, this function listens to the same
+    /// packets instead ([`Take::filter`]). Possible reasons are a missing permission for XDP, an
+    /// interface that is not Ethernet, and an XDP program that other software has attached. While
+    /// the device listens, the kernel gets the packets as well, and each packet is copied. The
+    /// first of [`AfXdp::notes`] gives the reason. [`AfXdp::is_listening`] is true if the device
+    /// listens.
     ///
-    /// The memory of the instance is pinned when the instance is built. An error at that time is not
-    /// a reason to listen any more.
+    /// The memory of the instance is pinned when the instance is built. If pinning fails at that
+    /// time, the device does not listen instead.
     ///
     /// # Errors
-    /// As for [`open`](Self::open) if an option is wrong, or if steerage takes packets from the
-    /// interface already, in this or in another process. If listening fails as well, the error of
-    /// listening.
+    /// The errors of [`open`](Self::open) if an option is wrong, or if steerage takes packets from
+    /// the interface already, in this or in another process. If listening also fails, the function
+    /// returns the error of listening.
     ///
     /// ```no_run
     /// use steerage::Builder;
@@ -374,8 +384,9 @@ impl AfXdpOptions {
     }
 }
 
-/// Whether listening instead would not help: an option is wrong, or steerage takes the packets away
-/// already, so that they would be missing. These errors are not the kernel's.
+/// Returns true if the error is a reason not to listen to the interface instead. The reason is
+/// either a wrong option, or packets that steerage already takes away and that a listener would not
+/// see. The kernel does not cause these errors.
 fn is_final(error: &DeviceError) -> bool {
     let is_ours = error.cause.raw_os_error().is_none();
     is_ours && matches!(error.cause.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::ResourceBusy)

@@ -11,7 +11,7 @@ use crate::af_xdp::{self, AfXdpOptions};
 use crate::limit::Limit;
 use crate::{OpenError, could_be_a_file, open, takes_filter};
 
-/// An interface whose packets are taken.
+/// The options of an interface from which AF_XDP takes packets.
 #[cfg(feature = "af_xdp")]
 type Taking = AfXdpOptions;
 #[cfg(not(feature = "af_xdp"))]
@@ -21,7 +21,7 @@ type Taking = std::convert::Infallible;
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Opened {
-    /// The inputs, in the order in which they were named.
+    /// The inputs, in the order in which the user named their devices.
     pub inputs: Vec<Input>,
     /// Information about the capture files, if there are any.
     pub capture: Option<Arc<CaptureInfo>>,
@@ -30,7 +30,7 @@ pub struct Opened {
 }
 
 impl Opened {
-    /// Makes the devices end after this many frames in total.
+    /// Limits the number of frames: the devices end after this many frames in total.
     #[must_use]
     pub fn limited(self, frames: u64) -> Self {
         Self { inputs: Limit::over(self.inputs, frames), ..self }
@@ -43,19 +43,19 @@ impl Opened {
 /// `files`.
 ///
 /// # Errors
-/// As for [`open`], and the errors of the filter in `files`.
+/// The errors of [`open`], and the errors of the filter in `files`.
 pub fn open_all(specs: &[impl AsRef<str>], files: &CaptureOptions) -> Result<Opened, OpenError> {
     open_all_with(specs, files, |interface| Ok(AfPacketOptions::new(interface)))
 }
 
 /// Like [`open_all`], but `live` returns the options for each interface to listen to, given the
-/// interface's name. Options in the text override these options.
+/// interface's name. Options in the text of a device override these options.
 ///
-/// `live` is called for all interfaces before any device is opened, so that it may compile filters,
-/// which runs child processes.
+/// `live` is called for all interfaces before any device is opened. Therefore `live` may compile
+/// filters, which runs child processes.
 ///
 /// # Errors
-/// As for [`open`], and the errors of `live`.
+/// The errors of [`open`], and the errors of `live`.
 ///
 /// ```no_run
 /// use steerage_capture::CaptureOptions;
@@ -84,7 +84,7 @@ pub fn open_all_with(
 /// `af_xdp:NAME,option=value,...`, given the interface's name.
 ///
 /// # Errors
-/// As for [`open`], and the errors of `live`.
+/// The errors of [`open`], and the errors of `live`.
 #[cfg(feature = "af_xdp")]
 pub fn open_all_taking(
     specs: &[impl AsRef<str>],
@@ -95,8 +95,8 @@ pub fn open_all_taking(
     open_each(specs, files, live, taken_by(taking))
 }
 
-/// Returns a function that reads `af_xdp:NAME,option=value,...`, and returns `None` for any other
-/// text. `taking` returns the options for an interface.
+/// Returns a function that parses `af_xdp:NAME,option=value,...`. For any other text, that function
+/// returns `None`. `taking` returns the options for an interface.
 #[cfg(feature = "af_xdp")]
 fn taken_by(mut taking: impl FnMut(&str) -> AfXdpOptions) -> impl FnMut(&str) -> Result<Option<Taking>, OpenError> {
     move |spec| {
@@ -131,7 +131,7 @@ fn open_each(
         plans.push(if let Some(options) = taking(spec)? {
             Plan::Take(options)
         } else if !takes_filter(spec) {
-            // `open` says so if the device's feature is off.
+            // If the cargo feature of the device is off, `open` reports this.
             Plan::Spec(spec)
         } else if let Some(named) = Named::read(spec) {
             Plan::Listen(named.apply(live(named.interface)?).map_err(OpenError::Spec)?)
@@ -161,7 +161,7 @@ fn open_each(
                 opened.inputs.push(listening.input);
                 opened.notes.extend(listening.notes);
             }
-            // All files are one device, at the position of the first file.
+            // All capture files are one device, at the position of the first file in the list.
             Plan::Files => opened.inputs.extend(capture.take().map(Capture::into_input)),
         }
     }
@@ -172,6 +172,6 @@ enum Plan<'a> {
     Spec(&'a str),
     Take(Taking),
     Listen(AfPacketOptions),
-    /// A capture file. All capture files are one device.
+    /// A device whose text is the path of a capture file. All capture files are one device.
     Files,
 }

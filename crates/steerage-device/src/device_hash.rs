@@ -1,11 +1,11 @@
-//! Decides whether to use an interface's own flow hash, and determines where the key of this hash
-//! comes from.
+//! Decides whether steerage uses the flow hash that an interface provides, and finds out where the
+//! key of this hash comes from.
 //!
 //! A network card that hashes packets uses a key that its driver sets. Most drivers use the
-//! kernel's random key (`netdev_rss_key`). Some drivers use a published key, so anybody can compute
-//! which packets get the same hash. If the card does not hash, the kernel hashes with its own
-//! random key. A packet keeps its hash when the kernel forwards it, so that a packet of a bridge or
-//! a veth may have the hash of a card that steerage does not see.
+//! kernel's random key (`netdev_rss_key`). Some drivers use a published key, so that an attacker
+//! can compute which packets get the same hash. If the card does not hash, the kernel hashes with
+//! its own random key. A packet keeps its hash when the kernel forwards it, so that a packet of a
+//! bridge or a veth may have the hash of a card that steerage does not see.
 
 use std::fs;
 
@@ -14,7 +14,8 @@ use steerage_netlink::ethtool::Ethtool;
 
 use crate::sys;
 
-/// The flow hash of an interface's packets: the device's or steerage's.
+/// Selects the flow hash of an interface's packets: the hash of the device, or the hash of
+/// steerage.
 ///
 /// ```
 /// use steerage_device::DeviceHash;
@@ -28,33 +29,34 @@ use crate::sys;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DeviceHash {
-    /// steerage's hash.
+    /// steerage computes the hash.
     #[default]
     Never,
-    /// The device's hash, if steerage knows that its key is random, and if either all fragments of a
-    /// datagram get the same hash or no fragment gets one. The device keeps together each direction of a flow
-    /// separately ([`Affinity::OneDirection`]).
+    /// The device's hash is used under two conditions. First, steerage knows that the key of the
+    /// hash is random. Second, either all fragments of a datagram get the same hash, or fragments
+    /// get no hash. The device keeps together each direction of a flow separately
+    /// ([`Affinity::OneDirection`]).
     IfSafe,
-    /// The device's hash, if it has one. The user guarantees that the hash keeps the packets of a
-    /// flow together.
+    /// The device's hash is used if the device provides a hash. The user guarantees that the hash
+    /// keeps the packets of a flow together.
     Always,
 }
 
 pub(crate) const DEVICE_HASHES: [(&str, DeviceHash); 3] =
     [("auto", DeviceHash::IfSafe), ("device", DeviceHash::Always), ("ours", DeviceHash::Never)];
 
-/// The part of the system that hashes the packets which an interface receives, as far as steerage
-/// can determine it.
+/// The part of the system that hashes the packets of an interface. `Unknown` means that steerage
+/// cannot determine this part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HashedBy {
-    /// The kernel, with a random key. All fragments of a datagram have the same hash, since the
-    /// kernel does not hash the ports of any fragment.
+    /// The kernel hashes the packets with a random key. All fragments of a datagram have the same
+    /// hash, because the kernel does not hash the ports of any fragment.
     Kernel,
-    /// The card. The card's key may be random or not, and the card may hash a first fragment by its
-    /// ports.
+    /// The card hashes. The card's key may or may not be random, and the card may hash a first
+    /// fragment by its ports.
     Card { random_key: bool },
-    /// Unknown, because packets may have come by other interfaces, and keep the hash that they got
-    /// there.
+    /// steerage does not know which part hashes. Packets may have arrived through another
+    /// interface, and keep the hash that they got at that interface.
     Unknown,
 }
 
@@ -81,8 +83,9 @@ impl DeviceHash {
     }
 }
 
-/// The driver of TUN and TAP devices. Their packets come from a program without a hash, so that the
-/// kernel hashes them. Other drivers without a card pass on the packets of other interfaces.
+/// The driver of TUN and TAP devices. A program that writes packets to a TUN or TAP provides no
+/// hash, so the kernel hashes these packets. Other drivers without a card pass on packets of other
+/// interfaces.
 const TUN: &str = "tun";
 
 /// Finds the part of the system that hashes the packets of this interface, if `wanted` requests the
@@ -93,7 +96,7 @@ pub(crate) fn hashed_by(interface: &str, wanted: DeviceHash) -> HashedBy {
     }
     let Ok((driver, has_card)) = sys::driver(interface) else { return HashedBy::Unknown };
     let features = Ethtool::open().and_then(|mut ethtool| ethtool.features(interface));
-    // If `/proc` shows another network namespace, the file is missing.
+    // If `/proc` shows another network namespace, the file `netdev_rss_key` is missing.
     let kernels = fs::read_to_string("/proc/sys/net/core/netdev_rss_key").unwrap_or_default();
     judge(
         (&driver, has_card),
@@ -122,7 +125,7 @@ fn key_of(text: &str) -> Vec<u8> {
     text.trim().split(':').map_while(|byte| u8::from_str_radix(byte, 16).ok()).collect()
 }
 
-/// A warning for a user who insists on a hash with a key that is not random.
+/// Returns a warning for a user who requires the device's hash although its key is not random.
 pub(crate) fn note(interface: &str, by: HashedBy) -> Option<String> {
     (by == HashedBy::Card { random_key: false }).then(|| {
         format!(
@@ -136,7 +139,8 @@ pub(crate) fn note(interface: &str, by: HashedBy) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// The key that was published with the RSS specification. Many drivers use this published key.
+    /// The key that was published with the RSS specification. Many drivers use this published key
+    /// for the hash of the card.
     const PUBLISHED: &str = "6d:5a:56:da:25:5b:0e:c2:41:67:25:3d:43:a3:8f:b0:d0:ca:2b:cb:ae:7b:30:b4:77:cb:2d:a3:80:30:\
                              f2:0c:6a:42:b7:3b:be:ac:01:fa";
 
@@ -145,7 +149,7 @@ mod tests {
         let kernels: Vec<u8> = (1..=52).collect();
         let card = |key: Option<&[u8]>, kernels: &[u8]| judge(("mlx5_core", true), Some(true), key, kernels);
         let random = HashedBy::Card { random_key: true };
-        // Drivers use as much of the key as their cards need.
+        // In this test, the driver uses only as many bytes of the published key as its card needs.
         assert_eq!([card(Some(&kernels), &kernels), card(Some(&kernels[..40]), &kernels)], [random; 2]);
         let known = HashedBy::Card { random_key: false };
         assert_eq!(card(Some(&key_of(PUBLISHED)), &kernels), known);
@@ -157,9 +161,10 @@ mod tests {
     #[test]
     fn who_hashes_depends_on_the_driver() {
         assert_eq!(judge(("tun", false), Some(false), None, &[]), HashedBy::Kernel);
-        // A card that does not hash, or whose hashing is disabled.
+        // The card does not hash, or its hashing is disabled.
         assert_eq!(judge(("virtio_net", true), Some(false), None, &[]), HashedBy::Kernel);
-        // The packets of these interfaces may have come by a card, and keep its hash.
+        // The packets of these interfaces may have arrived through a card, and keep the card's
+        // hash.
         for name in ["veth", "dummy", "802.1Q VLAN Support", "bridge", "bonding", "macvlan", ""] {
             for hashes in [Some(false), Some(true), None] {
                 assert_eq!(judge((name, false), hashes, None, &[]), HashedBy::Unknown, "{name}");
@@ -169,8 +174,8 @@ mod tests {
         assert_eq!(hashed_by("no-such-interface", DeviceHash::IfSafe), HashedBy::Unknown);
     }
 
-    /// A card may hash a first fragment by its ports and the other fragments without ports. By
-    /// AF_PACKET, steerage cannot tell a fragment's hash from a flow's.
+    /// A card may hash a first fragment by its ports and the other fragments without ports. With
+    /// AF_PACKET, steerage cannot distinguish the hash of a fragment from the hash of a flow.
     #[test]
     fn a_hash_is_used_where_it_is_known_and_keeps_fragments_together() {
         let one = Some(Affinity::OneDirection);

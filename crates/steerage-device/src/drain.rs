@@ -1,5 +1,5 @@
-//! A wrapper around a device. The input ends only when another part of the program has processed
-//! all packets.
+//! A wrapper around a device. The wrapped input ends later than the device: only after another part
+//! of the program has processed all packets.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,21 +16,22 @@ use crate::wrapper::delegate_to_queue;
 /// The interval at which a queue checks whether the input may end.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// The destination of an input's frames. The input ends only after the destination agrees. The
-/// polling CPUs call its methods, which must not block.
+/// The part of the program that processes an input's frames. The input ends only after this part of
+/// the program allows it. The polling CPUs call the methods of this trait, so the methods must not
+/// block.
 pub trait Downstream: Send + Sync {
-    /// Whether the input is allowed to end, if it has delivered this many frames so far. The queues
-    /// call `may_end` every 2 ms after their frames have ended.
+    /// Returns true if the input is allowed to end, after it has delivered this number of frames.
+    /// The queues call `may_end` every 2 ms after their frames have ended.
     fn may_end(&self, handed_over: u64) -> bool;
 
-    /// How long the input should deliver nothing, because enough packets are waiting. The queues
-    /// call `pause` before each poll.
+    /// Returns the time for which the input should deliver nothing, because enough packets are
+    /// waiting. The queues call `pause` before each poll.
     fn pause(&self) -> Option<Duration> {
         None
     }
 }
 
-/// One queue of a wrapped device. The queue ends later than the device does.
+/// One queue of a wrapped device. This queue ends later than the queue of the device.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -70,8 +71,9 @@ impl fmt::Debug for Drain {
 }
 
 impl Drain {
-    /// Wraps `inputs`. The queues of the inputs end when no queue has any more frames and
-    /// `downstream` agrees. Names, kinds and modes stay the same.
+    /// Wraps `inputs`. The queues of the inputs end when no queue has more frames and
+    /// [`Downstream::may_end`] returns true. The names, kinds and modes of the inputs stay
+    /// unchanged.
     ///
     /// If `end_now` becomes true, the wrapped devices are not polled any more.
     pub fn over(inputs: Vec<Input>, end_now: &Arc<AtomicBool>, downstream: Box<dyn Downstream>) -> Vec<Input> {
@@ -99,7 +101,7 @@ impl RxQueue for Drain {
             shared.handed_over.fetch_add((out.len() - before) as u64, Ordering::Relaxed);
             self.ended = Some(match polled {
                 Ok(Polled::Ended) => Ok(()),
-                // The packets before the error are valid.
+                // The packets that were delivered before the error are valid.
                 Err(error) => Err(error),
                 polled => return polled,
             });

@@ -1,6 +1,6 @@
-//! A wrapper that simulates the faults of a network: the wrapper loses, duplicates, reorders,
-//! corrupts and delays frames. A run can be repeated with the same seed, as far as the device
-//! allows that.
+//! A wrapper around a device that simulates the faults of a network: the wrapper loses, duplicates,
+//! reorders, corrupts and delays frames. With the same seed, a run can be repeated exactly if the
+//! device delivers the same frames again.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub const HELD_MAX: usize = 1024;
 /// The longest time that a reordered frame waits for later frames to overtake it.
 const OVERTAKE_MAX: Duration = Duration::from_millis(5);
 
-/// The number of frames per thousand that get each fault, and the seed.
+/// The seed, and for each type of fault the number of affected frames per thousand.
 ///
 /// ```
 /// use steerage_device::fault::{Fault, Faults};
@@ -38,24 +38,24 @@ const OVERTAKE_MAX: Duration = Duration::from_millis(5);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Faults {
-    /// The seed of the random numbers that decide the fault of each frame.
+    /// The seed of the random numbers that choose the fault of each frame.
     pub seed: u64,
     /// Lost frames per thousand.
     pub lose: u32,
     /// Duplicated frames per thousand.
     pub duplicate: u32,
-    /// Frames per thousand with a flipped bit after their first 14 bytes.
+    /// The number of frames per thousand that get a flipped bit after their first 14 bytes.
     pub corrupt: u32,
     /// Frames per thousand that arrive after the frames of the next poll that has frames.
     pub reorder: u32,
-    /// Frames per thousand that are delayed by `delay_time`.
+    /// The number of frames per thousand that are delayed by `delay_time`.
     pub delay: u32,
     /// The delay of delayed frames.
     pub delay_time: Duration,
 }
 
 impl Faults {
-    /// No faults, with this seed.
+    /// Makes options without faults, with this seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self { seed, ..Self::default() }
@@ -94,7 +94,7 @@ pub struct FaultCounts {
 }
 
 impl FaultCounts {
-    /// The counts so far.
+    /// Returns the counts so far.
     pub fn read(&self) -> FaultTotals {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         FaultTotals {
@@ -107,7 +107,7 @@ impl FaultCounts {
     }
 }
 
-/// The number of frames that each fault has hit: see [`FaultCounts::read`].
+/// For each type of fault, the number of affected frames: see [`FaultCounts::read`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FaultTotals {
@@ -126,19 +126,19 @@ pub struct FaultTotals {
 #[derive(Debug)]
 struct Held {
     frame: Vec<u8>,
-    /// The earliest time at which the frame is delivered, unless the frame only waits to be
-    /// overtaken.
+    /// The earliest time at which the frame is delivered. If `until_overtaken` is true, the frame
+    /// is also delivered as soon as later frames have overtaken it.
     due: Timestamp,
     until_overtaken: bool,
 }
 
-/// One queue of a device with faults.
+/// One queue of a device with simulated faults.
 pub struct Fault {
     queue: Box<dyn RxQueue>,
     faults: Faults,
     rng: Rng,
     held: VecDeque<Held>,
-    /// Copies to deliver in the current poll.
+    /// The duplicates that the current poll must deliver.
     now: Vec<Vec<u8>>,
     counts: Arc<FaultCounts>,
 }
@@ -154,9 +154,9 @@ enum Happens {
 }
 
 impl Fault {
-    /// Adds faults to each queue of `input`. The second result has the counts of the faults. The
-    /// input's name, kind and mode stay the same. The wrapper copies frames and allocates memory,
-    /// so use it in tests only.
+    /// Simulates faults in each queue of `input`. The second result has the counts of the faults.
+    /// The input's name, kind and mode stay unchanged. The wrapper copies frames and allocates
+    /// memory, so use it in tests only.
     #[expect(clippy::new_ret_no_self, reason = "a device goes in and a device comes out")]
     pub fn new(input: Input, faults: Faults) -> (Input, Arc<FaultCounts>) {
         let counts = Arc::new(FaultCounts::default());
@@ -169,7 +169,7 @@ impl Fault {
         (input, counts)
     }
 
-    /// Decides the fault of each new frame, starting with frame number `from`.
+    /// Chooses the fault of each new frame, starting with frame number `from`.
     fn happen(&mut self, out: &mut Completions<'_>, from: usize) {
         let later = out.now();
         let Self { faults, rng, held, now, counts, .. } = self;
@@ -220,7 +220,7 @@ impl Fault {
         while at < self.held.len() && out.len() < budget {
             let held = &self.held[at];
             if held.due <= now || held.until_overtaken && is_overtaken {
-                // If there is no page for a frame, the frame is lost too.
+                // If there is no page for the copy of a frame, the frame is lost too.
                 let _ = out.copy_in(&held.frame);
                 self.held.remove(at);
             } else {
@@ -252,11 +252,12 @@ impl RxQueue for Fault {
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
         let from = out.len();
-        // A frame may arrive twice, so poll for at most half of the budget.
+        // Each frame may be delivered twice, so the wrapper polls the device for at most half of
+        // the budget.
         let polled = self.queue.poll(out, budget.div_ceil(2))?;
         let came = out.len() > from;
-        // The new frames overtake frames that were delayed before, but not the frames that are
-        // delayed now.
+        // The new frames overtake frames that an earlier poll has delayed, but not the frames that
+        // this poll delays.
         let before = self.held.len();
         self.happen(out, from);
         for frame in self.now.drain(..) {
@@ -266,7 +267,7 @@ impl RxQueue for Fault {
         self.release(out, came, budget);
         self.held.extend(later);
         match (polled, self.held.iter().map(|held| held.due).min()) {
-            // Deliver the delayed frames before the end.
+            // The queue must deliver the delayed frames before it ends.
             (Polled::Ended, Some(_)) => {
                 self.held.iter_mut().for_each(|held| held.due = Timestamp::ZERO);
                 Ok(Polled::More)
@@ -326,7 +327,8 @@ mod tests {
             let FaultTotals { lost, duplicated, corrupted, reordered, delayed } = totals;
             let counts = [lost, duplicated, corrupted, reordered, delayed];
             assert!(counts.iter().enumerate().all(|(at, count)| at == nth || *count == 0), "{counts:?}");
-            // The count is a tenth of 20,000, within six standard deviations.
+            // The expected count is a tenth of 20,000. The allowed difference is six standard
+            // deviations.
             assert!(counts[nth].abs_diff(2000) < 260, "{counts:?}");
             (frames, counts[nth])
         };

@@ -16,17 +16,17 @@
 //! | [`rules`] | no device: the rules by which a card leads chosen traffic to chosen queues |
 //! | [`limit`] | a wrapper that ends the input after a number of frames |
 //!
-//! All features are on by default. The feature `capture` brings most of the dependencies.
+//! All features are on by default. The feature `capture` adds most of the dependencies.
 //!
 //! [`open`] opens a device from the text of a user. A device has a [`steerage::device::RxQueue`]
 //! for each of its queues. [`steerage::testing::QueueTester`] tests such queues.
 //!
-//! Architecture invariant: no device knows about CPUs, hashes or handlers, and no device has its
-//! own clock or thread, with two exceptions. Each capture file or stream that is written has a
-//! thread, because writing may block. Another thread opens the files of a capture, so that packet
-//! threads never open files.
-// The exceptions are the `sys` modules: one for the system calls of each device, and one for shared
-// system calls.
+//! Architecture invariant: no device knows about CPUs, hashes or handlers. No device has its own
+//! clock, and only two kinds of devices have threads. A thread writes each capture file or stream,
+//! because writing may block. For each capture that is read, a thread opens the files, so that
+//! packet threads never open files.
+// Only the `sys` modules contain unsafe code. Each device has such a module for its system calls,
+// and one module has shared system calls.
 #![deny(unsafe_code)]
 
 mod absent;
@@ -69,7 +69,7 @@ pub use all::open_all_taking;
 #[cfg(feature = "capture")]
 pub use all::{Opened, open_all, open_all_with};
 pub use device_hash::DeviceHash;
-/// The crate of capture files, whose options [`open_all`] takes.
+/// The crate for capture files. [`open_all`] takes the options of this crate.
 #[cfg(feature = "capture")]
 pub use steerage_capture as capture;
 
@@ -94,7 +94,7 @@ use udp::UdpOptions;
 ///
 /// # Errors
 /// [`OpenError::Spec`] for a mistake in the text, and [`OpenError::Device`] for a device that
-/// cannot be opened. A device whose cargo feature is off cannot be opened.
+/// cannot be opened. If the cargo feature of a device is off, the device cannot be opened.
 ///
 /// ```
 /// let input = steerage_device::open("synthetic:flows=1000,queues=2,packets=100")?;
@@ -147,8 +147,8 @@ fn could_be_a_file(name: &str) -> Result<(), OpenError> {
     Err(OpenError::Device(error.advise("`ls` shows the files here, `ip link` the interfaces")))
 }
 
-/// Whether the device that `spec` names supports a filter, because it listens to an interface or
-/// reads a capture file. The function opens nothing.
+/// Returns true if the device that `spec` names supports a filter. Only devices that listen to an
+/// interface or read a capture file support filters. The function opens no device.
 ///
 /// ```
 /// assert!(steerage_device::takes_filter("evening.pcap"));
@@ -187,7 +187,7 @@ pub fn check(spec: &str) -> Result<(), OpenError> {
     read.map_err(OpenError::Spec)
 }
 
-/// Whether `spec` names [`synthetic`] traffic.
+/// Returns true if `spec` names [`synthetic`] traffic.
 ///
 /// ```
 /// assert!(steerage_device::is_synthetic("synthetic:packets=10"));
@@ -205,7 +205,7 @@ pub fn is_synthetic(spec: &str) -> bool {
 #[doc = include_str!("../../../docs/filters.md")]
 struct Guides;
 
-/// The reason for which a device could not be opened.
+/// The reason why a device could not be opened.
 ///
 /// ```
 /// use steerage_device::{OpenError, open};
@@ -238,7 +238,8 @@ impl From<steerage_capture::CaptureError> for OpenError {
     }
 }
 
-/// Shows the text of the error, because `main` prints returned errors with `Debug`.
+/// `Debug` shows the text of the error, because an error that `main` returns is printed with
+/// `Debug`.
 impl fmt::Debug for OpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

@@ -26,17 +26,18 @@ pub struct Limit {
 #[derive(Debug)]
 struct Allowance {
     free: AtomicU64,
-    /// Frames that were not delivered yet, at least `free`. The difference between `left` and
-    /// `free` is reserved for polls that are in progress.
+    /// The number of frames that may still be delivered. It is at least `free`. The difference
+    /// between `left` and `free` is reserved for polls that are in progress.
     left: AtomicU64,
 }
 
 impl Limit {
     /// Limits `input`. The queues of `input` end after they have delivered `packets` frames
-    /// together, or earlier if the devices have fewer frames. Lost frames do not count. The input's
-    /// name, kind and mode stay the same.
+    /// together, or earlier if the devices have fewer frames. Lost frames do not count. The name,
+    /// kind and mode of the input stay unchanged.
     ///
-    /// A queue that sleeps on its [`wait_on`](RxQueue::wait_on) sees the end at its next poll.
+    /// A queue that sleeps on its [`wait_on`](RxQueue::wait_on) does not learn of the end before
+    /// its next poll.
     #[expect(clippy::new_ret_no_self, reason = "a device goes in and a device comes out")]
     pub fn new(input: Input, packets: u64) -> Input {
         Self::with(&Self::allowance(packets), input)
@@ -60,15 +61,15 @@ impl Limit {
 
 impl Allowance {
     fn take(&self, wanted: u64) -> u64 {
-        // `Relaxed` here and below: `left` and `free` are only counts, and no other memory depends
-        // on them.
+        // `Relaxed` suffices here and below, because `left` and `free` are only counts and no other
+        // memory depends on them.
         let taken = |free| Some(free - wanted.min(free));
         let free = self.free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken);
         free.map_or(0, |free| free.min(wanted))
     }
 
-    /// Ends a reservation of `taken` frames, of which the poll has used `used`. Returns how many
-    /// frames remain.
+    /// Ends the reservation of a poll that reserved `taken` frames and delivered `used` frames.
+    /// Returns the number of frames that may still be delivered.
     fn settle(&self, taken: u64, used: u64) -> u64 {
         self.free.fetch_add(taken - used, Ordering::Relaxed);
         self.left.fetch_sub(used, Ordering::Relaxed) - used
@@ -81,8 +82,8 @@ impl RxQueue for Limit {
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
         let taken = self.allowance.take(budget as u64);
         if taken == 0 {
-            // The poll of another queue may return reserved frames. Until that poll is over, this
-            // queue cannot end.
+            // The poll of another queue may give back frames that it had reserved. Until the poll
+            // of the other queue is over, this queue cannot end.
             let over = self.allowance.left.load(Ordering::Relaxed) == 0;
             return Ok(if over { Polled::Ended } else { Polled::More });
         }

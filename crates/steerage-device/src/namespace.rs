@@ -7,8 +7,8 @@ use std::os::unix::fs::MetadataExt;
 pub(crate) struct Namespace(u64, u64);
 
 impl Namespace {
-    /// The namespace of this thread. If /proc does not show it, all threads count as being in the
-    /// same namespace.
+    /// Returns the namespace of this thread. If /proc does not show the namespace, steerage assumes
+    /// that all threads are in the same namespace.
     pub(crate) fn here() -> Self {
         fs::metadata("/proc/thread-self/ns/net").map_or(Self(0, 0), |file| Self(file.dev(), file.ino()))
     }

@@ -5,11 +5,11 @@ use std::fmt::Display;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// The maximum number of characters of an invalid text in an error.
+/// The maximum number of characters of an invalid text that an error message shows.
 const SHOWN_CHARS_MAX: usize = 64;
 
-/// A mistake in a device's options. The message names the option, its value and what is allowed, in
-/// one line.
+/// A mistake in a device's options. The error message is one line, and names the option, its value
+/// and the allowed values.
 ///
 /// ```
 /// use steerage_device::synthetic::SyntheticOptions;
@@ -37,8 +37,8 @@ impl SpecError {
     }
 }
 
-/// Defines a setter for each field. The setter takes the options and returns them changed. `=>
-/// Some` marks a field that is an `Option`.
+/// Defines a setter for each field. Each setter takes the options and returns the changed options.
+/// `=> Some` marks a field of the type `Option`.
 macro_rules! setters {
     ($($(#[$attribute:meta])* $field:ident: $value:ty $(=> $wrap:ident)?;)*) => {$(
         $(#[$attribute])*
@@ -62,7 +62,7 @@ pub(crate) fn shown(text: &str) -> String {
     shown
 }
 
-/// Splits a list into options and values. An option may occur once.
+/// Splits a list into pairs of an option and its value. An option may occur once.
 pub(crate) fn read<'a>(device: &'static str, list: &'a str) -> Result<Vec<(&'a str, &'a str)>, SpecError> {
     let mut read: Vec<(&str, &str)> = Vec::new();
     for item in list.split(',').filter(|item| !item.is_empty()) {
@@ -87,7 +87,7 @@ pub(crate) fn within<T: FromStr + PartialOrd + Display>(
     number.ok_or_else(|| SpecError::of(device, option, value, wrong))
 }
 
-/// A whole number of microseconds (`us`) or milliseconds (`ms`).
+/// Parses a whole number of microseconds (`us`) or milliseconds (`ms`).
 #[cfg_attr(not(feature = "af_xdp"), allow(dead_code, reason = "for af_xdp alone"))]
 pub(crate) fn time(text: &str) -> Option<Duration> {
     let (number, nanos) = match text.strip_suffix("us") {

@@ -21,7 +21,7 @@ const PCAP: &str = "pcap:";
 const FIFO: &str = "fifo:";
 const TCP_LISTEN: &str = "tcp-listen:";
 
-/// The end of a message about a text that is no output.
+/// The end of the error message for a text that names no output.
 macro_rules! kinds {
     ($begin:literal) => {
         concat!(
@@ -33,7 +33,7 @@ macro_rules! kinds {
 
 const EXPANDED_MAX: usize = steerage::limits::OUTPUTS_MAX;
 
-/// The reason for which an output could not be opened.
+/// The reason why an output could not be opened.
 ///
 /// ```
 /// use steerage_device::output::{OutputError, expand};
@@ -48,7 +48,7 @@ pub enum OutputError {
     Spec {
         /// The text as the user wrote it.
         spec: String,
-        /// The mistake, and the correct syntax.
+        /// A description of the mistake, and the correct syntax.
         wrong: &'static str,
     },
     /// An option of the output has a mistake.
@@ -59,9 +59,9 @@ pub enum OutputError {
     Device(DeviceError),
 }
 
-/// The outputs that `spec` stands for: `pcap:FILE`, `fifo:PATH`, `tcp-listen:ADDR`, `tap:NAME`,
-/// `tun:NAME`, `udp:ADDR:PORT`, `af_xdp:IFACE`, `af_packet:IFACE` or an interface's bare name. A
-/// range in braces stands for one output per number, as in `pcap:part{0..3}.pcapng`.
+/// Returns the outputs that `spec` stands for: `pcap:FILE`, `fifo:PATH`, `tcp-listen:ADDR`,
+/// `tap:NAME`, `tun:NAME`, `udp:ADDR:PORT`, `af_xdp:IFACE`, `af_packet:IFACE` or an interface's
+/// bare name. A range in braces stands for one output per number, as in `pcap:part{0..3}.pcapng`.
 ///
 /// # Errors
 /// [`OutputError::Spec`] if `spec` is not an output, or has braces without numbers.
@@ -88,7 +88,7 @@ pub fn expand(spec: &str) -> Result<Vec<String>, OutputError> {
     if names.iter().all(|name| is_output(name)) { Ok(names) } else { Err(wrong(what_is_wrong(spec))) }
 }
 
-/// What is wrong with a text that is no output.
+/// Returns the error message for a text that names no output.
 fn what_is_wrong(spec: &str) -> &'static str {
     let is_file = [".pcap", ".pcapng"].iter().any(|end| spec.ends_with(end));
     match spec.contains(':') {
@@ -126,7 +126,7 @@ pub fn open(spec: &str) -> Result<Output, OutputError> {
 /// are opened.
 ///
 /// # Errors
-/// As for [`open`].
+/// The errors of [`open`].
 pub fn open_for(spec: &str, cpus: usize) -> Result<Output, OutputError> {
     #[cfg(feature = "capture")]
     let output = open_when_read(spec, cpus, |_, _| true);
@@ -142,11 +142,11 @@ pub fn open_for(spec: &str, cpus: usize) -> Result<Output, OutputError> {
 /// client.
 ///
 /// The function calls `waits` repeatedly until there is a reader. The arguments are the path of the
-/// FIFO or the listening address, and the current state. `waits` returns whether to continue
+/// FIFO or the listening address, and the state of the wait. `waits` returns true to continue
 /// waiting.
 ///
 /// # Errors
-/// As for [`open`], or if `waits` returns false.
+/// The errors of [`open`], and an error if `waits` returns false.
 #[cfg(feature = "capture")]
 pub fn open_when_read(
     spec: &str,
@@ -162,13 +162,13 @@ pub fn open_when_read(
     created.map_err(OutputError::Device)
 }
 
-/// The kind of a capture that is written, and its place.
+/// Returns the kind of a capture that is written, and its path or address.
 fn capture_of(spec: &str) -> Option<(&'static str, &str)> {
     let mut kinds = [PCAP, FIFO, TCP_LISTEN].into_iter();
     kinds.find_map(|kind| Some((kind, spec.strip_prefix(kind).filter(|place| !place.is_empty())?)))
 }
 
-/// Opens an output that is not a capture. Only AF_XDP must know the number of CPUs.
+/// Opens an output that is not a capture. Only an AF_XDP output needs the number of CPUs.
 #[cfg_attr(not(feature = "af_xdp"), allow(unused_variables))]
 fn open_device(spec: &str, cpus: usize) -> Result<Output, OutputError> {
     absent::check(spec).map_err(OutputError::Device)?;

@@ -31,8 +31,8 @@ pub struct Rate {
 
 impl Rate {
     /// Limits the rate of `input` to `per_second` frames per second over all queues. Each queue has
-    /// the same share, starting at its first poll. A queue that is polled late catches up. The
-    /// input's name, kind and mode stay the same.
+    /// the same share, starting at its first poll. A queue that is polled late delivers the frames
+    /// that have become due. The name, kind and mode of the input stay unchanged.
     #[expect(clippy::new_ret_no_self, reason = "a device goes in and a device comes out")]
     pub fn new(input: Input, per_second: u64) -> Input {
         let queues = input.queues.len().max(1) as u64;
@@ -114,7 +114,7 @@ mod tests {
         assert_eq!((polled, frames.len()), (Polled::More, 64));
         let (polled, frames) = queue.poll(Timestamp::from_nanos(start + S), 64).unwrap();
         assert_eq!((polled, frames.len()), (Polled::NotBefore(Timestamp::from_nanos(start + S + S / 100)), 36));
-        // A device without more frames ends, however late the poll is.
+        // A device that has no more frames ends, even if it is polled late.
         let late = Timestamp::from_nanos(start + 100 * S);
         let mut left = 0;
         loop {

@@ -1,8 +1,8 @@
-//! The rules by which a card leads chosen traffic to chosen queues (`ethtool -n`, `ethtool -N`):
-//! `struct ethtool_rxnfc` of linux/ethtool.h. Any user may read rules, and `CAP_NET_ADMIN` is needed to
-//! change them.
+//! Reads and changes the rules of a network card, which direct chosen traffic to chosen queues
+//! (`ethtool -n`, `ethtool -N`). The kernel's interface for rules is `struct ethtool_rxnfc` of
+//! linux/ethtool.h. Any user may read rules, and `CAP_NET_ADMIN` is needed to change them.
 //!
-//! A rule is written as for `ethtool -N`:
+//! A rule is written in the syntax of `ethtool -N`:
 //!
 //! ```
 //! use steerage_device::rules::{Flow, Rule};
@@ -20,8 +20,8 @@ use std::str::FromStr;
 
 use crate::sys;
 
-/// The types of flows by the names of ethtool, with the kernel's numbers (`TCP_V4_FLOW` and others), and
-/// the fields that a rule compares.
+/// The types of flows. Each type has a name in ethtool, the kernel's number (`TCP_V4_FLOW` and
+/// others), and the fields that a rule compares.
 const KINDS: [(&str, u32, &[Field]); 7] = [
     ("ether", 0x12, &ETHER),
     ("tcp4", 1, &IPV4),
@@ -43,41 +43,43 @@ const IPV4: [Field; 4] =
 /// `struct ethtool_tcpip6_spec`.
 const IPV6: [Field; 4] =
     [("src-ip", 0, 16), ("dst-ip", 16, 16), (SOURCE_PORT, 32, PORT_BYTES), ("dst-port", 34, PORT_BYTES)];
-/// The field by which several queues share a flow.
+/// The field with the bits that select one of several queues that share a flow.
 const SOURCE_PORT: &str = "src-port";
-/// The length of ports and of the type of a frame, which are written as numbers.
+/// The length of ports and of a frame's type (EtherType), which are written as numbers.
 const PORT_BYTES: usize = 2;
 const MAC_BYTES: usize = 6;
 const FIELDS_MAX: usize = 4;
 const FIELD_BYTES_MAX: usize = 16;
 
-/// Bytes of `struct ethtool_rxnfc`: the type of the flow, the values to compare, their masks and the end
-/// of all masks, the queue, and the location.
+/// Offsets in `struct ethtool_rxnfc`. The offsets are those of the flow's type, the values to
+/// compare, their masks, the end of all masks, the queue, and the location.
 const KIND: usize = 16;
 const VALUES: usize = 20;
 const MASKS: usize = 92;
 const MASKS_END: usize = 164;
 const QUEUE: usize = 168;
 const LOCATION: usize = 176;
-/// The word with the size of the table.
+/// The index of the word that contains the size of the table.
 const SIZE: usize = 2;
 
-/// The most locations that are read. The largest tables of cards have 64 Ki rules.
+/// The maximum number of locations that are read. The largest tables of network cards have 64 Ki
+/// rules.
 const RULES_MAX: usize = 1 << 16;
 
-/// What [`read`] returns for a rule that [`Rule`] cannot express.
+/// The text that [`read`] returns for a rule that [`Rule`] cannot express.
 const OF_ANOTHER_KIND: &str = "a rule of another kind";
 
-/// The most queues that share a flow. They need 1,024 rules, and the smallest tables of cards have about as
-/// many.
+/// The maximum number of queues that share a flow. For 256 queues, 1,024 rules are needed, and the
+/// smallest tables of network cards have about this size.
 const SHARING_MAX: usize = 256;
 
-/// The lowest bit of the source port divides nothing, because Linux connects from even ports as long as
-/// there are some (`__inet_hash_connect`).
+/// The lowest bit of the source port is not used to distribute traffic, because Linux connects from
+/// even ports as long as some even ports are free (`__inet_hash_connect`).
 const PARITY_BITS: u32 = 1;
 
-/// The number of values of the source port's bits that `queues` queues share: the least power of two of which
-/// no queue gets more than a quarter above an equal share.
+/// Returns the number of different values that the compared bits of the source port can have.
+/// `queues` queues share the values of the compared bits. The result is the smallest power of two
+/// with which no queue gets more than 1.25 times an equal share.
 fn values(queues: usize) -> Option<u16> {
     if !(1..=SHARING_MAX).contains(&queues) {
         return None;
@@ -87,11 +89,11 @@ fn values(queues: usize) -> Option<u16> {
     powers.skip_while(|values| *values < queues).find(is_even)?.try_into().ok()
 }
 
-/// The traffic that a rule is about.
+/// The traffic that a rule directs to a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
     kind: usize,
-    /// For each field of the kind, the bytes to compare, and the mask of the bits that are compared.
+    /// For each field of the flow's type: the bytes to compare, and the mask of the compared bits.
     fields: [Compared; FIELDS_MAX],
 }
 
@@ -116,7 +118,7 @@ impl Compared {
         compared
     }
 
-    /// The address or the link address that `text` is, if it has `length` bytes.
+    /// Parses `text` as an IP address or link address of `length` bytes.
     fn address(text: &str, length: usize) -> Option<Self> {
         let octets = match length {
             MAC_BYTES => text.split(':').map(|byte| u8::from_str_radix(byte, 16).ok()).collect::<Option<Vec<u8>>>()?,
@@ -133,37 +135,37 @@ impl Compared {
     }
 }
 
-/// A rule.
+/// A rule of a network card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// The traffic.
+    /// The traffic to which the rule applies.
     pub flow: Flow,
-    /// The receive queue to which the card leads the traffic.
+    /// The receive queue to which the card directs the traffic.
     pub queue: u32,
 }
 
-/// The rules of a card.
+/// The table of rules of a network card.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Table {
-    /// The number of locations. 0 if the card chooses the locations itself.
+    /// The number of locations in the table, or 0 if the card chooses the locations itself.
     pub size: u32,
-    /// The locations that have a rule.
+    /// The locations that contain a rule.
     pub used: Vec<u32>,
 }
 
-/// Why a text is no rule, as one line.
+/// The reason why a text is not a valid rule, in one line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct RuleError(String);
 
 impl Flow {
-    /// Rules that lead this flow to these queues. One queue gets all of the flow. Of several queues, each
-    /// gets the packets with its own values of some bits of the source port. If the number of queues is no
-    /// power of two, some queues get one value more than others, but at most a quarter more than an equal
-    /// share.
+    /// Returns rules that direct this flow to these queues. A single queue gets the whole flow. If
+    /// there are several queues, each queue gets the packets with certain values of some bits of
+    /// the source port. If the number of queues is not a power of two, some queues get one value
+    /// more than others, but at most 1.25 times an equal share.
     ///
     /// # Errors
-    /// If the flow cannot be divided among as many queues.
+    /// Returns an error if the flow cannot be divided among this number of queues.
     pub fn to_queues(self, queues: &[u32]) -> Result<Vec<Rule>, RuleError> {
         let Some(values) = values(queues.len()) else {
             return Err(RuleError(format!(
@@ -227,7 +229,7 @@ impl FromStr for Flow {
     }
 }
 
-/// A number as ethtool reads it, with `0x` for hexadecimal digits.
+/// Parses a number as ethtool does: `0x` precedes hexadecimal digits.
 fn number(text: &str) -> Option<u16> {
     match text.strip_prefix("0x") {
         Some(digits) => u16::from_str_radix(digits, 16).ok(),
@@ -255,7 +257,7 @@ impl fmt::Display for Flow {
                     write!(f, " {name} {}", address.map_err(|_| fmt::Error)?)?;
                 }
             }
-            // The mask of ethtool(8) has the bits that are not compared.
+            // In a mask of ethtool(8), a bit that is 1 is not compared.
             if *length == PORT_BYTES && !compared.is_any() && number(mask) != u16::MAX {
                 write!(f, " m {:#06x}", !number(mask))?;
             }
@@ -281,10 +283,10 @@ impl FromStr for Rule {
     }
 }
 
-/// The rules that the card has.
+/// Returns the table of rules of the interface's card.
 ///
 /// # Errors
-/// If the interface does not exist, or its driver has no rules.
+/// Returns an error if the interface does not exist, or if its driver has no rules.
 pub fn table(interface: &str) -> io::Result<Table> {
     let mut words = request(sys::ETHTOOL_GRXCLSRLCNT, 0);
     sys::rules(interface, &mut words)?;
@@ -297,10 +299,11 @@ pub fn table(interface: &str) -> io::Result<Table> {
     Ok(Table { size: u32::try_from(size).unwrap_or(0), used: words[sys::RULE_LOCATIONS..][..count].to_vec() })
 }
 
-/// The rule at a location as for `ethtool -N`, if there is one.
+/// Returns the rule at a location in the syntax of `ethtool -N`, or `None` if the location has no
+/// rule.
 ///
 /// # Errors
-/// As for [`table`].
+/// The errors of [`table`].
 pub fn read(interface: &str, location: u32) -> io::Result<Option<String>> {
     if !table(interface)?.used.contains(&location) {
         return Ok(None);
@@ -311,10 +314,10 @@ pub fn read(interface: &str, location: u32) -> io::Result<Option<String>> {
     Ok(Some(rule.map_or_else(|| OF_ANOTHER_KIND.to_owned(), |rule| rule.to_string())))
 }
 
-/// Adds a rule at a location, or replaces the rule there.
+/// Adds a rule at a location, or replaces the rule at that location.
 ///
 /// # Errors
-/// Without `CAP_NET_ADMIN`, or if the driver refuses the rule.
+/// Returns an error without `CAP_NET_ADMIN`, or if the driver refuses the rule.
 pub fn insert(interface: &str, location: u32, rule: &Rule) -> io::Result<()> {
     let mut bytes = bytes(&request(sys::ETHTOOL_SRXCLSRLINS, location));
     encode(rule, &mut bytes);
@@ -326,7 +329,7 @@ pub fn insert(interface: &str, location: u32, rule: &Rule) -> io::Result<()> {
 /// Removes the rule at a location.
 ///
 /// # Errors
-/// Without `CAP_NET_ADMIN`, or if there is no rule.
+/// Returns an error without `CAP_NET_ADMIN`, or if the location has no rule.
 pub fn delete(interface: &str, location: u32) -> io::Result<()> {
     sys::rules(interface, &mut request(sys::ETHTOOL_SRXCLSRLDEL, location))
 }
@@ -350,7 +353,8 @@ fn encode(rule: &Rule, bytes: &mut [u8]) {
     }
 }
 
-/// The rule in a reply of the kernel, or `None` if it compares anything that [`Rule`] cannot express.
+/// Decodes the rule in a reply of the kernel. Returns `None` if the rule compares a field that
+/// [`Rule`] cannot express.
 fn decoded(bytes: &[u8]) -> Option<Rule> {
     let number = u32::from_ne_bytes(bytes.get(KIND..KIND + 4)?.try_into().ok()?);
     let kind = KINDS.iter().position(|(_, known, _)| *known == number)?;
@@ -360,7 +364,7 @@ fn decoded(bytes: &[u8]) -> Option<Rule> {
         let mask = &mut masks[*at..at + length];
         let is_whole = mask.iter().all(|byte| *byte == u8::MAX);
         let is_any = mask.iter().all(|byte| *byte == 0);
-        // Only numbers have masks.
+        // Only fields that are written as numbers have masks.
         if is_whole || *length == PORT_BYTES && !is_any {
             compared.value[..*length].copy_from_slice(bytes.get(VALUES + at..VALUES + at + length)?);
             compared.mask[..*length].copy_from_slice(mask);
@@ -431,7 +435,8 @@ mod tests {
         assert!(with_port.to_queues(&[0, 1]).is_err() && with_port.to_queues(&[0]).is_ok());
     }
 
-    /// Each source port matches one rule, and Linux, which prefers even ports, reaches all queues.
+    /// Each source port matches exactly one rule. Linux prefers even source ports, and the even
+    /// ports alone reach all queues.
     #[test]
     fn any_number_of_queues_has_equal_shares() {
         let flow: Flow = "udp4".parse().unwrap();
@@ -443,7 +448,8 @@ mod tests {
             let at = flow.known().iter().position(|(name, ..)| *name == SOURCE_PORT).unwrap();
             let number = |bytes: &[u8]| u16::from_be_bytes([bytes[0], bytes[1]]);
             let mask = number(&rules[0].flow.fields[at].mask);
-            // The masks are the same, so a port matches the rule with its bits.
+            // All rules have the same mask. Therefore a port matches a rule if the port's bits
+            // under the rule's mask are equal to the rule's value.
             let by_bits: std::collections::HashMap<u16, u32> =
                 rules.iter().map(|rule| (number(&rule.flow.fields[at].value), rule.queue)).collect();
             assert_eq!(by_bits.len(), rules.len());
@@ -455,7 +461,7 @@ mod tests {
         }
     }
 
-    /// The bytes are those that the kernel's structures have on x86-64 and aarch64.
+    /// The test uses the bytes of the kernel's structures on x86-64 and aarch64.
     #[test]
     fn the_kernels_structure_is_read_back() {
         for text in [
@@ -468,7 +474,7 @@ mod tests {
             encode(&rule, &mut bytes);
             assert_eq!((bytes.len(), bytes[LOCATION]), (192, 7));
             assert_eq!(decoded(&bytes).unwrap().to_string(), text);
-            // A mask of a VLAN, or of a type of service, is none of ours.
+            // A rule with a mask for a VLAN or for a type of service cannot be decoded.
             for other in [154, MASKS + 36] {
                 let mut bytes = bytes.clone();
                 bytes[other] = 1;

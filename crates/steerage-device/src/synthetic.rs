@@ -18,9 +18,9 @@
 //! | `queues` | number of receive queues | 1 | 1 to 1024, and at most `flows` |
 //! | `buffer` | bytes of a receive buffer | frames are whole | [`BUFFER_MIN`] to [`SIZE_MAX`] |
 //!
-//! - `seed`: the same options with the same seed generate the same frames.
+//! - `seed`: options with the same values and the same seed generate the same frames.
 //! - `mix`: each kind gets the same number of flows.
-//! - `queues`: each flow is in one queue.
+//! - `queues`: each flow belongs to one queue.
 //! - `buffer`: a longer frame arrives in several buffers, as a chain of at most 18 pages.
 //!
 //! # The frames
@@ -28,8 +28,8 @@
 //! Checksums are correct. The data begins after the UDP or TCP header, in big-endian order. The
 //! data has the magic number [`MAGIC`] and the flow's number in 32 bits each, and the frame's
 //! number within its flow in 64 bits, starting at 0. [`parse_payload`] reads these numbers. If the
-//! headers of a kind need more than `size` bytes, its frames are longer: `tcp4` frames have at
-//! least 70 bytes, `udp6` frames 78, and `tcp6` frames 90.
+//! headers of a kind need more than `size` bytes, the frames of this kind are longer: `tcp4` frames
+//! have at least 70 bytes, `udp6` frames 78, and `tcp6` frames 90.
 //!
 //! Each flow has its own source address in 10.0.0.0/8 or 2001:db8:0:1::/104, permuted by the seed,
 //! and a source port between 32768 and 65535. All flows go to port 9 (discard) of 198.18.0.1 or
@@ -47,7 +47,8 @@
 //!
 //! # Memory
 //!
-//! 8 bytes per flow. With `zipf`, 16 bytes per flow, and 20 during the start.
+//! The device needs 8 bytes per flow. With `zipf`, it needs 16 bytes per flow, and 20 bytes per
+//! flow during the start.
 
 mod frame;
 mod queue;
@@ -65,7 +66,8 @@ pub use schedule::RING;
 use queue::SyntheticQueue;
 use sample::Sampler;
 
-/// The maximum number of flows. The 24 free bits of 10.0.0.0/8 can distinguish this many flows.
+/// The maximum number of flows. The number is limited, because the 24 free bits of 10.0.0.0/8 must
+/// distinguish all flows.
 pub const FLOWS_MAX: u32 = 1 << 24;
 
 /// The shortest frame in bytes: one cache line. (The minimum of Ethernet is 60, without the
@@ -80,15 +82,15 @@ pub const SIZE_MAX: usize = 9018;
 /// numbers after them.
 pub const BUFFER_MIN: usize = 128;
 
-/// The highest exponent of the flows' weights. With an exponent of 10, all but one packet in a
-/// thousand belong to the first flow.
+/// The highest exponent of the flows' weights. With this exponent, only one packet in a thousand
+/// does not belong to the first flow.
 pub const ZIPF_MAX: f64 = 10.0;
 
 /// The highest rate in packets per second. At this rate, a poll is full every 64 ns, which is ten
 /// times what one CPU can generate.
 pub const RATE_MAX: u64 = 1_000_000_000;
 
-/// The maximum number of kinds in a mix. A kind of flow may occur several times in a mix to get a
+/// The maximum number of kinds in a mix. A kind of flow that occurs several times in a mix gets a
 /// larger part of the flows.
 pub const MIX_MAX: usize = 16;
 
@@ -111,13 +113,14 @@ pub struct SyntheticOptions {
     pub name: String,
     /// The number of flows.
     pub flows: u32,
-    /// The bytes of a frame, without its checksum.
+    /// The length of a frame in bytes, without its checksum.
     pub size: usize,
     /// The exponent of the flows' weights.
     pub zipf: f64,
-    /// The number of frames over all queues. `None` means no end.
+    /// The number of frames over all queues. If `None`, the device does not end.
     pub packets: Option<u64>,
-    /// Frames per second over all queues. `None` means as fast as polls take the frames.
+    /// Frames per second over all queues. With `None`, frames are generated as fast as polls take
+    /// them.
     pub rate: Option<u64>,
     /// The seed of the random numbers.
     pub seed: u64,
@@ -125,7 +128,7 @@ pub struct SyntheticOptions {
     pub mix: Vec<Kind>,
     /// The number of receive queues.
     pub queues: usize,
-    /// The bytes of a receive buffer. `None` means that every frame fits into one buffer.
+    /// The length of a receive buffer in bytes. `None` means that every frame fits into one buffer.
     pub buffer: Option<usize>,
 }
 
@@ -147,7 +150,7 @@ impl Default for SyntheticOptions {
 }
 
 impl SyntheticOptions {
-    /// The default of each option.
+    /// Makes options with their default values.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -171,13 +174,13 @@ impl SyntheticOptions {
     setters! {
         /// The number of flows, 1 to [`FLOWS_MAX`]. Default: 65536.
         flows: u32;
-        /// The bytes of a frame, without its checksum, [`SIZE_MIN`] to [`SIZE_MAX`]. Default:
-        /// [`SIZE_MIN`].
+        /// The length of a frame in bytes, without its checksum, [`SIZE_MIN`] to [`SIZE_MAX`].
+        /// Default: [`SIZE_MIN`].
         size: usize;
         /// The exponent of the flows' weights, 0 to [`ZIPF_MAX`]. Default: 0, which gives all flows
         /// the same weight.
         zipf: f64;
-        /// Ends after this many frames over all queues. Default: no end.
+        /// The device ends after this number of frames over all queues. Default: no end.
         packets: u64 => Some;
         /// The rate in frames per second over all queues, 1 to [`RATE_MAX`]. Default: as fast as
         /// polls take the frames.
@@ -186,8 +189,8 @@ impl SyntheticOptions {
         seed: u64;
         /// The number of receive queues, 1 to [`QUEUES_MAX`]. Default: 1.
         queues: usize;
-        /// The bytes of a receive buffer, [`BUFFER_MIN`] to [`SIZE_MAX`]. Default: every frame fits
-        /// into one buffer.
+        /// The length of a receive buffer in bytes, [`BUFFER_MIN`] to [`SIZE_MAX`]. Default: every
+        /// frame fits into one buffer.
         buffer: usize => Some;
     }
 
@@ -206,8 +209,8 @@ impl SyntheticOptions {
         Ok(Input::new(self.name.as_str(), "synthetic", queues.collect()))
     }
 
-    /// The number of flows in queue `queue`. A flow is in the queue if its number modulo the number
-    /// of queues is `queue`.
+    /// Returns the number of flows in the queue with the number `queue`. A flow is in this queue if
+    /// the flow's number modulo the number of queues is `queue`.
     fn flows_of(&self, queue: usize) -> u32 {
         let before = queue as u32;
         (self.flows - before).div_ceil(self.queues as u32)
@@ -232,14 +235,14 @@ impl Share {
         up_to(self.to) - up_to(self.from)
     }
 
-    /// The length of the range.
+    /// Returns the size of the share, which is the length of the range.
     fn parts(self) -> u64 {
         self.to - self.from
     }
 }
 
-/// Divides [`Share::WHOLE`] in the proportion of `weights`. Returns the bounds of the shares: one
-/// more bound than there are weights.
+/// Divides [`Share::WHOLE`] into shares that are proportional to `weights`. Returns the bounds of
+/// the shares. There is one more bound than there are weights.
 fn share_bounds(weights: &[f64]) -> Vec<u64> {
     let total: f64 = weights.iter().sum();
     let mut sum = 0.0;
@@ -248,7 +251,7 @@ fn share_bounds(weights: &[f64]) -> Vec<u64> {
         sum += weight;
         bounds.push(((sum / total * Share::WHOLE as f64).round() as u64).min(Share::WHOLE));
     }
-    // Rounding must not lose the last packet.
+    // The last bound is set exactly, so that rounding does not lose the last packet.
     *bounds.last_mut().expect("it holds a 0 at least") = Share::WHOLE;
     bounds
 }

@@ -17,19 +17,21 @@ pub(crate) const ETHTOOL_SRXCLSRLINS: u32 = 0x32;
 /// texts of 32 bytes, and 32 more bytes.
 const DRIVER_WORDS: usize = 1 + 5 * TEXT_WORDS + 8;
 const TEXT_WORDS: usize = 8;
-/// The length of `struct ethtool_rxfh` in words, without the data after it: the command, the
-/// context, two sizes, and eight more bytes.
+/// The length of `struct ethtool_rxfh` in 32-bit words, without the data that follows the
+/// structure: the command, the context, two sizes, and eight more bytes.
 const RSS_WORDS: usize = 6;
-/// The longest key that is read, in bytes. The kernel's key has 52 bytes (`NETDEV_RSS_KEY_LEN`).
+/// The length of the longest key that is read, in bytes. The kernel's key has 52 bytes
+/// (`NETDEV_RSS_KEY_LEN`).
 const KEY_BYTES_MAX: usize = 256;
 
-/// The length of `struct ethtool_rxnfc` in words, on machines that align numbers of 64 bits, the word
-/// with the number of locations, and the word at which the list of locations begins.
+/// The length of `struct ethtool_rxnfc` in words, on machines that align 64-bit numbers. The next
+/// constants are the word with the number of locations, and the word at which the list of locations
+/// begins.
 pub(crate) const RULE_WORDS: usize = 48;
 pub(crate) const RULE_COUNT: usize = 46;
 pub(crate) const RULE_LOCATIONS: usize = 47;
 
-/// The longest name of an interface, with its terminating zero.
+/// The length of the longest name of an interface, with its terminating zero.
 pub(crate) const NAME_BYTES: usize = libc::IFNAMSIZ;
 
 /// `struct ifreq` of linux/if.h: the name of an interface, and a value that the kernel reads or
@@ -42,8 +44,8 @@ pub(crate) struct InterfaceRequest {
 }
 
 impl InterfaceRequest {
-    /// A request about the interface called `name`. `name` is empty if the kernel answers with the
-    /// name.
+    /// Makes a request about the interface `name`. If the kernel should return the name, `name` is
+    /// empty.
     pub(crate) fn of(name: &str) -> io::Result<Self> {
         let mut request = Self { name: [0; NAME_BYTES], answer: [0; 24] };
         match request.name[..NAME_BYTES - 1].get_mut(..name.len()) {
@@ -104,15 +106,16 @@ unsafe fn ethtool(name: &str, words: &mut [u32]) -> io::Result<()> {
     let mut request = InterfaceRequest::of(name)?;
     let at: *mut u32 = words.as_mut_ptr();
     request.answer[..size_of::<usize>()].copy_from_slice(&at.expose_provenance().to_ne_bytes());
-    // SAFETY: the kernel follows the pointer to `words`. They are alive, and long enough by this function's contract.
+    // SAFETY: the kernel follows the pointer to `words`. The `words` are alive, and long enough by
+    // this function's contract.
     checked(unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &raw mut request) })?;
-    // The kernel wrote to `words`, which the compiler cannot see.
+    // The kernel has written to `words`, which the compiler cannot know.
     std::hint::black_box(words);
     Ok(())
 }
 
-/// The name of the interface's driver, and whether the interface belongs to a device on a bus, of a real or a virtual
-/// machine.
+/// Returns the name of the interface's driver, and true if the interface belongs to a device on a
+/// bus of a real or virtual machine.
 pub(crate) fn driver(name: &str) -> io::Result<(String, bool)> {
     let mut words = [0; DRIVER_WORDS];
     words[0] = ETHTOOL_GDRVINFO;
@@ -123,12 +126,12 @@ pub(crate) fn driver(name: &str) -> io::Result<(String, bool)> {
         let bytes = words.iter().flat_map(|word| word.to_ne_bytes()).take_while(|byte| *byte != 0);
         String::from_utf8_lossy(&bytes.collect::<Vec<u8>>()).into_owned()
     };
-    // The texts in the structure are the driver, the version, the firmware and the bus. Some drivers without a device,
-    // such as that of bridges, name the bus "N/A".
+    // The texts in the structure are the driver, the version, the firmware and the bus. Some
+    // drivers without a device, such as the driver of bridges, report "N/A" as the bus.
     Ok((text(0), !matches!(text(3).as_str(), "" | "N/A")))
 }
 
-/// The key of the card's flow hash (`ethtool -x`).
+/// Returns the key of the card's flow hash (`ethtool -x`).
 pub(crate) fn rss_key(name: &str) -> io::Result<Vec<u8>> {
     let mut words = [0; RSS_WORDS + KEY_BYTES_MAX / 4];
     words[0] = ETHTOOL_GRSSH;
@@ -139,20 +142,22 @@ pub(crate) fn rss_key(name: &str) -> io::Result<Vec<u8>> {
         return Err(io::ErrorKind::InvalidData.into());
     }
     words[..RSS_WORDS].copy_from_slice(&[ETHTOOL_GRSSH, 0, 0, bytes as u32, 0, 0]);
-    // SAFETY: only the key follows the structure. It has `bytes` bytes, and there is room for them.
+    // SAFETY: only the key follows the structure. The key has `bytes` bytes, and there is room for
+    // them.
     unsafe { ethtool(name, &mut words) }?;
     Ok(words[RSS_WORDS..].iter().flat_map(|word| word.to_ne_bytes()).take(bytes).collect())
 }
 
-/// Sends one of the commands about rules, which begin with `struct ethtool_rxnfc`. The kernel writes as many locations
-/// after the structure as its field says.
+/// Sends one of the commands that read or change rules. The structure of these commands begins with
+/// `struct ethtool_rxnfc`. After the structure, the kernel writes as many locations as the field of
+/// the structure states.
 pub(crate) fn rules(name: &str, words: &mut [u32]) -> io::Result<()> {
     let commands = ETHTOOL_GRXCLSRLCNT..=ETHTOOL_SRXCLSRLINS;
     let is_long_enough = words.len() >= RULE_WORDS && words.len() - RULE_LOCATIONS >= words[RULE_COUNT] as usize;
     if !is_long_enough || !commands.contains(&words[0]) {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    // SAFETY: `words` has room for the structure and for the locations that its field announces. The kernel writes no
-    // more of them than that.
+    // SAFETY: `words` has room for the structure and for the locations that its field announces.
+    // The kernel writes no more locations than the field announces.
     unsafe { ethtool(name, words) }
 }

@@ -1,22 +1,23 @@
-//! TUN and TAP: interfaces of the kernel whose other end is in this process. docs/outputs.md is the
-//! user's guide.
+//! TUN and TAP are interfaces of the kernel. The other end of such an interface is in this process.
+//! The user's guide is docs/outputs.md.
 //!
 //! The device receives the packets that the kernel sends through the interface, and the kernel
 //! receives the packets that the device sends. Packets of a TAP begin with an Ethernet header, and
 //! packets of a TUN with an IPv4 or IPv6 header. An interface that does not exist is created, and
 //! the kernel removes the interface when no process has it open. Each queue is a file descriptor.
 //! One CPU reads packets from the descriptor, one by one, into pages. Any CPU may write packets to
-//! the descriptor, since the kernel takes each packet whole.
+//! the descriptor, because the kernel accepts each packet as a whole.
 //!
 //! A process cannot attach to an interface twice, so an input and an output with the same name
 //! share the interface. [`Tap`] provides both. Within a process and network namespace,
 //! [`open`](crate::open) and [`output::open`](crate::output::open) share the interfaces that they
 //! open by name.
 //!
-//! By default, the device requests no offloads. The kernel then completes checksums and segments
-//! packets before it delivers them, so that they look as on a wire. With [`TapOptions::offloads`],
-//! the kernel delivers and accepts uncut super-frames: `offloads/lent.rs` receives them, and
-//! `offloads/merged.rs` merges packets into super-frames, and cuts super-frames.
+//! By default, the device requests no offloads. In that case, the kernel completes checksums and
+//! segments packets before it delivers them, so that they are the same as on a wire. With
+//! [`TapOptions::offloads`], the kernel delivers and accepts uncut super-frames: The code in
+//! `offloads/lent.rs` receives super-frames. The code in `offloads/merged.rs` merges packets into
+//! super-frames, and cuts super-frames.
 
 mod drops;
 mod queue;
@@ -98,7 +99,7 @@ impl Layer {
         }
     }
 
-    /// Whether the interface takes packets of that link type.
+    /// Returns true if an interface of this layer accepts packets of that link type.
     fn takes(self, link: LinkType) -> bool {
         const IP: [LinkType; 5] =
             [LinkType::RAW, LinkType::IPV4, LinkType::IPV6, LinkType::RAW_BSD, LinkType::RAW_OPENBSD];
@@ -132,12 +133,12 @@ pub struct TapOptions {
     /// The interface's name.
     pub name: String,
     /// The number of queues. The kernel spreads flows over the queues. `None` means one queue, or
-    /// as many as this process has open already.
+    /// the number of queues that this process has open already.
     pub queues: Option<usize>,
     /// The longest packet, without an Ethernet header. `None` leaves the interface's MTU unchanged,
     /// which is 1500 for a new interface.
     pub mtu: Option<usize>,
-    /// Whether super-frames are received and sent whole. The last sender of a super-frame then
+    /// If true, super-frames are received and sent whole. The last sender of a super-frame
     /// completes its checksums.
     pub offloads: bool,
 }
@@ -153,18 +154,18 @@ struct Shared {
     /// The network namespace in which the interface was opened.
     namespace: Namespace,
     queues: Vec<TunFd>,
-    /// The length of the header before each packet. The length is 0, unless there are offloads, or
-    /// a caller's file descriptor has a header.
+    /// The length of the header before each packet. The length is 0, except with offloads, or if
+    /// the caller's file descriptor uses a header.
     header_bytes: usize,
     mtu: usize,
     /// The longest super-frames that the kernel accepts. `None` without offloads.
     whole: Option<Whole>,
-    /// Whether this process receives from the interface.
+    /// True if this process receives from the interface.
     is_input: AtomicBool,
-    /// The kernel's drop counter, until the receiver takes it. `None` if the kernel does not report
-    /// drops.
+    /// The counter of the packets that the kernel dropped, until the receiver takes this counter.
+    /// `None` if the kernel does not report drops.
     drops: Mutex<Option<Drops>>,
-    /// Whether the interface was deleted and a sender has reported that.
+    /// True if the interface was deleted and a sender has reported the deletion.
     gone: AtomicBool,
 }
 
@@ -179,15 +180,15 @@ impl TapOptions {
     }
 
     setters! {
-        /// The number of queues, 1 to [`QUEUES_MAX`]. Default: 1, or as many as this process has
-        /// open already.
+        /// The number of queues, 1 to [`QUEUES_MAX`]. Default: 1, or the number of queues that this
+        /// process has open already.
         queues: usize => Some;
         /// The longest packet in bytes, without an Ethernet header, [`MTU_MIN`] to [`MTU_MAX`].
         /// Default: the interface's MTU stays unchanged. A new interface has an MTU of 1500.
         mtu: usize => Some;
-        /// Whether packets that the kernel has merged, or has not cut yet, are received and sent in
-        /// one piece (TSO, USO, GRO), and whether checksums are left unfinished. Handlers then see
-        /// [super-frames](steerage::Packet::offload). Default: no.
+        /// Sets whether packets that the kernel has merged, or has not cut yet, are received and
+        /// sent in one piece (TSO, USO, GRO). With this option, their checksums are left
+        /// unfinished, and handlers see [super-frames](steerage::Packet::offload). Default: no.
         offloads: bool;
     }
 
@@ -242,7 +243,8 @@ impl TapOptions {
         let queues = self.attach_queues(asked, is_new)?;
         let (name, flags) = queues[0].attached().map_err(|e| self.error("look at the interface", e))?;
         if flags & IFF_VNET_HDR != 0 && !self.offloads {
-            // Without another program's queue, the interface would have no header.
+            // The interface uses a header only because another program has a queue of the
+            // interface.
             let cause = io::Error::other("another program has queues of it that want a header before each packet");
             return Err(self.error("attach to the interface", cause).advise(BUSY));
         }
@@ -251,7 +253,7 @@ impl TapOptions {
             header_bytes = vnet::HEADER_BYTES_MIN;
             whole = Some(self.set_offloads(&queues[0]).map_err(|e| self.error("turn on the interface's offloads", e))?);
         } else {
-            // An earlier owner may have left the offloads on.
+            // A program that had the interface before may have left the offloads switched on.
             queues[0].set_offloads(0).map_err(|e| self.error("turn off the interface's offloads", e))?;
         }
         let link = kernel.link(&name).map_err(|e| self.error("look at the interface", e))?;
@@ -287,7 +289,8 @@ impl TapOptions {
             })?;
             match queue.attach(&self.name, flags | multi) {
                 Ok(()) => queues.push(queue),
-                // An interface that was created for several queues requires this flag.
+                // An interface that was created for several queues requires the flag
+                // `IFF_MULTI_QUEUE`.
                 Err(e) if e.raw_os_error() == Some(libc::EINVAL) && !is_new && multi == 0 => multi = IFF_MULTI_QUEUE,
                 Err(e) => {
                     let advice = match e.raw_os_error() {
@@ -310,14 +313,14 @@ impl TapOptions {
 }
 
 impl Tap {
-    /// An interface from file descriptors of the caller. Each descriptor is a queue of the same
-    /// interface. The descriptors are made non-blocking, and the kernel is configured to leave no
-    /// checksum and no segmentation to the reader. A header before each packet (`IFF_VNET_HDR`) is
-    /// read and written. The descriptors must have been created with `IFF_NO_PI`, which the kernel
-    /// does not report.
+    /// Makes an interface from file descriptors of the caller. Each descriptor is a queue of the
+    /// same interface. The descriptors are made non-blocking, and the kernel is configured to leave
+    /// no checksum and no segmentation to the reader. A header before each packet (`IFF_VNET_HDR`)
+    /// is read and written. The descriptors must have been created with `IFF_NO_PI`, which the
+    /// kernel does not report.
     ///
-    /// Packets of up to `mtu` bytes are received. `None` means the MTU of the interface with that
-    /// name in this namespace, or 1500.
+    /// Packets of up to `mtu` bytes are received. If `mtu` is `None`, the MTU of the interface with
+    /// that name in this namespace is used, or 1500.
     ///
     /// # Errors
     /// [`DeviceError`] if the descriptors are not queues of one interface.
@@ -355,17 +358,17 @@ impl Tap {
         &self.0.name
     }
 
-    /// The interface's kind: TUN or TAP.
+    /// The layer of the interface's packets: TUN or TAP.
     pub fn layer(&self) -> Layer {
         self.0.layer
     }
 
-    /// An input that receives the packets that the kernel sends through the interface.
+    /// Returns an input that receives the packets that the kernel sends through the interface.
     ///
     /// # Errors
     /// [`DeviceError`] if this interface has an input already.
     pub fn input(&self) -> Result<Input, DeviceError> {
-        // Relaxed: the flag guards no other memory.
+        // `Relaxed` suffices, because the flag guards no other memory.
         if self.0.is_input.swap(true, Ordering::Relaxed) {
             let cause = io::Error::new(io::ErrorKind::AlreadyExists, "this process receives from it already");
             return Err(DeviceError::new(self.name(), "receive from the interface", cause).advise("name it once"));
@@ -378,8 +381,8 @@ impl Tap {
         ))
     }
 
-    /// An output through which the kernel receives packets. The CPUs get the interface's queues in
-    /// turn.
+    /// Returns an output through which the kernel receives packets. The CPUs get the interface's
+    /// queues in turn.
     pub fn output(&self) -> Output {
         let shared = Arc::clone(&self.0);
         let mut next = 0;
@@ -406,19 +409,19 @@ impl Shared {
         Self { name, layer, namespace, queues, header_bytes, mtu, whole: None, is_input, drops, gone }
     }
 
-    /// The longest frame that the device receives, in bytes.
+    /// Returns the length of the longest frame that the device receives, in bytes.
     fn frame_bytes_max(&self) -> usize {
         self.mtu + if self.layer == Layer::Tap { ethernet::TAGGED_BYTES } else { 0 }
     }
 
-    /// The error for a failed system call.
+    /// Returns the error for a failed system call.
     fn error(&self, operation: &'static str, cause: io::Error) -> DeviceError {
         let cause = if is_gone(&cause) { io::Error::new(cause.kind(), "the interface was deleted") } else { cause };
         DeviceError::new(self.name.clone(), operation, cause)
     }
 }
 
-/// Whether the error means that the interface was deleted.
+/// Returns true if the error means that the interface was deleted.
 fn is_gone(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EBADFD)
 }

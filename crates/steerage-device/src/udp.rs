@@ -1,11 +1,12 @@
-//! UDP sockets, for tunnels and overlays. docs/tunnels.md is the user's guide.
+//! A device that receives and sends through UDP sockets, for tunnels and overlays. The user's guide
+//! is docs/tunnels.md.
 //!
 //! A packet of this device is an IP packet. The device creates its IP and UDP headers from the
 //! addresses of a received datagram, and reads the addresses of a sent datagram from these headers.
 //! The kernel merges the datagrams of a flow (`UDP_GRO`) into one
-//! [super-frame](steerage::Packet::offload), which is steered as one packet. Packets to one
-//! destination that leave in the same batch are one message (`UDP_SEGMENT`), and all messages of a
-//! batch are one system call.
+//! [super-frame](steerage::Packet::offload), which is steered as one packet. Packets of a batch
+//! that have the same destination leave as one message (`UDP_SEGMENT`). All messages of a batch are
+//! sent with one system call.
 //!
 //! Each queue is a socket. Several sockets share the address (`SO_REUSEPORT`), and the kernel
 //! spreads flows over them. If an input and an output of a process have the same address in the
@@ -47,20 +48,20 @@ pub const MTU_MIN: usize = 68;
 /// The largest MTU: the longest IP packet.
 pub const MTU_MAX: usize = 65_535;
 
-/// The limits of the kernel's buffer for received datagrams, in bytes.
+/// The smallest size of the kernel's buffer for received datagrams, in bytes.
 pub const BUFFER_MIN: usize = 4096;
-/// The largest buffer: see [`BUFFER_MIN`].
+/// The largest size of the kernel's buffer for received datagrams, in bytes.
 pub const BUFFER_MAX: usize = 1 << 30;
 
-/// The default buffer: 10 ms at 6 Gbit/s. The kernel limits the buffer to `net.core.rmem_max`
-/// without CAP_NET_ADMIN.
+/// The default size of the kernel's buffer, which holds the datagrams of 10 ms at 6 Gbit/s. Without
+/// CAP_NET_ADMIN, the kernel limits the size to `net.core.rmem_max`.
 const BUFFER: usize = 8 << 20;
 
 /// The maximum number of entries that are read at once from a socket's error queue.
 const ERRORS_MAX: usize = 64;
 
-/// The maximum number of log lines about path MTUs. There is a limit because peers can cause these
-/// lines.
+/// The maximum number of log lines about path MTUs. There is a limit, because peers on the network
+/// can cause these lines.
 const MTU_LINES_MAX: u64 = 16;
 
 /// The address to bind sockets to, and their options.
@@ -77,15 +78,17 @@ const MTU_LINES_MAX: u64 = 16;
 pub struct UdpOptions {
     /// The address and port.
     pub address: SocketAddr,
-    /// The number of sockets. `None` means one, or as many as this process has open already.
+    /// The number of sockets. `None` means one socket, or the number of sockets that this process
+    /// has open already.
     pub queues: Option<usize>,
     /// The size of the kernel's buffer for each socket.
     pub receive_buffer: usize,
-    /// The longest packet that is not merged and that handlers can write to or keep.
+    /// The length of the longest packet that handlers can write to or keep. Merged packets can be
+    /// longer.
     pub mtu: usize,
-    /// Whether the kernel follows the MTU of the path.
+    /// True if the kernel follows the MTU of the path.
     pub pmtu: bool,
-    /// Whether the kernel merges received datagrams, and cuts sent messages into datagrams.
+    /// True if the kernel merges received datagrams, and cuts sent messages into datagrams.
     pub offloads: bool,
 }
 
@@ -99,21 +102,22 @@ struct Shared {
     local: SocketAddr,
     namespace: Namespace,
     sockets: Vec<OwnedFd>,
-    /// The room in the send buffer of each socket.
+    /// The free space in the send buffer of each socket.
     rooms: Vec<SendRoom>,
     mtu: usize,
     is_input: AtomicBool,
     /// The longest messages that the kernel cuts into datagrams.
     whole: Whole,
-    /// The counts of the first queue. These counts include the counts that all queues and senders
-    /// share.
+    /// The counts that the first queue reports. The counts of the first queue include the counts
+    /// that all queues and senders share.
     counts: Arc<DeviceCounts>,
-    /// The path MTU that was reported last, and the number of lines about it in the log.
+    /// The path MTU that was reported last. The next field is the number of log lines about path
+    /// MTUs.
     path_mtu: AtomicU64,
     lines: AtomicU64,
 }
 
-/// The device's counts, in addition to the frames of the ledger.
+/// The names of the device's own counts, in addition to the counts of frames in the ledger.
 const COUNTS: &[&str] = &[
     "super_frames",
     "wire_packets",
@@ -128,8 +132,8 @@ const COUNTS: &[&str] = &[
 ];
 const TRUNCATED: usize = 5;
 const DROPS: usize = 6;
-/// The first queue shows these counts and the following ones for all sockets. Any thread may add to
-/// these counts, so the report has the final counts even if the queue has ended.
+/// The first queue reports this count and the following counts for all sockets. Any thread may add
+/// to these counts, even after this queue has ended. The report always has the final counts.
 const ICMP_ERRORS: usize = 7;
 const TOO_LONG: usize = 8;
 const PATH_MTU: usize = 9;
@@ -144,21 +148,23 @@ impl UdpOptions {
     }
 
     setters! {
-        /// The number of sockets, 1 to [`QUEUES_MAX`]. Default: 1, or as many as this process has
-        /// open already.
+        /// The number of sockets, 1 to [`QUEUES_MAX`]. Default: 1, or the number of sockets that
+        /// this process has open already.
         queues: usize => Some;
         /// The size of the kernel's buffer for each socket in bytes. Default: 8 MiB.
         receive_buffer: usize;
-        /// The longest packet, with its headers, that is not merged and that handlers can write to
-        /// or keep. Longer packets can be read. Default: 1500.
+        /// The length of the longest packet, with its headers, that handlers can write to or keep.
+        /// Merged packets can be longer. Handlers can read longer packets. Default: 1500.
         mtu: usize;
-        /// Whether the kernel follows the MTU of the path, and refuses longer packets, which are
-        /// counted as `too_long`. Otherwise the kernel fragments longer packets. Default: yes,
-        /// because fragments have no ports to steer by, and a lost fragment loses the packet.
+        /// Sets whether the kernel follows the MTU of the path. The kernel then refuses longer
+        /// packets, which are counted as `too_long`. If the kernel does not follow the path MTU, it
+        /// fragments longer packets. Default: yes, because fragments have no ports for steering,
+        /// and a packet is lost if one of its fragments is lost.
         pmtu: bool;
-        /// Whether the kernel merges received datagrams of a flow into
-        /// [super-frames](steerage::Packet::offload), and packets to one destination leave as one
-        /// message. Default: yes. Without it, each datagram is received and sent on its own.
+        /// Sets whether the kernel merges received datagrams of a flow into
+        /// [super-frames](steerage::Packet::offload), and whether packets to one destination leave
+        /// as one message. Default: yes. Without offloads, each datagram is received and sent on
+        /// its own.
         offloads: bool;
     }
 
@@ -166,8 +172,8 @@ impl UdpOptions {
     /// sockets of that address.
     ///
     /// # Errors
-    /// [`DeviceError`] if the address is in use or not of this machine, or if this process has the
-    /// address open with a different number of queues.
+    /// [`DeviceError`] if the address is in use, if it is not an address of this machine, or if
+    /// this process has the address open with a different number of queues.
     pub fn open(&self) -> Result<Udp, DeviceError> {
         let namespace = Namespace::here();
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -232,7 +238,7 @@ impl UdpOptions {
         let fd = socket(family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0)?;
         let discover = if self.pmtu { libc::IP_PMTUDISC_DO } else { libc::IP_PMTUDISC_DONT };
         let (v4, v6) = (libc::IPPROTO_IP, libc::IPPROTO_IPV6);
-        // A socket of IPv6 without IPV6_V6ONLY serves IPv4 too, and has the options of both.
+        // An IPv6 socket without IPV6_V6ONLY also serves IPv4, and has the options of both.
         for (option, value) in
             [(libc::IP_PKTINFO, 1), (libc::IP_RECVTOS, 1), (libc::IP_RECVERR, 1), (libc::IP_MTU_DISCOVER, discover)]
         {
@@ -256,7 +262,7 @@ impl UdpOptions {
         }
         let bytes = self.receive_buffer as i32;
         for (forced, plain) in [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)] {
-            // Without CAP_NET_ADMIN, the kernel's limit holds.
+            // Without CAP_NET_ADMIN, the kernel limits the buffer to `net.core.rmem_max`.
             if sys::set(&fd, libc::SOL_SOCKET, forced, bytes).is_err() {
                 sys::set(&fd, libc::SOL_SOCKET, plain, bytes)?;
             }
@@ -270,17 +276,17 @@ impl UdpOptions {
 }
 
 impl Udp {
-    /// The address that the sockets are bound to.
+    /// Returns the address to which the sockets are bound.
     pub fn local_addr(&self) -> SocketAddr {
         self.0.local
     }
 
-    /// An input that receives what peers send to the address.
+    /// Returns an input that receives the datagrams that peers send to the address.
     ///
     /// # Errors
     /// [`DeviceError`] if these sockets have an input already.
     pub fn input(&self) -> Result<Input, DeviceError> {
-        // Relaxed: the flag guards no other memory.
+        // `Relaxed` suffices, because the flag guards no other memory.
         if self.0.is_input.swap(true, Ordering::Relaxed) {
             let cause = io::Error::new(io::ErrorKind::AlreadyExists, "this process receives from it already");
             return Err(DeviceError::new(self.0.name(), "receive from the address", cause).advise("name it once"));
@@ -289,7 +295,7 @@ impl Udp {
         Ok(Input::new(self.0.name(), "udp", (0..self.0.sockets.len()).map(queue).collect()))
     }
 
-    /// An output that sends from the address. The CPUs get the sockets in turn.
+    /// Returns an output that sends from the address. The sockets are assigned to the CPUs in turn.
     pub fn output(&self) -> Output {
         let (shared, mut next) = (Arc::clone(&self.0), 0);
         let open = move |_cpu| {
@@ -324,7 +330,7 @@ impl Shared {
             self.counts.add(ICMP_ERRORS, report.is_icmp.into());
             let Some(mtu) = report.path_mtu else { continue };
             self.counts.raise_to(PATH_MTU, mtu.into());
-            // Relaxed: no other memory depends on these counters.
+            // `Relaxed` suffices, because no other memory depends on these counters.
             let before = self.path_mtu.swap(mtu.into(), Ordering::Relaxed);
             if before != u64::from(mtu) && self.lines.fetch_add(1, Ordering::Relaxed) < MTU_LINES_MAX {
                 let peer = headers::address_of(&error.name).map(|peer| peer.ip().to_canonical());
@@ -334,7 +340,7 @@ impl Shared {
     }
 }
 
-/// Whether a system call failed because of an earlier datagram, or because of one peer.
+/// Returns true if a system call failed because of an earlier datagram, or because of one peer.
 fn is_of_a_peer(error: &io::Error) -> bool {
     const OF_A_PEER: [i32; 12] = [
         libc::ECONNREFUSED,

@@ -1,4 +1,5 @@
-//! A wrapper that makes a live device wait for room, as a file does.
+//! A wrapper that makes a live device wait for room in backlogs and outputs, as a capture file
+//! does.
 
 use steerage::{
     DeviceError, Input,
@@ -9,15 +10,15 @@ use crate::wrapper::delegate_to_queue;
 
 /// One queue of a live device that waits for room.
 ///
-/// Without this wrapper, a live device is always polled, and packets for which a backlog or an
-/// output has no room are dropped (`backlog_full`, `tx_full`). With the wrapper, the device is
-/// polled only while each CPU has room for the packets of a poll, and packets wait in the backlogs
-/// while an output has no room ([`TxQueue::has_room`](steerage::device::TxQueue::has_room)).
-/// Further packets stay in the buffer of the device. When that buffer is full, the device loses
+/// Without this wrapper, a live device is always polled. Packets for which a backlog or an output
+/// has no room are then dropped (`backlog_full`, `tx_full`). With the wrapper, the device is polled
+/// only while each CPU has room for the packets of a poll. While an output has no room
+/// ([`TxQueue::has_room`](steerage::device::TxQueue::has_room)), packets wait in the backlogs. All
+/// further packets stay in the buffer of the device. When that buffer is full, the device loses
 /// packets (`device`), or its sender waits.
 ///
-/// A handler that does not return stops the whole input, and its CPU is not declared dead. After a
-/// stop, packets wait for an output for up to one second.
+/// A handler that does not return stops the whole input, and the handler's CPU is not declared
+/// dead. After a stop, packets wait for an output for up to one second.
 ///
 /// ```
 /// use steerage::Builder;
@@ -35,7 +36,7 @@ pub struct Wait {
 }
 
 impl Wait {
-    /// Makes `input` wait for room. The input's name, kind and mode stay the same.
+    /// Makes `input` wait for room. The name, kind and mode of the input stay unchanged.
     #[expect(clippy::new_ret_no_self, reason = "a device goes in and a device comes out")]
     pub fn new(input: Input) -> Input {
         input.wrap_queues(|queue, _| Box::new(Self { queue }))

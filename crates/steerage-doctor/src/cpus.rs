@@ -1,4 +1,5 @@
-//! The CPUs: how many this process may use, and which CPUs share a cache or a NUMA node.
+//! Checks the CPUs: how many CPUs this process may use, and which CPUs share a cache or a NUMA
+//! node.
 
 use std::collections::BTreeSet;
 
@@ -8,15 +9,16 @@ use steerage_tune::Distances;
 
 use crate::{Finding, State};
 
-/// The CPUs of this process, as lists such as `0-3,8`.
+/// The CPUs that this process may use, as lists such as `0-3,8`.
 #[derive(Debug, Serialize)]
 pub(crate) struct Cpus {
     online: Option<String>,
-    /// The CPUs of the affinity mask, which a cgroup's cpuset limits.
+    /// The CPUs in the affinity mask of the process. A cgroup's cpuset limits this mask.
     usable: String,
-    /// The CPU time that the cgroup allows, as a number of CPUs. `None` if there is no limit.
+    /// The CPU time that the cgroup of the process allows, expressed as a number of CPUs. `None` if
+    /// there is no limit.
     quota: Option<f64>,
-    /// For each core with several threads, the usable CPUs that are its threads.
+    /// One list of CPUs for each core with several hardware threads: the usable CPUs of that core.
     smt: Vec<String>,
     /// The CPUs that share a last-level cache.
     caches: Vec<Cache>,
@@ -25,7 +27,8 @@ pub(crate) struct Cpus {
     isolated: Option<String>,
     #[serde(skip)]
     count: usize,
-    /// The CPUs that a run uses by default, and how far they are from the first of them.
+    /// The CPUs that a run uses by default. `distances` contains the distances of these CPUs from
+    /// the first of them.
     #[serde(skip)]
     default: CpuMask,
     #[serde(skip)]
@@ -72,7 +75,7 @@ impl Cpus {
         }
     }
 
-    /// How many CPUs a run uses by default.
+    /// The number of CPUs that a run uses by default.
     pub(crate) fn of_a_run(&self) -> usize {
         self.default.len()
     }
@@ -112,7 +115,9 @@ impl Cpus {
         findings
     }
 
-    /// The caches if CPUs were measured to be far apart although the kernel reports that they share one.
+    /// Describes the measured distances of the default CPUs if the distances contradict the kernel.
+    /// Distances contradict the kernel if CPUs are far apart although the kernel reports that they
+    /// share a cache.
     fn measured_otherwise(&self) -> Option<String> {
         let (first, distances) =
             self.distances.as_ref().filter(|(_, distances)| !distances.unlike_reported.is_empty())?;
@@ -171,8 +176,8 @@ mod tests {
         assert!(found(&none).starts_with("Missing CPUs: it cannot be read"), "{}", found(&none));
     }
 
-    /// A machine with two packages of two cores with two threads each. This process may use three
-    /// quarters of the CPUs.
+    /// A machine with two packages of two cores with two threads each. In this test, the process
+    /// may use three quarters of the machine's CPUs.
     #[test]
     fn threads_caches_and_nodes() {
         let mut files: Vec<(String, String)> = vec![

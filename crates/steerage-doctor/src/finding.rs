@@ -10,9 +10,9 @@ use serde::Serialize;
 pub enum State {
     /// The item works.
     Ok,
-    /// The item is missing, or limits programs that receive packets.
+    /// The checked item is missing, or it limits programs that receive packets.
     Missing,
-    /// Neither good nor bad, but useful to know.
+    /// The finding is neither good nor bad, but useful to know.
     Info,
 }
 
@@ -25,7 +25,7 @@ pub struct Finding {
     pub state: State,
     /// What the check found.
     pub found: String,
-    /// How to fix or improve the checked item: a command in most cases.
+    /// How to fix or improve the checked item. In most cases, the fix is a command.
     pub fix: Option<String>,
 }
 

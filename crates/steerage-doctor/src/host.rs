@@ -1,4 +1,4 @@
-//! The files of /proc and /sys, below a root directory.
+//! Reads the files of /proc and /sys below a root directory.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -37,7 +37,7 @@ impl Host {
         self.text(path)?.parse().ok()
     }
 
-    /// The entries of a directory whose names are `prefix` and a number.
+    /// The entries of a directory whose names consist of `prefix` and a number.
     pub(crate) fn numbered(&self, directory: impl AsRef<Path>, prefix: &str) -> Vec<(u32, PathBuf)> {
         let directory = directory.as_ref();
         let entries = fs::read_dir(self.path(directory)).into_iter().flatten().flatten();
@@ -52,7 +52,7 @@ impl Host {
         numbered
     }
 
-    /// The last component of a link's target.
+    /// The last component of the target of a symbolic link.
     pub(crate) fn link(&self, path: impl AsRef<Path>) -> Option<String> {
         let target = fs::read_link(self.path(path)).ok()?;
         Some(target.file_name()?.to_string_lossy().into_owned())

@@ -1,8 +1,10 @@
-//! An interface: whether packets arrive unchanged from the wire, and over how many queues.
+//! Checks an interface: its number of queues, and whether its offloads change packets before
+//! programs see them.
 
 use serde::Serialize;
 use steerage_netlink::ethtool::{Channels, Features};
 use steerage_netlink::netdev::XdpSupport;
+use steerage_text::shell_word;
 use steerage_tune::purpose::{ARPHRD_LOOPBACK, Need, Nic, Purpose};
 
 use crate::Finding;
@@ -19,40 +21,43 @@ pub(crate) struct Interface {
     /// The driver, or `None` if the interface exists only in software.
     driver: Option<String>,
     mtu: Option<i64>,
-    /// The kernel's name for the state: `up`, `down`, or `unknown` for interfaces without a link.
+    /// The kernel's name for the state of the interface, such as `up`, `down`, or `unknown` for
+    /// interfaces without a link.
     state: Option<String>,
     up: bool,
-    /// The speed in Mbit/s, if the link reports one.
+    /// The speed of the link in Mbit/s, if the link reports its speed.
     speed: Option<i64>,
     rx_queues: Vec<RxQueue>,
     #[serde(skip)]
     masks: KernelMasks,
-    /// The offloads that are on, with the names that ethtool uses. `None` if the kernel does not
-    /// report them.
+    /// The offloads that are switched on, with the names that ethtool uses. `None` if the kernel
+    /// does not report offloads.
     features: Option<Vec<String>>,
-    /// What preparing the interface for a capture or for AF_XDP needs.
+    /// The settings that must be changed to prepare the interface for a capture or for AF_XDP.
     #[serde(skip)]
     nic: Nic,
     xdp: Option<Xdp>,
-    /// Whether the driver gives XDP programs the card's hash. `None` if the kernel does not report
-    /// it.
+    /// Whether the driver passes the hash that the card computed to XDP programs. `None` if the
+    /// kernel does not report this feature.
     xdp_hash: Option<bool>,
-    /// Whether the driver gives XDP programs the card's time of reception, and the VLAN tag that the
-    /// card removed.
+    /// Whether the driver passes the card's time of reception to XDP programs. `xdp_vlan_tag` says
+    /// whether the driver passes the VLAN tag that the card removed.
     xdp_time: Option<bool>,
     xdp_vlan_tag: Option<bool>,
-    /// The received frames that the card can stamp, with the names that ethtool uses.
+    /// The kinds of received frames to which the card can add a timestamp, with the names that
+    /// ethtool uses.
     pub(crate) stamps: Vec<String>,
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct RxQueue {
     queue: u32,
-    /// The kernel's own mask for the queue. The mask is 0 if the kernel does not steer.
+    /// The mask by which the kernel itself steers the packets of the queue. If the kernel does not
+    /// steer these packets, the mask is 0.
     rps_cpus: Option<String>,
 }
 
-/// How well the driver supports XDP.
+/// How well the driver of the interface supports XDP.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Xdp {
     driver: bool,
@@ -60,10 +65,10 @@ struct Xdp {
 }
 
 impl Xdp {
-    /// The faster of AF_PACKET and AF_XDP. With a copy, AF_XDP moves the kernel's part of receiving
-    /// to the polling CPU, which then receives fewer packets than with AF_PACKET. If the kernel
-    /// would otherwise handle each packet too, AF_XDP is faster than AF_PACKET
-    /// (lab/notes/interfaces.md).
+    /// The socket type that is faster with this driver, AF_PACKET or AF_XDP. Without zero-copy,
+    /// AF_XDP moves the kernel's part of receiving to the CPU that polls. The polling CPU then
+    /// receives fewer packets than with AF_PACKET. For `forward`, the kernel would otherwise handle
+    /// each packet too, so AF_XDP is faster (lab/notes/interfaces.md).
     fn fastest_way(&self) -> &'static str {
         match self {
             Self { driver: true, zero_copy: true } => "AF_XDP, if packets may be taken from the kernel",
@@ -74,7 +79,7 @@ impl Xdp {
 }
 
 impl Interface {
-    /// Whether an interface of that name exists.
+    /// Whether an interface with the name `name` exists.
     pub(crate) fn is_there(host: &Host, name: &str) -> bool {
         let is_name = !name.is_empty() && !name.contains('/') && name != "." && name != "..";
         is_name && host.path(format!("sys/class/net/{name}/ifindex")).exists()
@@ -187,7 +192,9 @@ impl Interface {
         let state = self.state.as_deref().unwrap_or("unknown");
         let speed = self.speed.map_or(String::new(), |speed| format!(", {speed} Mbit/s"));
         match (self.up, state) {
-            (false, _) => Finding::missing("link", "it is switched off", format!("sudo ip link set {name} up")),
+            (false, _) => {
+                Finding::missing("link", "it is switched off", format!("sudo ip link set {} up", shell_word(name)))
+            }
             (true, "down" | "lowerlayerdown" | "dormant") => Finding::missing(
                 "link",
                 format!("{state}: nothing comes"),
@@ -212,7 +219,8 @@ impl Interface {
         Some(Finding::info("rps_cpus", format!("the kernel steers {masks}")).or(self.masks.remedy()))
     }
 
-    /// Whether captured packets are those that were on the wire, and not merged or cut by offloads.
+    /// Reports whether a capture shows the packets that were on the wire. Offloads may merge
+    /// packets or cut them.
     fn listening(&self) -> Vec<Finding> {
         let needs = self.nic.needs(Purpose::Listen);
         let ok = || Finding::ok("offloads", "none merges packets: they are seen as on the wire");
@@ -221,7 +229,8 @@ impl Interface {
     }
 }
 
-/// A fact of the crate steerage-tune, with its fix.
+/// The crate steerage-tune finds what an interface needs for a purpose. This function converts one
+/// of these needs to a finding with a fix.
 fn finding(need: &Need) -> Finding {
     match need.fix() {
         Some(fix) if need.is_missing => Finding::missing(need.about, need.found.clone(), fix),
@@ -280,7 +289,8 @@ mod tests {
         assert_eq!(off, "sudo ethtool -K eth0 gro off");
     }
 
-    /// The facts that people find out by failing: half of the queues, the MTU, merged UDP.
+    /// Users of an ENA card notice these facts only when something fails. The facts are too many
+    /// queues in use for AF_XDP, the MTU, and merged UDP packets.
     #[test]
     fn a_cloud_machine_with_ena() {
         let fake = FakeHost::new(
@@ -328,7 +338,7 @@ mod tests {
              Info rx queues: 16: it spreads flows over as many CPUs by itself\n\
              Info AF_PACKET time: the system's clock; the card can stamp all, ptpv2-event (af_packet:p1,time=card)\n"
         );
-        // Queues are sorted by number, not by name.
+        // Receive queues are sorted by number, not by name: `rx-10` comes after `rx-9`.
         assert_eq!(
             interface.rx_queues.iter().map(|queue| queue.queue).collect::<Vec<_>>(),
             (0..16).collect::<Vec<_>>()

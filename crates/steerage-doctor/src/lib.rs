@@ -1,9 +1,9 @@
 //! Checks a machine's support for receiving and steering packets, and says how to fix what is
-//! missing. Nothing is changed.
+//! missing. The checks change nothing on the machine.
 //!
-//! A [`Diagnosis`] has a list of [`Finding`]s, printed as one line each, and numbers for scripts.
-//! Files are read below a root directory, which tests replace. `probe` has the checks that must run
-//! on the real machine.
+//! A [`Diagnosis`] has a list of [`Finding`]s and numbers for scripts. Each finding is printed as
+//! one line. All files are read below a root directory, which tests replace by a directory with
+//! made-up files. The module `probe` has the checks that must run on the real machine.
 //!
 //! [`check`] returns the findings about an interface and the machine.
 #![forbid(unsafe_code)]
@@ -32,7 +32,7 @@ use interface::Interface;
 pub use masks::KernelMasks;
 use probe::{Capability, Probes};
 
-/// The results of all checks. As text, a line for each finding.
+/// The results of all checks. As text, a diagnosis has one line for each finding.
 #[derive(Debug, Serialize)]
 pub struct Diagnosis {
     schema: u32,
@@ -59,7 +59,8 @@ impl fmt::Display for NoInterface {
 impl std::error::Error for NoInterface {}
 
 /// Checks this machine with the privileges of this process, and the interface with this name. A
-/// program calls this before it opens the interface, for example to show what is missing.
+/// program calls `check` before it opens the interface, for example to show the user what is
+/// missing.
 ///
 /// # Errors
 /// [`NoInterface`] if the machine has no such interface.
@@ -88,7 +89,8 @@ impl Diagnosis {
         let interface = match interface {
             Some(name) if !Interface::is_there(&host, name) => return Err(NoInterface(name.to_owned())),
             Some(name) => {
-                // A kernel without one of these netlink families reports nothing.
+                // If the kernel does not support one of these netlink families, the checks that
+                // need the family report nothing.
                 let mut ethtool = Ethtool::open().ok();
                 let features = ethtool.as_mut().and_then(|ethtool| ethtool.features(name).ok());
                 let channels = ethtool.as_mut().and_then(|ethtool| ethtool.channels(name).ok());
@@ -121,8 +123,8 @@ impl Diagnosis {
         })
     }
 
-    /// Adds a finding about the sandbox that a program entered on this machine. `None` if the user
-    /// switched the sandbox off.
+    /// Adds a finding about the sandbox that a program entered on this machine. Pass `None` if the
+    /// user switched the sandbox off.
     #[must_use]
     pub fn with_sandbox(mut self, in_force: Option<InForce>) -> Self {
         let at = self.findings.iter().position(|finding| finding.about == "capabilities").map_or(0, |at| at + 1);

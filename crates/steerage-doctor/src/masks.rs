@@ -1,11 +1,13 @@
-//! The masks by which the kernel itself steers the queues of an interface (`rps_cpus`), and what to do about
-//! them. `doctor` and `explain` both judge by this file, so that they never contradict each other.
+//! The masks by which the kernel itself steers the queues of an interface (`rps_cpus`), and advice
+//! about these masks. The commands `doctor` and `explain` both use this module, so that they never
+//! contradict each other.
 
+use steerage_text::shell_word;
 use steerage_tune::same;
 
 use crate::host::Host;
 
-/// The masks of an interface's receive queues as they are now.
+/// The current masks of an interface's receive queues.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KernelMasks {
     interface: String,
@@ -24,12 +26,13 @@ impl KernelMasks {
         Self { interface: interface.to_owned(), queues: queues.filter_map(mask).collect() }
     }
 
-    /// Whether all queues have this mask, written as the kernel writes it.
+    /// Whether all queues have the mask `mask`, which is in the kernel's format.
     pub fn are(&self, mask: &str) -> bool {
         !self.queues.is_empty() && self.queues.iter().all(|(_, now)| same(now, mask))
     }
 
-    /// The queues that the kernel steers, with their masks: `rx-0 3`. `None` if it steers none.
+    /// The queues that the kernel steers, with their masks, such as `rx-0 3`. Returns `None` if the
+    /// kernel steers the packets of no queue.
     pub fn in_force(&self) -> Option<String> {
         let is_set = |mask: &str| mask.contains(|c| !"0,".contains(c));
         let set: Vec<String> = (self.queues.iter().filter(|(_, mask)| is_set(mask)))
@@ -38,9 +41,13 @@ impl KernelMasks {
         (!set.is_empty()).then(|| set.join(", "))
     }
 
-    /// What to do about masks that are in force. Only a measurement shows whether they help.
+    /// Advice about masks by which the kernel steers now. Only a measurement shows whether the
+    /// masks help.
     pub fn remedy(&self) -> String {
-        format!("steerage tune {} measures whether that helps; a run of steerage steers by itself", self.interface)
+        format!(
+            "steerage tune {} measures whether that helps; a run of steerage steers by itself",
+            shell_word(&self.interface)
+        )
     }
 }
 

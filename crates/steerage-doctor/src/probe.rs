@@ -14,7 +14,7 @@ use steerage::{
     memory::usable_memory,
 };
 
-/// A capability that concerns packets.
+/// A Linux capability (capabilities(7)) that programs need for packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Capability {
     pub(crate) name: &'static str,
@@ -36,15 +36,17 @@ const CAPABILITIES: [(CapabilitySet, &str, &str); 6] = [
 /// The results of the probes.
 #[derive(Debug)]
 pub(crate) struct Probes {
-    /// Whether the sockets could be opened. The sockets are closed at once.
+    /// Whether sockets of each kind can be opened. The probe closes the sockets at once.
     pub(crate) af_packet: Result<(), Errno>,
     pub(crate) af_xdp: Result<(), Errno>,
     /// Whether /dev/fuse can be opened.
     pub(crate) fuse: Result<(), Errno>,
     pub(crate) capabilities: Vec<Capability>,
-    /// The limit for locked memory in bytes. `None` if there is no limit.
+    /// The maximum amount of memory that this process may lock, in bytes. `None` if there is no
+    /// limit.
     pub(crate) memlock: Option<u64>,
-    /// The memory in bytes that this process may use. `None` if the kernel does not report it.
+    /// The memory in bytes that this process may use. `None` if the kernel does not report the
+    /// amount.
     pub(crate) memory: Option<u64>,
     pub(crate) tcpdump: Option<PathBuf>,
     /// The path of the program that mounts FUSE file systems for unprivileged users.
@@ -75,7 +77,8 @@ impl Probes {
     }
 }
 
-/// A socket without a protocol receives nothing, and is closed at once.
+/// Checks whether a socket of this family can be opened. The socket has no protocol, so it receives
+/// nothing, and is closed at once.
 fn opens(family: AddressFamily) -> Result<(), Errno> {
     socket_with(family, SocketType::RAW, SocketFlags::CLOEXEC, None).map(drop)
 }
@@ -99,7 +102,7 @@ fn in_path(program: &str) -> Option<PathBuf> {
 pub(crate) mod fake {
     use super::*;
 
-    /// A machine on which everything works.
+    /// The results of the probes on a machine on which everything works.
     pub(crate) fn probes() -> Probes {
         let held = |(_, name, what_for): &(_, &'static str, &'static str)| Capability { name, held: true, what_for };
         Probes {

@@ -1,4 +1,4 @@
-//! The kernel, and the permissions of this process.
+//! Checks the kernel, and the permissions of this process.
 
 use rustix::io::Errno;
 use steerage::{
@@ -14,7 +14,7 @@ use crate::probe::{Capability, Probes};
 
 const PROGRAM: &str = "\"$(command -v steerage)\"";
 
-/// The minimum memory for a useful AF_XDP socket: 16 MiB are 8,192 frames of 2 KiB.
+/// The minimum locked memory for a useful AF_XDP socket. 16 MiB hold 8,192 frames of 2 KiB.
 const LOCKED_BYTES_MIN: u64 = 16 << 20;
 
 /// The kernel's version.
@@ -22,7 +22,8 @@ pub(crate) fn kernel(host: &Host) -> String {
     host.text("proc/sys/kernel/osrelease").unwrap_or_else(|| "unknown".to_owned())
 }
 
-/// All findings except those about CPUs and interfaces. A run uses `cpus` CPUs by default.
+/// The findings about the system, which are all findings except those about CPUs and interfaces. A
+/// run uses `cpus` CPUs by default.
 pub(crate) fn findings(host: &Host, probes: &Probes, cpus: usize) -> Vec<Finding> {
     vec![
         Finding::info("kernel", format!("Linux {}", kernel(host))),
@@ -48,13 +49,14 @@ fn capabilities(all: &[Capability]) -> Finding {
         (held, absent) => {
             let absent = absent.iter().map(what_for).collect::<Vec<_>>().join(", ");
             let held = if held.is_empty() { String::new() } else { format!("{}; ", names(held)) };
-            // Each relevant missing capability has its own line.
+            // Each capability that is missing and that matters for packets also has its own
+            // finding.
             Finding::info("capabilities", format!("{held}without {absent}"))
         }
     }
 }
 
-/// The finding about the sandbox that a run has on this machine.
+/// The finding about the sandbox that a run of steerage would have on this machine.
 pub(crate) fn sandbox(in_force: Option<InForce>) -> Finding {
     const ABOUT: &str = "sandbox";
     match in_force {
@@ -140,7 +142,7 @@ fn huge_pages(host: &Host) -> Finding {
     const RESERVE: &str = "sudo sysctl vm.nr_hugepages=64";
     let free = host.number(format!("{RESERVED}/free_hugepages")).unwrap_or(0);
     let reserved = host.number(format!("{RESERVED}/nr_hugepages")).unwrap_or(0);
-    // Brackets mark the current choice.
+    // In this file of the kernel, brackets mark the current setting.
     let transparent = host.text("sys/kernel/mm/transparent_hugepage/enabled");
     let transparent = transparent.is_some_and(|text| text.contains("[always]") || text.contains("[madvise]"));
     match (free, transparent) {
@@ -205,7 +207,8 @@ fn packet_memory(cpus: usize) -> Finding {
     Finding::info(ABOUT, found).or(format!("of {} at most: --memory, --backlog", size(cap)))
 }
 
-/// The packet memory that the receive queues of a run may keep, with frames of usual length.
+/// The maximum packet memory in the local page caches of a run's receive queues, with frames of
+/// usual length.
 fn page_cache(memory: Option<u64>) -> Finding {
     const ABOUT: &str = "page cache";
     let memory = memory.unwrap_or(u64::MAX).min(MEMORY_MAX_DEFAULT as u64);
@@ -245,7 +248,7 @@ mod tests {
 
     fn lacks(host: &Host, probes: &Probes) -> Vec<(&'static str, String)> {
         let findings = findings(host, probes, 2);
-        // Each state of `Missing` comes with advice.
+        // Each finding with the state `Missing` has a fix.
         assert!(findings.iter().all(|one| one.state != State::Missing || one.fix.is_some()));
         findings.into_iter().filter(|one| one.state == State::Missing).map(|one| (one.about, one.found)).collect()
     }

@@ -1,5 +1,5 @@
-//! Advice about traffic that cannot be spread, or that a simpler hash than steerage's could not
-//! spread.
+//! Advice about traffic that no hash can spread over CPUs, and about traffic that only steerage's
+//! hash can spread.
 
 use steerage::{
     FlowKey,
@@ -12,25 +12,24 @@ use super::analysis::Analysis;
 use super::explained::{DEVICE, TrafficExplanation, is_ip, tunnels};
 use super::shares::Shares;
 
-/// A flow with more than this share of the packets is an elephant: with such a flow, eight CPUs
+/// A flow with more than this share of the packets is an elephant. With an elephant, eight CPUs
 /// cannot have an eighth of the packets each.
 const ELEPHANT: f64 = 1.0 / 8.0;
 
-/// The minimum share of packets that is worth mentioning.
+/// The advice does not mention shares of the packets that are smaller than this.
 const WORTH_A_WORD: f64 = 0.01;
 
-/// The number of queues of the network card in the comparison, and the size of the card's
-/// indirection table (see `ethtool -x`).
+/// The advice compares steerage with a network card that has this number of queues, and an
+/// indirection table of this size (see `ethtool -x`).
 const NIC_QUEUES: u32 = 8;
 const NIC_ENTRIES: u32 = 128;
 
-/// The minimum number of packets for a note about the hashes of a device, and the part of the
-/// buckets that they should fill at least: one in this many. The notes of a run have the same
-/// limits.
+/// The advice warns about the hashes of a device if at least `HASHES_SAMPLE` packets fill fewer
+/// than one in `HASHES_FEW` buckets. The notes that a run prints use the same limits.
 const HASHES_SAMPLE: u64 = 10_000;
 const HASHES_FEW: usize = 100;
 
-/// The advice, one paragraph each.
+/// The notes of the advice. Each note is a paragraph.
 pub(super) fn notes(traffic: &TrafficExplanation) -> Vec<String> {
     let all = [
         hashes(traffic.snapshot.queues.iter().any(|queue| queue.hash == DEVICE), &traffic.survey),
@@ -48,8 +47,8 @@ fn share(part: u64, traffic: &TrafficExplanation) -> f64 {
     percent(part as f64, traffic.survey.all.packets as f64) / 100.0
 }
 
-/// A device whose hashes differ too little to spread the flows. A run can only suspect this, because
-/// it does not count flows.
+/// Warns about a device whose hashes differ too little to spread the flows. A run of steerage can
+/// only suspect that hashes differ too little, because a run does not count flows.
 fn hashes(are_of_device: bool, survey: &Analysis) -> Option<String> {
     let (flows, filled) = (survey.flows.len(), survey.buckets.iter().filter(|bucket| bucket.packets > 0).count());
     let few = filled * HASHES_FEW < BUCKETS && flows > 2 * filled;
@@ -105,7 +104,7 @@ fn in_tunnels(traffic: &TrafficExplanation) -> Option<String> {
     ))
 }
 
-/// The packets of the largest flow that the kernel's own hash distinguishes.
+/// The number of packets of the largest flow that the kernel's own hash distinguishes.
 pub(super) fn largest_of_kernel(survey: &Analysis) -> u64 {
     survey.kernel_flows.first().copied().unwrap_or(0)
 }
@@ -118,8 +117,8 @@ fn of_kernel(traffic: &TrafficExplanation) -> String {
     )
 }
 
-/// The number of flows whose two directions are on different queues with the default hash of
-/// network cards. 0 if the command does not keep both directions together either.
+/// The number of flows whose two directions arrive on different queues if the network card uses its
+/// default hash. If the command does not keep both directions of a flow together, the number is 0.
 pub(super) fn torn(traffic: &TrafficExplanation) -> usize {
     let nic = FlowHasher::toeplitz(&HashKey::MICROSOFT);
     let queue = |key: &FlowKey| nic.hash(key).0 % NIC_ENTRIES % NIC_QUEUES;
@@ -201,7 +200,7 @@ mod tests {
     use super::*;
     use crate::analysis::{AnalyzedFlow, Volume};
 
-    /// Traffic of this many flows, whose packets are in this many buckets.
+    /// Creates the analysis of `flows` flows, whose packets fill `filled` buckets.
     fn survey(packets: u64, flows: u16, filled: usize) -> Analysis {
         let key = |port| FlowKey::v4(SocketAddrV4::new([10, 0, 0, 1].into(), port), "10.0.0.2:9".parse().unwrap(), 17);
         let flow = |port| AnalyzedFlow {

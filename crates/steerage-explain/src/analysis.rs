@@ -1,5 +1,5 @@
-//! Analyzes traffic: the buckets of its packets, its largest flows, and reasons for which flows are
-//! not visible.
+//! Analyzes traffic: the buckets of its packets, its largest flows, and the reasons why some flows
+//! are not visible.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::AddAssign;
@@ -13,7 +13,7 @@ use steerage::{
 };
 
 /// The maximum number of flows that are counted separately. At 170 bytes per flow, this many flows
-/// take 170 MiB. Packets of later flows count only in the totals.
+/// take 170 MiB. The packets of flows beyond this number count only in the totals.
 pub const ANALYSIS_FLOWS_MAX: usize = 1 << 20;
 
 /// An amount of traffic.
@@ -32,24 +32,25 @@ impl AddAssign for Volume {
     }
 }
 
-/// A flow: all packets with the same key. Steering never separates these packets.
+/// A flow, which consists of all packets with the same flow key. Steering never separates the
+/// packets of a flow.
 ///
 /// Depending on [`Analysis::affinity`], a flow is one direction or both directions of a
 /// conversation.
 #[derive(Clone, Copy, Debug)]
 pub struct AnalyzedFlow {
-    /// The flow of the first packet, in that packet's direction.
+    /// The flow as its first packet defines it, in that packet's direction.
     pub flow: FlowKey,
     /// The key that is hashed for each packet of the flow. For most flows, this key is made from
-    /// `flow`. A datagram has its own key if a later fragment arrived before its first fragment.
+    /// `flow`. A fragmented datagram has its own key if its first fragment did not arrive first.
     pub key: FlowKey,
-    /// The number of packets, and their bytes.
+    /// The number of packets of the flow, and their bytes.
     pub weight: Volume,
-    /// The hash that steered the first packet.
+    /// The hash by which the flow's first packet was steered.
     pub hash: FlowHash,
-    /// Whether packets of both directions arrived.
+    /// Whether packets of both directions of the flow arrived.
     pub is_two_way: bool,
-    /// Whether the first packet arrived in a tunnel.
+    /// Whether the flow's first packet arrived in a tunnel.
     pub in_tunnel: bool,
 }
 
@@ -62,7 +63,7 @@ pub struct PacketDetail {
     pub wire_len: usize,
     /// The type of the packet's first header.
     pub link: LinkType,
-    /// The hash that steered the packet.
+    /// The hash by which the packet was steered.
     pub hash: FlowHash,
     /// The packet's flow, in the form of [`AnalyzedFlow::flow`].
     pub flow: FlowKey,
@@ -73,7 +74,8 @@ pub struct PacketDetail {
 /// The result of [`Analyze`].
 #[derive(Debug)]
 pub struct Analysis {
-    /// The packets that steering keeps together, which defines a flow.
+    /// Which packets steering keeps together on one CPU. The packets that steering keeps together
+    /// are a flow.
     pub affinity: Affinity,
     /// All traffic.
     pub all: Volume,
@@ -83,7 +85,7 @@ pub struct Analysis {
     pub flows: Vec<AnalyzedFlow>,
     /// The number of packets of flows beyond [`ANALYSIS_FLOWS_MAX`].
     pub beyond: u64,
-    /// The traffic in tunnels. The key is the type of the innermost tunnel.
+    /// The traffic in tunnels. The key of the map is the type of a packet's innermost tunnel.
     pub tunnels: HashMap<HeaderKind, Volume>,
     /// The number of distinct flows according to the outermost headers of tunnelled packets.
     pub outer_flows: usize,
@@ -92,9 +94,9 @@ pub struct Analysis {
     pub kernel_flows: Vec<u64>,
     /// The number of fragments.
     pub fragments: u64,
-    /// The number of packets without a known flow. The key is the reason.
+    /// The number of packets whose flow could not be determined. The key is the reason.
     pub unparsed: BTreeMap<String, u64>,
-    /// The packet whose number was requested, if there was one.
+    /// The packet whose number the user requested, if that packet arrived.
     pub packet_detail: Option<PacketDetail>,
 }
 
@@ -127,7 +129,7 @@ pub struct Analysis {
 pub struct Analyze<const BOTH: bool> {
     layers: Layers,
     hasher: FlowHasher,
-    /// The number of the packet that is copied, counted from 1.
+    /// The number of the packet that the analysis copies, counted from 1.
     wanted: u64,
     keys: Vec<SteeringKeys>,
     flows: HashMap<FlowKey, AnalyzedFlow>,
@@ -144,8 +146,8 @@ impl<const BOTH: bool> std::fmt::Debug for Analyze<BOTH> {
 }
 
 impl<const BOTH: bool> Analyze<BOTH> {
-    /// Creates an analysis for an instance with this hasher and these layers. The analysis keeps a
-    /// copy of packet number `wanted`, counted from 1.
+    /// Creates an analysis for an instance that uses the hasher `hasher` and the layers `layers`.
+    /// The analysis keeps a copy of packet number `wanted`, counted from 1.
     pub fn new(hasher: FlowHasher, layers: Layers, wanted: u64) -> Self {
         let found = Analysis {
             affinity: Self::AFFINITY,
@@ -201,7 +203,7 @@ impl<const BOTH: bool> Analyze<BOTH> {
         self.count(AnalyzedFlow { flow, key, weight, hash, is_two_way: false, in_tunnel });
     }
 
-    /// Counts a packet. The caller describes the packet as a flow of one packet.
+    /// Counts a packet. `new` describes the packet as a flow that has only this packet.
     fn count(&mut self, new: AnalyzedFlow) {
         let full = self.flows.len() >= ANALYSIS_FLOWS_MAX;
         let Some(known) = self.flows.get_mut(&new.key) else {
@@ -217,8 +219,9 @@ impl<const BOTH: bool> Analyze<BOTH> {
     }
 }
 
-/// The flow as the report shows it. A datagram with its own key is shown by addresses and protocol,
-/// because the datagram's ports were unknown when its first bytes arrived.
+/// Returns the flow that the report shows for the flow key of a packet. For a fragmented datagram
+/// with its own key, the report shows only addresses and protocol, because the ports were unknown
+/// when the first of its fragments arrived.
 fn shown(key: &SteeringKey, headers: &Dissection) -> FlowKey {
     let is_custom = || matches!(key.flow.parts(), FlowParts::Bytes { .. });
     if headers.key.protocol().is_some() && is_custom() { headers.key.without_ports() } else { key.flow }

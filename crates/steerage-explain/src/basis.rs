@@ -1,4 +1,4 @@
-//! What the advice is based on, in addition to the traffic.
+//! The information on which the advice of `steerage explain` is based, in addition to the traffic.
 
 use std::fs;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use steerage_tune::KernelLoad;
 
 use super::candidates::CandidateCpus;
 
-/// A command of the program that steers packets.
+/// A command of the program `steerage` that steers packets, such as `count`.
 #[derive(Clone, Copy, Debug)]
 pub struct Command {
     /// The command's name on the command line.
@@ -19,14 +19,14 @@ pub struct Command {
     pub operands: Operands,
 }
 
-/// What a command needs on its command line.
+/// The kind of operands that a command needs on its command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operands {
     /// Inputs.
     Inputs,
     /// Inputs, and an output.
     InputsAndOutput,
-    /// Interfaces, which are inputs and outputs.
+    /// The operands are interfaces, and each of them is both an input and an output.
     Interfaces,
 }
 
@@ -49,32 +49,32 @@ pub struct Rate {
 /// Where a rate comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RateFrom {
-    /// The rate of an interface during the run.
+    /// The packet rate of an interface, as measured during the run.
     Listening,
-    /// The average rate of a recording.
+    /// The average packet rate of a recording.
     Recording,
-    /// The rate that the user specified.
+    /// The packet rate that the user specified.
     Asked,
 }
 
-/// What the advice is based on, in addition to the traffic.
+/// The information on which the advice of `steerage explain` is based, in addition to the traffic.
 #[derive(Debug)]
 pub struct AdviceBasis {
     /// The command that should run.
     pub command: Command,
-    /// The CPUs among which the advice chooses.
+    /// The CPUs from which the advice chooses.
     pub candidates: CandidateCpus,
-    /// The rate of the packets, if it is known.
+    /// The packet rate, if it is known.
     pub rate: Option<Rate>,
-    /// The work of the packet function per packet, as the user states it.
+    /// The time that the packet function takes per packet, if the user stated this time.
     pub work: Option<Duration>,
-    /// The devices as the user named them.
+    /// The names of the devices, as the user wrote them.
     pub devices: Vec<String>,
-    /// The devices that are interfaces.
+    /// Those of the devices that are network interfaces.
     pub interfaces: Vec<InterfaceQueues>,
-    /// What the cards of the interfaces know about packets, a note for each interface.
+    /// For each interface, a sentence about the metadata that its card provides for packets.
     pub cards: Vec<String>,
-    /// What the kernel spent on the packets, if the only device is an interface.
+    /// The CPU time that the kernel spent on the packets, if the only device is an interface.
     pub kernel: Option<KernelLoad>,
 }
 
@@ -88,7 +88,7 @@ pub struct InterfaceQueues {
 }
 
 impl InterfaceQueues {
-    /// Reads the queues of an interface of this machine.
+    /// Reads the number of receive queues of an interface of this machine.
     pub fn read(name: &str) -> Self {
         let entries = fs::read_dir(format!("/sys/class/net/{name}/queues")).into_iter().flatten().flatten();
         let is_rx = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with("rx-");

@@ -1,29 +1,31 @@
-//! The CPUs among which the advice chooses.
+//! The candidate CPUs: the CPUs that the advice may add to a run.
 
 use steerage::{CpuId, CpuMask, topology::Topology};
 use steerage_tune::Distances;
 
-/// The CPUs, in the order in which the advice adds CPUs to a run. The first CPU receives.
+/// The candidate CPUs, in the order in which the advice adds CPUs to a run. The first candidate CPU
+/// is the CPU that receives packets.
 #[derive(Debug)]
 pub struct CandidateCpus {
     /// The CPUs in this order.
     pub order: Vec<CpuId>,
-    /// How far the CPUs are from the receiver.
+    /// The distance of each candidate CPU from the receiving CPU.
     pub distances: Distances,
-    /// The CPUs that share a core with a CPU that is added earlier.
+    /// The candidate CPUs whose core is also the core of an earlier candidate.
     pub siblings: CpuMask,
-    /// The number of CPUs that a mask of the kernel has room for.
+    /// The number of CPUs for which the kernel's masks have bits.
     pub nr_cpu_ids: usize,
 }
 
 impl CandidateCpus {
-    /// A number of CPUs that all share one cache.
+    /// Creates `cpus` candidate CPUs that all share one cache.
     pub fn even(cpus: usize) -> Self {
         Self::of(&Topology::even(cpus), cpus, None)
     }
 
-    /// The CPUs of this machine, which has this topology. The distances between the CPUs are measured,
-    /// in a fraction of a second. `receiver` is the CPU that receives, if it is known.
+    /// Returns the candidate CPUs of this machine, whose topology is `topology`. This function
+    /// takes a fraction of a second, because it measures the distances between the CPUs. `receiver`
+    /// is the CPU that receives, if it is known.
     pub fn this(mut topology: Topology, nr_cpu_ids: usize, receiver: Option<CpuId>) -> Self {
         let ours = topology.default_mask();
         if let Some(first) = first(&ours, receiver) {
@@ -32,7 +34,7 @@ impl CandidateCpus {
         Self::of(&topology, nr_cpu_ids, receiver)
     }
 
-    /// The CPUs of `topology`, with the distances that it knows.
+    /// Returns the candidate CPUs of `topology`, with the distances that `topology` contains.
     pub fn of(topology: &Topology, nr_cpu_ids: usize, receiver: Option<CpuId>) -> Self {
         let ours = topology.default_mask();
         let known = first(&ours, receiver);
@@ -54,7 +56,8 @@ impl CandidateCpus {
     }
 }
 
-/// The CPU that receives: the one that is known to, or else the first.
+/// Returns the CPU that receives: `receiver` if it is one of our CPUs, or else the first of our
+/// CPUs.
 fn first(ours: &CpuMask, receiver: Option<CpuId>) -> Option<CpuId> {
     receiver.filter(|cpu| ours.contains(*cpu)).or_else(|| ours.first())
 }

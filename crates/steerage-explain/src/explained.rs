@@ -1,4 +1,4 @@
-//! What is explained: a flow, or the traffic of devices.
+//! The subject of an explanation: a flow, or the traffic of devices.
 
 use std::borrow::Cow;
 
@@ -8,13 +8,14 @@ use steerage::{FlowKey, Snapshot};
 use super::analysis::{Analysis, AnalyzedFlow, Volume};
 use super::basis::{AdviceBasis, Command};
 
-/// The name that the report gives to the hash if the device computed the hash.
+/// The name by which the report calls a hash that the device computed.
 pub(super) const DEVICE: &str = "device";
 
-/// The numbers of CPUs for which the spread is shown.
+/// The numbers of CPUs for which the explanation shows how evenly they share the packets.
 pub(super) const CPUS: [usize; 5] = [2, 4, 8, 16, 32];
 
-/// An explanation of where packets go. As text, a page for people.
+/// Explains which CPU handles which packets. The `Display` form of an explanation is a page for
+/// people.
 #[derive(Debug)]
 pub struct Explanation {
     /// What is explained.
@@ -23,9 +24,10 @@ pub struct Explanation {
     pub command: Command,
     /// The name of the hash.
     pub hash: Cow<'static, str>,
-    /// Whether the key of the hash is random, so that another run has another key.
+    /// Whether the secret key of the hash is random. If it is random, each run uses a different
+    /// key.
     pub random_key: bool,
-    /// The number of flows that are listed, the largest first.
+    /// The number of flows that the explanation lists, the largest first.
     pub top: usize,
 }
 
@@ -44,7 +46,7 @@ pub enum Subject {
     Traffic(Box<TrafficExplanation>),
 }
 
-/// The explanation of a flow that the user wrote out.
+/// The explanation of a flow that the user named on the command line.
 #[derive(Debug)]
 pub struct FlowExplanation {
     /// The flow.
@@ -64,11 +66,11 @@ pub struct TrafficExplanation {
     pub survey: Analysis,
     /// The ledger of the run that examined the traffic.
     pub snapshot: Snapshot,
-    /// The number of the packet that is explained in detail.
+    /// The number of the packet that the explanation shows in detail.
     pub packet: u64,
-    /// Whether the outer or the inner headers of tunnels make the key.
+    /// Whether the key of a packet in a tunnel is made from its outer or its inner headers.
     pub layers: Layers,
-    /// What the advice is based on, in addition to the traffic.
+    /// The information on which the advice is based, in addition to the traffic.
     pub basis: AdviceBasis,
 }
 
@@ -82,8 +84,8 @@ impl TrafficExplanation {
         flows
     }
 
-    /// The numbers of CPUs for which the spread is shown: the usual numbers, and the number of CPUs
-    /// of this machine.
+    /// The numbers of CPUs for which the explanation shows how evenly they share the packets: the
+    /// usual numbers, and the number of CPUs of this machine.
     pub(super) fn cpus(&self) -> Vec<usize> {
         let mut cpus = [&CPUS[..], &[self.basis.candidates.order.len()]].concat();
         cpus.retain(|cpus| *cpus > 1);
@@ -93,7 +95,7 @@ impl TrafficExplanation {
     }
 }
 
-/// A description of the flow, if its key alone is not meaningful. Otherwise `None`.
+/// A description of the flow. `None` if people can read the flow's key without a description.
 pub(super) fn described(flow: &FlowKey) -> Option<String> {
     match flow.parts() {
         FlowParts::Link { source: [0, 0, 0, 0, 0, 0], destination: [0, 0, 0, 0, 0, 0], ethertype: 0 } => {
@@ -112,19 +114,19 @@ pub(super) fn name(flow: &FlowKey) -> String {
     described(flow).unwrap_or_else(|| flow.to_string())
 }
 
-/// Whether this is a flow of IP. Packets other than IP stay together too, but are not conversations
-/// that can be split.
+/// Whether this is a flow of IP. Packets without an IP header also stay together, but they are not
+/// conversations that could be divided into flows.
 pub(super) fn is_ip(flow: &AnalyzedFlow) -> bool {
     flow.flow.protocol().is_some()
 }
 
-/// Whether the flow is a datagram with its own key, because its first fragment did not arrive
-/// first.
+/// Whether the flow is a fragmented datagram that has its own key because its first fragment did
+/// not arrive first.
 pub(super) fn is_datagram(flow: &AnalyzedFlow) -> bool {
     flow.flow.protocol().is_some() && matches!(flow.key.parts(), FlowParts::Bytes { .. })
 }
 
-/// The kinds of tunnels in the traffic, those with most packets first.
+/// The kinds of tunnels in the traffic, in descending order of packets.
 pub(super) fn tunnels(survey: &Analysis) -> Vec<(HeaderKind, Volume)> {
     let mut tunnels: Vec<_> = survey.tunnels.iter().map(|(kind, weight)| (*kind, *weight)).collect();
     tunnels.sort_by_key(|(kind, weight)| (std::cmp::Reverse(weight.packets), kind.to_string()));

@@ -1,4 +1,4 @@
-//! The explanation as one JSON object: `docs/explain.md` describes its fields.
+//! The explanation as one JSON object, whose fields `docs/explain.md` describes.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -38,7 +38,7 @@ struct ExplanationJson<'a> {
     traffic: Option<TrafficJson>,
 }
 
-/// The CPU of a flow, for several numbers of CPUs.
+/// The CPU that would handle a flow, for several numbers of CPUs.
 #[derive(Serialize)]
 struct FlowPlacement {
     flow: String,
@@ -70,20 +70,20 @@ struct TrafficJson {
     beyond: u64,
     notes: Vec<String>,
     suggestion: Option<Suggestion>,
-    /// For an interface: what the kernel spends on it.
+    /// If the device is an interface, the CPU time that the kernel spends on its packets.
     #[serde(skip_serializing_if = "Option::is_none")]
     kernel: Option<KernelJson>,
 }
 
-/// The shares of a number of CPUs with an even map.
+/// The share of the packets that each of `cpus` CPUs would have if an even map spread the buckets.
 #[derive(Serialize)]
 struct Spread {
     cpus: usize,
-    /// The busiest CPU's share of the packets, and of the bytes, from 0 to 1.
+    /// The busiest CPU's shares of the packets and of the bytes, from 0 to 1.
     busiest_packets: f64,
     busiest_bytes: f64,
     speed_up: f64,
-    /// The packets of each CPU, in the order of the mask.
+    /// The number of packets of each CPU, in the order of the CPUs in the mask.
     packets: Vec<u64>,
 }
 
@@ -115,8 +115,8 @@ struct FlowJson {
 }
 
 impl Explanation {
-    /// The explanation as one line of JSON, with its newline. `schema` is the number of the schema of
-    /// the reports of the program, to which the snapshot in the line belongs.
+    /// The explanation as one line of JSON, with its newline. The line contains a snapshot in the
+    /// format of the program's reports. `schema` is the number of the reports' schema.
     ///
     /// # Errors
     /// If a value cannot be written as JSON.

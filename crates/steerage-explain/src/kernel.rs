@@ -1,5 +1,5 @@
-//! What the kernel spends on an interface, and whether another mask would help: one sentence, the
-//! command, and the figures.
+//! The CPU time that the kernel spends on an interface, and whether another mask would help. The
+//! verdict consists of one sentence, the commands, and the figures.
 
 use std::fmt::Write as _;
 
@@ -8,24 +8,27 @@ use steerage::CpuMask;
 use steerage_text::{counted, grouped};
 use steerage_tune::{CpuLoad, KernelLoad};
 
-/// The most CPUs that the table lists, those with the most time in softirq.
+/// The maximum number of CPUs in the table. The table lists the CPUs that spend the most time in
+/// softirq.
 const ROWS_MAX: usize = 16;
 
-/// Spreading is advised if the busiest CPU then spends at most this part of its present share.
+/// The advice is to spread packets only if that reduces the busiest CPU's time in softirq to this
+/// part of the present time, or less.
 const GAIN_MIN: f64 = 0.8;
 
-/// Smaller shares are written as "less than 1 %".
+/// Shares below this limit are written as "less than 1 %".
 const SHARE_MIN: f64 = 0.01;
 
-/// The verdict on the kernel's steering.
+/// The verdict on the kernel's own steering, with the commands that improve it.
 #[derive(Debug, Serialize)]
 pub(super) struct Verdict {
     pub(super) sentence: String,
-    /// The commands that change the kernel's steering. Empty if nothing should change.
+    /// The commands that change the kernel's steering. The list is empty if the kernel's steering
+    /// should not change.
     pub(super) commands: Vec<String>,
 }
 
-/// The figures behind the verdict, for JSON.
+/// The figures on which the verdict is based, for the JSON report.
 #[derive(Debug, Serialize)]
 pub(super) struct KernelJson {
     #[serde(flatten)]
@@ -33,10 +36,11 @@ pub(super) struct KernelJson {
     seconds: f64,
     packets: u64,
     receive_cpu: Option<u16>,
-    /// Nanoseconds in softirq for a packet; `null` if the time was too short to be counted.
+    /// The time in softirq per packet in nanoseconds. `null` if the time was too short to be
+    /// counted.
     packet_ns: Option<f64>,
     cpus: Vec<CpuJson>,
-    /// The queues with a mask, and their CPUs.
+    /// The queues whose packets the kernel steers, and the CPUs of each queue's mask.
     rps_cpus: Vec<(String, String)>,
     dropped: u64,
     time_squeeze: u64,
@@ -55,16 +59,16 @@ fn percents(share: f64) -> String {
     if share < SHARE_MIN { "less than 1 %".to_owned() } else { format!("{:.0} %", 100.0 * share) }
 }
 
-/// What the advice says, as far as the kernel can do it.
+/// The part of the advice that the kernel's own steering can follow.
 #[derive(Clone, Debug)]
 pub(super) struct Advised {
-    /// The number of CPUs to use, and the number that there are.
+    /// The number of CPUs to use. The field `of` has the number of CPUs of the machine.
     pub(super) cpus: usize,
     pub(super) of: usize,
     pub(super) mask: CpuMask,
-    /// The load of the busiest of these CPUs.
+    /// The load of the busiest of the advised CPUs.
     pub(super) load: Option<f64>,
-    /// Whether these CPUs keep up.
+    /// Whether the advised CPUs keep up with the packet rate.
     pub(super) is_enough: bool,
     /// A flow with more than half of the packets, and its share.
     pub(super) largest: Option<(String, f64)>,
@@ -113,7 +117,7 @@ impl Verdict {
         nothing_to_do(format!("{spends} and is {all} busy, and spreading would not help: {why}"))
     }
 
-    /// The verdict as the first lines of the page.
+    /// Writes the verdict as the first lines of the page.
     pub(super) fn page(&self) -> String {
         let mut page = format!("{}\n", self.sentence);
         for command in &self.commands {
@@ -123,7 +127,7 @@ impl Verdict {
     }
 }
 
-/// The figures as lines of the page.
+/// Writes the figures as lines of the page.
 pub(super) fn figures(load: &KernelLoad) -> String {
     let mut page = format!("\nkernel     {:>5} {:>8} {:>13} {:>11}\n", "busy", "softirq", "packets", "interrupts");
     let mut cpus: Vec<_> = load.cpus.iter().filter(|cpu| cpu.packets > 0 || cpu.softirq >= SHARE_MIN).collect();
@@ -185,7 +189,8 @@ mod tests {
         CpuMask::parse_list(list, 8).unwrap()
     }
 
-    /// CPU 1 has 203,100 packets per second, as in a flood of veth0.
+    /// The load of an interface whose CPU 1 handles 203,100 packets per second, as measured in a
+    /// flood of veth0.
     fn load(busy: f64, mask: Option<&str>) -> KernelLoad {
         let cpu = |cpu, busy, softirq| CpuLoad { cpu: CpuId(cpu), busy, softirq, packets: 1_015_500, interrupts: 0 };
         KernelLoad {

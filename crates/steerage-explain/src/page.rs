@@ -1,4 +1,4 @@
-//! The explanation as text for people.
+//! Formats the explanation as text for people.
 
 use std::fmt::{self, Write as _};
 
@@ -96,8 +96,8 @@ fn one_packet(page: &mut String, explanation: &Explanation, traffic: &TrafficExp
 
 fn goes_to(page: &mut String, explanation: &Explanation, key: &FlowKey, hash: FlowHash) {
     let about = match key.parts() {
-        // Keys made of bytes, such as the keys of datagrams and of labels, are for packets of one
-        // direction only.
+        // Some keys are made of bytes, such as the key of a fragmented datagram or of an MPLS
+        // label. All packets with a key of bytes have the same direction.
         FlowParts::Bytes { .. } => "",
         _ if explanation.command.keeps_both_directions() => " (the same for both directions)",
         _ => " (the other direction has another key)",

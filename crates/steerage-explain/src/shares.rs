@@ -1,11 +1,11 @@
-//! How an even map divides traffic among CPUs. The table, the advice and the suggestion use these
-//! figures.
+//! Computes how an even map divides traffic among CPUs. An explanation uses these figures in its
+//! table, its notes and its advice.
 
 use steerage::{flow::even_share, limits::BUCKETS};
 
 use super::analysis::Volume;
 
-/// The traffic of each CPU of an even map.
+/// The traffic that each CPU would have if an even map spread the buckets.
 #[derive(Debug)]
 pub(super) struct Shares {
     cpus: Vec<Volume>,
@@ -13,7 +13,7 @@ pub(super) struct Shares {
 }
 
 impl Shares {
-    /// The shares if an even map spreads the buckets over this number of CPUs.
+    /// Computes the shares of `cpus` CPUs if an even map spreads the buckets over them.
     pub(super) fn even(buckets: &[Volume; BUCKETS], cpus: usize) -> Self {
         let (mut loads, mut all) = (vec![Volume::default(); cpus.max(1)], Volume::default());
         for (bucket, weight) in buckets.iter().enumerate() {
@@ -23,8 +23,8 @@ impl Shares {
         Self { cpus: loads, all }
     }
 
-    /// The shares if each bucket has its own CPU. No map can spread traffic more evenly, because a
-    /// bucket is always on one CPU.
+    /// Computes the shares if each bucket has its own CPU. No map can spread traffic more evenly,
+    /// because a bucket is always on one CPU.
     pub(super) fn thinnest(buckets: &[Volume; BUCKETS]) -> Self {
         Self::even(buckets, BUCKETS)
     }
@@ -44,7 +44,7 @@ impl Shares {
         self.most(|weight| weight.packets)
     }
 
-    /// The largest share of the bytes that a CPU has.
+    /// The largest share of the bytes that any CPU has, from 0 to 1.
     pub(super) fn busiest_bytes(&self) -> f64 {
         self.most(|weight| weight.bytes)
     }
@@ -89,7 +89,7 @@ mod tests {
         assert_eq!((nothing.busiest(), nothing.busiest_bytes(), nothing.speed_up()), (0.0, 0.0, 1.0));
     }
 
-    /// Three neighbouring buckets have a third of the packets each.
+    /// In this test, three neighbouring buckets have a third of the packets each.
     #[test]
     fn no_number_of_cpus_is_faster_than_a_cpu_for_each_bucket() {
         let buckets = buckets(&[(7, 10), (8, 10), (9, 10)]);

@@ -1,4 +1,5 @@
-//! The advice for this traffic: how many CPUs, which mask and which hash, for steerage and for the kernel's own RPS.
+//! Advises how many CPUs, which mask and which hash to use for the analyzed traffic, both for
+//! steerage and for the kernel's own RPS.
 //!
 //! The advice is computed from the traffic and from costs that were measured on other machines. The
 //! report names each assumption.
@@ -22,22 +23,25 @@ use commands::{BacklogMax, Commands, Parallel};
 use cpu_count::{Assignment, AssumedCosts, BUSY_MAX, Choice};
 use reasons::Reasons;
 
-/// The assumed work per packet, if the user does not state the work. steerage's own functions take
-/// 30 to 100 ns, and the kernel forwards IP in 2,500 ns (steerage help performance).
+/// The assumed time that the packet function takes per packet, if the user does not state it.
+/// steerage's own packet functions take 30 to 100 ns, and the kernel takes 2,500 ns to forward an
+/// IP packet (steerage help performance).
 const WORK_ASSUMED: Duration = Duration::from_micros(1);
 
-/// The share of a CPU's time that is always left for packets, even if other work takes nearly all of
-/// the CPU's time.
+/// The advice assumes that a CPU can spend at least this share of its time on packets, even if
+/// other work takes nearly all of its time.
 const BUSY_LEAST: f64 = 0.05;
 
-/// A share of a CPU's time in softirq that is worth spreading, if the CPU has other work as well.
+/// If a CPU also has other work, the advice is to spread its packets only if the CPU spends at
+/// least this share of its time in softirq.
 const SOFTIRQ_MIN: f64 = 0.1;
 
-/// How busy the busiest CPU may be with the packets. Other work on the CPU that receives leaves less.
+/// The maximum share of its time that the busiest CPU may spend on packets. Other work on the
+/// receiving CPU reduces this share.
 fn busy_max(basis: &AdviceBasis) -> f64 {
     let hot = basis.kernel.as_ref().and_then(|load| Some((load, load.busiest()?)));
     let hot = hot.map(|(load, hot)| (hot.busy, load.softirq_of(&hot)));
-    // If the packets take little of the CPU's time, spreading them gives nothing back.
+    // If packets take little of the CPU's time, spreading the packets frees almost no time.
     let other = hot.filter(|(_, own)| *own >= SOFTIRQ_MIN).map_or(0.0, |(busy, own)| busy - own);
     (BUSY_MAX - other).max(BUSY_LEAST)
 }
@@ -51,28 +55,31 @@ pub(super) struct Suggestion {
     /// The number of CPUs that the machine has.
     of: usize,
     receive_cpu: u16,
-    /// The mask in the kernel's format. 0 means no steering.
+    /// The advised mask in the kernel's format. The mask 0 means that packets are not steered.
     mask: String,
     #[serde(skip)]
     mask_cpus: CpuMask,
-    /// The busiest CPU's share of the packets with an even map, and after balancing.
+    /// The busiest CPU's share of the packets if an even map spreads the buckets, and the share
+    /// after the policy has balanced the buckets.
     busiest: f64,
     balanced: f64,
-    /// The rate in packets per second; `null` if the rate is not known.
+    /// The packet rate in packets per second, or `null` if the rate is not known.
     rate: Option<f64>,
-    /// The load of the busiest CPU. Above 1, the CPU would not keep up.
+    /// The load of the busiest CPU. If this load is above 1, the CPU cannot keep up with the packet
+    /// rate.
     load: Option<f64>,
-    /// Whether the busiest CPU has time to spare. `None` if the rate is not known.
+    /// Whether the busiest CPU has time to spare. `None` if the packet rate is not known.
     #[serde(skip)]
     is_enough: Option<bool>,
     /// The largest flow's share of the packets.
     #[serde(skip)]
     largest: Option<Elephant>,
-    /// The load of one CPU that does everything.
+    /// The load of one CPU that receives and handles all packets.
     load_of_one: Option<f64>,
     /// The speed-up over one CPU.
     speed_up: f64,
-    /// The rates that the regimes of `balance` are predicted to handle, the advised regime first.
+    /// The packet rates that the regimes of the policy `balance` are predicted to handle. The
+    /// advised regime comes first.
     regimes: Vec<Regime>,
     elephants: Vec<Elephant>,
     reasons: Reasons,
@@ -80,14 +87,15 @@ pub(super) struct Suggestion {
     commands: Commands,
 }
 
-/// A flow with more than an even share of the packets.
+/// A flow with more than an even share of the packets. An even share is the share that each CPU has
+/// if all CPUs have equally many packets.
 #[derive(Debug, Serialize)]
 struct Elephant {
     flow: String,
     share: f64,
 }
 
-/// The throughput that the costs predict for one regime of `balance`.
+/// The predicted throughput of one regime of `balance`.
 #[derive(Debug, Serialize)]
 struct Regime {
     regime: &'static str,
@@ -106,8 +114,8 @@ impl Regime {
         Self { regime, cpus: way.cpus.len(), predicted: way.throughput }
     }
 
-    /// The predictions for the advised regime, and then for the other regimes with one and two
-    /// CPUs.
+    /// The predicted throughputs: first that of the advised regime, then those of the other regimes
+    /// with one and two CPUs.
     fn all(choice: &Choice) -> Vec<Self> {
         let best = Self::of(&choice.best);
         let others = [Some(&choice.one), choice.collector.as_ref()].into_iter().flatten().map(Self::of);
@@ -119,16 +127,17 @@ impl Regime {
 #[derive(Debug, Serialize)]
 struct Assumed {
     work_ns: u64,
-    /// Whether the user stated the work.
+    /// Whether the user stated how long the packet function takes per packet.
     work_told: bool,
-    /// Whether the work is the kernel's, as measured just now.
+    /// Whether the work per packet is the kernel's own work, whose duration was measured during
+    /// this run.
     work_measured: bool,
     #[serde(flatten)]
     costs: AssumedCosts,
 }
 
 impl Suggestion {
-    /// The advice for this traffic, or `None` if there were no packets.
+    /// Computes the advice for the analyzed traffic, or returns `None` if there were no packets.
     pub(super) fn of(traffic: &TrafficExplanation) -> Option<Self> {
         let AdviceBasis { candidates, rate, work, .. } = &traffic.basis;
         if traffic.survey.all.packets == 0 || candidates.order.is_empty() {
@@ -177,7 +186,7 @@ impl Suggestion {
         })
     }
 
-    /// The advice for the kernel's own steering.
+    /// Returns the part of this advice that concerns the kernel's own steering.
     pub(super) fn advised(&self) -> Advised {
         let largest = self.largest.as_ref().filter(|flow| flow.share > 0.5);
         Advised {
@@ -191,7 +200,8 @@ impl Suggestion {
         }
     }
 
-    /// The advice as text. `has_verdict` says whether the commands for the kernel stand elsewhere.
+    /// The advice as text. If `has_verdict` is true, the text leaves out the commands for the
+    /// kernel, because the verdict on the kernel's steering contains them.
     pub(super) fn page(&self, has_verdict: bool) -> String {
         let mut page = String::from("\n");
         let mut line = |about: &str, says: &str| {
@@ -247,8 +257,8 @@ impl Suggestion {
 }
 
 /// The flows with more than an even share of the packets, the largest first. If one CPU is enough,
-/// no flow matters. If more CPUs would not help, each flow is compared with a half of the packets,
-/// which is the share of each of two CPUs.
+/// the list is empty. If the advice is one CPU because more CPUs would not help, the list has the
+/// flows with more than half of the packets. Half is the even share of two CPUs.
 fn elephants(traffic: &TrafficExplanation, choice: &Choice) -> Vec<Elephant> {
     let all = traffic.survey.all.packets as f64;
     let share = |packets: u64| packets as f64 / all;

@@ -1,12 +1,13 @@
-//! Two network namespaces that are joined by a veth pair, created for one test and deleted after
-//! it.
+//! Creates two network namespaces that are joined by a veth pair. The namespaces exist only during
+//! one test.
 
 use std::fs;
 
 use crate::namespaces::{counted_here, fresh_name, ip, within};
 use crate::skip;
 
-/// The address of the near end. Devices under test listen in this namespace.
+/// The address of the near end of the veth pair. Devices under test listen in the namespace of the
+/// near end.
 pub const NEAR: &str = "10.209.0.1";
 /// The address of the far end.
 pub const FAR: &str = "10.209.0.2";
@@ -14,9 +15,9 @@ pub const FAR: &str = "10.209.0.2";
 const NEAR_MAC: &str = "02:00:00:00:00:01";
 const FAR_MAC: &str = "02:00:00:00:00:02";
 
-/// Two namespaces with a veth pair: `near0` in the namespace `near` and `far0` in the namespace
-/// `far`. Only packets of the test pass: there is no IPv6, and each end knows the other's MAC
-/// address.
+/// Two network namespaces with a veth pair. Its ends are `near0` in the namespace `near`, and
+/// `far0` in the namespace `far`. Only packets of the test cross the veth pair, because IPv6 is
+/// off, and each end knows the MAC address of the other end.
 #[derive(Debug)]
 pub struct Net {
     /// The name of the near namespace.
@@ -26,14 +27,14 @@ pub struct Net {
 }
 
 impl Net {
-    /// Creates the namespaces. Returns `None` and prints the reason to standard error if this
-    /// process may not create them. In CI, that is a failure.
+    /// Creates the namespaces. If this process may not create namespaces, returns `None` and prints
+    /// the reason to standard error. In CI, that is a failure.
     pub fn new() -> Option<Self> {
         Self::with("")
     }
 
-    /// Like [`new`](Self::new), with further arguments to `ip link add` for both ends: `mtu 9000`,
-    /// `numrxqueues 4`.
+    /// Like [`new`](Self::new), but passes further arguments for both ends to `ip link add`: `mtu
+    /// 9000`, `numrxqueues 4`.
     pub fn with(wishes: &str) -> Option<Self> {
         let net = Self { near: fresh_name(), far: fresh_name() };
         if !ip(&format!("netns add {}", net.near)) || !ip(&format!("netns add {}", net.far)) {
@@ -59,7 +60,7 @@ impl Net {
         Some(net)
     }
 
-    /// Runs `ip` with these arguments, which must succeed.
+    /// Runs the program `ip` with these arguments. The test fails if `ip` fails.
     pub fn must(&self, args: &str) {
         assert!(ip(args), "ip {args}");
     }
@@ -74,7 +75,8 @@ impl Net {
         within(&self.far, body)
     }
 
-    /// The number of packets that the far end has received, according to its kernel.
+    /// The number of packets that the far end of the veth pair has received, according to its
+    /// kernel.
     pub fn arrived(&self) -> u64 {
         self.far(|| counted_here("far0", 1))
     }

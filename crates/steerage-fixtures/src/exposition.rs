@@ -1,7 +1,8 @@
 //! A strict reader of Prometheus' text format 0.0.4,
 //! <https://prometheus.io/docs/instrumenting/exposition_formats/>. The reader checks steerage's
-//! output even if promtool is missing. The reader is stricter than the format: each metric must be
-//! described before its samples, and all of its samples must be consecutive.
+//! output even if Prometheus' own checker promtool is missing. The reader is stricter than the
+//! format requires. Each metric must be described before its samples, and all samples of a metric
+//! must be consecutive.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::Write;
@@ -9,12 +10,13 @@ use std::process::{Command, Stdio};
 
 use crate::skip;
 
-/// A parsed page. A series is the name and the labels of a sample, as they are written.
+/// A parsed page of metrics. A series is the name of a sample with its labels, as they are written
+/// on the metrics page.
 #[derive(Debug)]
 pub struct Page {
     /// The value of each series.
     pub samples: BTreeMap<String, f64>,
-    /// The names of all metrics, in order.
+    /// The names of all metrics, in the order of the metrics page.
     pub families: Vec<String>,
 }
 
@@ -24,14 +26,14 @@ impl Page {
         *self.samples.get(series).unwrap_or_else(|| panic!("no {series} in {self:#?}"))
     }
 
-    /// The sum of all series of a metric.
+    /// The sum of the values of all series of a metric.
     pub fn sum(&self, name: &str) -> f64 {
         let of = |series: &&String| series.split('{').next() == Some(name);
         self.samples.iter().filter(|(series, _)| of(series)).map(|(_, value)| value).sum()
     }
 }
 
-/// Reads a page. Panics if the page is invalid.
+/// Parses a page of metrics. Panics if the page is invalid.
 pub fn read(text: &str) -> Page {
     assert!(text.ends_with('\n'), "the last line has no end");
     let mut page = Page { samples: BTreeMap::new(), families: Vec::new() };
@@ -105,8 +107,8 @@ fn closing_quote(text: &str) -> Option<usize> {
     })
 }
 
-/// Checks that `promtool check metrics` finds no error. Skips if promtool is missing, which is a
-/// failure in CI.
+/// Checks that `promtool check metrics` finds no error. If promtool is missing, the check is
+/// skipped, and the test fails in CI.
 pub fn check_with_promtool(text: &str) {
     let mut command = Command::new("promtool");
     command.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

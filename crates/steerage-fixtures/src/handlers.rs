@@ -1,10 +1,10 @@
-//! Handlers with little work.
+//! Handlers that do little work per packet.
 
 use steerage::{Batch, Cpu, Handler, Running, Snapshot, TxId};
 
 use crate::assert_at_rest;
 
-/// Does nothing with its packets.
+/// A handler that does nothing with its packets.
 #[derive(Clone, Copy, Debug)]
 pub struct Nothing;
 
@@ -17,7 +17,7 @@ impl Handler for Nothing {
     fn finish(self, _cpu: &mut Cpu) {}
 }
 
-/// Transmits all packets to the first output.
+/// A handler that transmits all packets to the first output.
 #[derive(Clone, Copy, Debug)]
 pub struct SendAll;
 
@@ -32,8 +32,8 @@ impl Handler for SendAll {
     fn finish(self, _cpu: &mut Cpu) {}
 }
 
-/// Joins two interfaces. Packets of the first receive queues, as many as the field says, go to the
-/// second output. Packets of all further queues go to the first output.
+/// Joins two interfaces. The field says how many receive queues, counted from the first, have
+/// packets for the second output. Packets of all other queues go to the first output.
 #[derive(Clone, Copy, Debug)]
 pub struct Wire(pub usize);
 

@@ -1,5 +1,6 @@
-//! Tools for the tests of several crates: network namespaces whose kernels send packets, captures
-//! that are generated or read by tshark, small handlers, and waiting for a condition.
+//! Tools that the tests of several crates share. They create network namespaces that send packets,
+//! generate captures or read captures with tshark, contain small packet handlers, and wait for
+//! conditions.
 
 pub mod cable;
 pub mod capture;
@@ -23,12 +24,13 @@ use std::time::{Duration, Instant};
 
 use steerage::Snapshot;
 
-/// The longest time that a test waits for a condition. Only a hang takes this long.
+/// The longest time that a test waits for a condition. A test waits this long only if the code
+/// under test hangs.
 pub const HANG: Duration = Duration::from_secs(120);
 
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
-/// Waits until `done` returns true. Panics after [`HANG`].
+/// Waits until the function `done` returns true. Panics after [`HANG`].
 pub fn until(what: &str, mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {
@@ -37,23 +39,23 @@ pub fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Whether `CI` is set. In that case, no test may skip.
+/// Returns whether the environment variable `CI` is set. With `CI`, no test may skip.
 pub fn in_ci() -> bool {
     env::var_os("CI").is_some()
 }
 
-/// Prints the reason for which a test skips to standard error. In CI, this is a failure.
+/// Prints to standard error why a test is skipped. In CI, this function fails the test.
 pub fn skip(why: &str) {
     assert!(!in_ci(), "a test would skip, and CI is set: {why}");
     report_skip(why);
 }
 
-/// Prints the reason for which a test skips, and records it for the sum that `cargo test` ends with
-/// (xtask/tests/skipped.rs).
+/// Prints why a test is skipped, and records the reason in a file. At the end of `cargo test`,
+/// xtask/tests/skipped.rs prints all recorded reasons.
 pub(crate) fn report_skip(why: &str) {
     let _ = writeln!(io::stderr(), "skipped: {why}");
-    // Nobody misses the sum if the file cannot be written. Each test binary has a file of its own, whose
-    // name begins with the number of the process that runs the tests.
+    // If the file cannot be written, the error is ignored. Each test binary has its own file, and
+    // the file's name begins with the identifier of the process that runs the tests.
     let Some(folder) = env::current_exe().ok().and_then(|test| Some(test.ancestors().nth(2)?.join("skipped-tests")))
     else {
         return;
@@ -65,16 +67,16 @@ pub(crate) fn report_skip(why: &str) {
     }
 }
 
-/// Prints the reason for which a test skips that needs Debian's kernel. In CI, this is no failure,
-/// because the gate cannot install a kernel. With `STEERAGE_VLANS` in the environment, which says
-/// that the kernel has what such tests need, it is a failure.
+/// Prints why a test that needs Debian's kernel is skipped. In CI, the test does not fail, because
+/// the CI machine cannot install a kernel. The environment variable `STEERAGE_VLANS` says that the
+/// kernel supports these tests. If it is set, the test fails instead of being skipped.
 pub fn skip_on_this_kernel(why: &str) {
     assert!(env::var_os("STEERAGE_VLANS").is_none(), "a test would skip under Debian's kernel: {why}");
     report_skip(&format!("{why}; `bash .ci/full other_kernel cards` starts Debian's kernel"));
 }
 
-/// Whether a program of this Debian package is on the path. If the program is missing, the caller
-/// skips its test, which is a failure in CI.
+/// Returns whether the program `program` of the Debian package `package` is in a directory of
+/// `PATH`. If the program is missing, the caller skips its test. In CI, the test then fails.
 pub fn is_installed(program: &str, package: &str) -> bool {
     let folders = env::var_os("PATH").unwrap_or_default();
     let there = env::split_paths(&folders).any(|folder| folder.join(program).is_file());
@@ -84,11 +86,11 @@ pub fn is_installed(program: &str, package: &str) -> bool {
     there
 }
 
-/// The user `nobody`, by its number in Debian: a user other than root.
+/// The user identifier of `nobody` in Debian. Tests use `nobody` as a user other than root.
 pub const NOBODY: u32 = 65534;
 
-/// Returns whether this process runs as root. A caller that needs root skips its test if the result
-/// is false, which is a failure in CI.
+/// Returns whether this process runs as root. If the result is false, a caller that needs root
+/// skips its test. In CI, the test then fails.
 pub fn is_root() -> bool {
     let root = fs::metadata("/proc/self").expect("proc is mounted").uid() == 0;
     if !root {
@@ -97,8 +99,8 @@ pub fn is_root() -> bool {
     root
 }
 
-/// Hides panics whose message contains "planted" from the output. All further panics are shown. The
-/// change affects the whole process.
+/// Suppresses the error output of panics whose message contains "planted". All other panics are
+/// shown. `quiet_panics` affects the panics of the whole process.
 pub fn quiet_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -111,15 +113,16 @@ pub fn quiet_panics() {
     });
 }
 
-/// The environment variable with the test that a child process runs: see [`in_own_process`].
+/// The environment variable that holds the name of the test that a child process runs: see
+/// [`in_own_process`].
 const OWN_PROCESS: &str = "STEERAGE_TEST_IN_OWN_PROCESS";
 
 /// Runs the test with this name (`module::test`) in a child process, and returns false after the
 /// test has passed there. In the child process, the function returns true. The caller then runs the
-/// test, and no other test runs in its process.
+/// test, and no other test runs in that process.
 ///
-/// Use this function for tests that measure or change a property of the whole process, such as its
-/// memory or its threads.
+/// Use `in_own_process` for tests that measure or change a property of the whole process, such as
+/// its memory or its threads.
 pub fn in_own_process(test: &str) -> bool {
     if env::var(OWN_PROCESS).is_ok_and(|name| name == test) {
         return true;
@@ -129,14 +132,14 @@ pub fn in_own_process(test: &str) -> bool {
     let output = output.expect("the test binary can be run again");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let (out, err) = (text(&output.stdout), text(&output.stderr));
-    // A wrong name runs no test, which the child does not report as a failure.
+    // If the name of the test is wrong, the child process runs no test and reports no failure.
     assert!(output.status.success() && out.contains("1 passed"), "{test} in its own process: {out}{err}");
     let _ = io::stderr().write_all(&output.stderr);
     false
 }
 
-/// Checks the ledger of a run that has ended. Each packet is accounted for, no page is missing, and
-/// no packet was reordered.
+/// Checks the ledger of a run that has ended. The ledger must account for each packet, no page may
+/// be missing, and no packet may have been reordered.
 pub fn assert_at_rest(ledger: &Snapshot) {
     assert_eq!(ledger.received(), ledger.delivered() + ledger.dropped().total());
     assert_eq!((ledger.in_flight(), ledger.pages_free), (0, ledger.pages));

@@ -1,4 +1,4 @@
-//! A clock that a test sets, for CPUs that the test steps.
+//! A clock that a test sets, for simulated CPUs that the test runs step by step.
 
 use std::cell::Cell;
 use std::io;
@@ -11,7 +11,7 @@ use steerage::{
     threads::{Bell, Platform, Softnet, Stepped},
 };
 
-/// A clock that a test sets. Clones share the time.
+/// A clock that a test sets. All clones of a clock show the same time.
 #[derive(Clone, Debug, Default)]
 pub struct ManualClock(Rc<Cell<Duration>>);
 
@@ -36,7 +36,8 @@ impl Platform for ManualClock {
     }
 }
 
-/// Stops two CPUs. Checks that the ledger then balances, and that every page has returned.
+/// Stops two CPUs. Checks that the ledger balances at the end, and that every page has returned to
+/// its pool.
 pub fn end<H: Handler>(handle: &Handle, cpus: [&mut Softnet<H, ManualClock>; 2]) {
     handle.stop();
     let mut ended = [false; 2];

@@ -1,5 +1,5 @@
-//! Network namespaces that are created for one test and deleted after it, and traffic that their
-//! kernels send to each other.
+//! Creates network namespaces for one test, deletes them after the test, and sends traffic between
+//! them.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Write};
@@ -24,13 +24,14 @@ use crate::{HANG, skip, skip_on_this_kernel};
 
 const ANSWER: Duration = Duration::from_millis(500);
 
-/// Namespaces that are not joined yet, with only the IPv6 addresses that a test adds.
+/// Network namespaces that are not connected yet. The namespaces have only the IPv6 addresses that
+/// a test adds.
 #[derive(Debug)]
 pub struct Namespaces(Vec<String>);
 
 impl Namespaces {
-    /// Creates `count` namespaces. Returns `None` and prints the reason to standard error if this
-    /// process may not create them. In CI, that is a failure.
+    /// Creates `count` namespaces. If this process may not create namespaces, returns `None` and
+    /// prints the reason to standard error. In CI, that is a failure.
     pub fn new(count: usize) -> Option<Self> {
         let namespaces = Self((0..count).map(|_| fresh_name()).collect());
         let made = namespaces.0.iter().all(|name| ip(&format!("netns add {name}")));
@@ -44,7 +45,8 @@ impl Namespaces {
         Some(namespaces)
     }
 
-    /// Runs `ip` with these arguments in one of the namespaces, which must succeed.
+    /// Runs the program `ip` with these arguments in one of the namespaces. The test fails if `ip`
+    /// fails.
     pub fn must(&self, nth: usize, args: &str) {
         assert!(ip(&format!("-n {} {args}", self.0[nth])), "ip {args}");
     }
@@ -58,29 +60,33 @@ impl Namespaces {
     pub fn veth_to(&self, one: usize, name: &str, others: &Self, other: usize, peer: &str) {
         self.must(one, &format!("link add {name} type veth peer name {peer} netns {}", others.0[other]));
         for (ends, nth, name) in [(self, one, name), (others, other, peer)] {
-            // Without link-local addresses, the kernel sends only packets that the test requested.
+            // Without IPv6 link-local addresses, the kernel sends no packets of its own, such as
+            // router solicitations.
             ends.must(nth, &format!("link set dev {name} addrgenmode none"));
             ends.must(nth, &format!("link set dev {name} up"));
         }
     }
 
-    /// Moves a card of this machine to one of the namespaces, and sets the card up. The card returns
-    /// some time after the namespace is deleted.
+    /// Moves a card of this machine to one of the namespaces, and sets the card up. When the
+    /// namespace is deleted, the kernel moves the card back to the initial namespace, with some
+    /// delay.
     pub fn card(&self, nth: usize, name: &str) {
         assert!(ip(&format!("link set dev {name} netns {}", self.0[nth])), "move {name}");
         self.must(nth, &format!("link set dev {name} addrgenmode none"));
         self.must(nth, &format!("link set dev {name} up"));
     }
 
-    /// A command that runs `words` in one of the namespaces, with the /sys of that namespace.
+    /// A command that runs `words` in one of the namespaces. The command sees the /sys of that
+    /// namespace.
     pub fn command(&self, nth: usize, words: &[&str]) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.0[nth]]).args(words);
         command
     }
 
-    /// Creates the interface `NAME.ID` for frames with this VLAN's tag, and sets it up. Returns
-    /// `None` as described at `optional`.
+    /// Creates the VLAN interface `NAME.ID` for frames with the VLAN tag `ID`, and sets the
+    /// interface up. If the kernel does not support this kind of interface, returns `None`, as
+    /// `optional` does.
     pub fn vlan(&self, nth: usize, cable: &str, id: u16) -> Option<String> {
         let name = format!("{cable}.{id}");
         self.optional(nth, &format!("link add link {cable} name {name} type vlan id {id}"))?;
@@ -88,14 +94,15 @@ impl Namespaces {
         Some(name)
     }
 
-    /// Creates the bond `bond0` with these options. Returns `None` as described at
-    /// `optional`.
+    /// Creates the bond `bond0` with these options. If the kernel does not support this kind of
+    /// interface, returns `None`, as `optional` does.
     pub fn bond(&self, nth: usize, options: &str) -> Option<()> {
         self.optional(nth, &format!("link add bond0 type bond {options}"))
     }
 
-    /// Runs `ip` to create an interface that this kernel may not support. Returns `None` and prints
-    /// the reason to standard error if the kernel does not, as [`skip_on_this_kernel`] describes.
+    /// Runs `ip` to create an interface that this kernel may not support. If the kernel does not
+    /// support the interface, returns `None` and prints the reason to standard error, as
+    /// [`skip_on_this_kernel`] describes.
     fn optional(&self, nth: usize, args: &str) -> Option<()> {
         if ip(&format!("-n {} {args}", self.0[nth])) {
             return Some(());
@@ -115,7 +122,7 @@ impl Namespaces {
         self.counted(nth, device, 1)
     }
 
-    /// A number in the interface's row of the file `dev`, see proc_pid_net(5).
+    /// The number in column `column` of the interface's row in /proc/net/dev (proc_pid_net(5)).
     pub fn counted(&self, nth: usize, device: &str, column: usize) -> u64 {
         self.within(nth, || counted_here(device, column))
     }
@@ -127,8 +134,9 @@ impl Namespaces {
         assert!(set.status.success(), "ethtool -K {device} {features}: {set:?}");
     }
 
-    /// Gives an interface a queueing discipline, such as `tbf rate 8kbit burst 2kb limit 3kb`. Returns false and prints
-    /// the reason if this machine has no such discipline. In CI, that is a failure.
+    /// Gives an interface a queueing discipline, such as `tbf rate 8kbit burst 2kb limit 3kb`. If
+    /// the kernel does not support the discipline, returns false and prints the reason. In CI, the
+    /// test then fails.
     pub fn shape(&self, nth: usize, device: &str, discipline: &str) -> bool {
         let args = ["qdisc", "add", "dev", device, "root"].into_iter().chain(discipline.split(' '));
         let shaped = self.within(nth, || Command::new("tc").args(args).status());
@@ -139,7 +147,7 @@ impl Namespaces {
         is_shaped
     }
 
-    /// The number of packets that the kernels of all namespaces have dropped because of their
+    /// The number of packets that the kernels of all namespaces have dropped because of wrong
     /// checksums.
     pub fn checksum_errors(&self) -> u64 {
         (0..self.0.len()).map(|nth| self.within(nth, checksum_errors_here)).sum()
@@ -166,7 +174,7 @@ pub(crate) fn fresh_name() -> String {
 }
 
 pub(crate) fn ip(args: &str) -> bool {
-    // A namespace may already be gone when it is deleted.
+    // The namespace may no longer exist, so errors that occur while it is deleted are not shown.
     let stderr = if args.starts_with("netns del") { Stdio::null() } else { Stdio::inherit() };
     Command::new("ip").args(args.split_whitespace()).stderr(stderr).status().is_ok_and(|status| status.success())
 }
@@ -181,15 +189,15 @@ pub(crate) fn within<R: Send>(namespace: &str, body: impl FnOnce() -> R + Send) 
     })
 }
 
-/// A number in the interface's row of the file `dev` (proc_pid_net(5)), in the namespace of this
-/// thread.
+/// The number in column `column` of the interface's row in /proc/net/dev (proc_pid_net(5)), in the
+/// namespace of this thread.
 pub(crate) fn counted_here(device: &str, column: usize) -> u64 {
     let table = fs::read_to_string("/proc/thread-self/net/dev").unwrap();
     let row = table.lines().find_map(|line| line.trim().strip_prefix(device)?.strip_prefix(':'));
     row.unwrap().split_whitespace().nth(column).unwrap().parse().unwrap()
 }
 
-/// The numbers whose name is or ends with `InCsumErrors`, in the files `snmp` and `snmp6`.
+/// The sum of the counters in the files `snmp` and `snmp6` whose names end with `InCsumErrors`.
 fn checksum_errors_here() -> u64 {
     let read = |file: &str| fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap();
     let (v4, v6) = (read("snmp"), read("snmp6"));
@@ -208,14 +216,14 @@ fn is_late(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
 
-/// Sends `ask` until a reply arrives for which `is_answer` returns true. If no such reply arrives
-/// in time, sends `ask` again.
+/// Sends the packet `ask`, and waits for a reply for which `is_answer` returns true. If no such
+/// reply arrives in time, sends `ask` again.
 fn asked(socket: &UdpSocket, to: SocketAddr, ask: &[u8], mut is_answer: impl FnMut(&[u8]) -> bool) {
     socket.set_read_timeout(Some(ANSWER)).unwrap();
     let (start, mut answer) = (Instant::now(), [0; 65536]);
     loop {
         assert!(start.elapsed() < HANG, "{to} does not answer");
-        // The kernel may not have a route yet.
+        // Sending may fail because the kernel may not have a route yet.
         if socket.send_to(ask, to).is_err() {
             thread::sleep(Duration::from_millis(2));
             continue;
@@ -231,7 +239,7 @@ fn asked(socket: &UdpSocket, to: SocketAddr, ask: &[u8], mut is_answer: impl FnM
     }
 }
 
-/// Pings `to` from this namespace, with `bytes` of payload, until it replies.
+/// Pings `to` from this namespace, with `bytes` bytes of payload, until `to` replies.
 pub fn ping(to: IpAddr, bytes: usize) {
     let (family, protocol, ask, answer) = match to {
         IpAddr::V4(_) => (AddressFamily::Inet, SockProtocol::Icmp, icmp::ECHO, icmp::ECHO_REPLY),
@@ -241,11 +249,11 @@ pub fn ping(to: IpAddr, bytes: usize) {
     let mut echo = vec![0x5a; icmp::BYTES + bytes];
     put(&mut echo, 0, [ask, 0, 0, 0, 0x12, 0x34, 0, 1]);
     if to.is_ipv4() {
-        // For IPv6, the kernel computes the checksum.
+        // For IPv6, the kernel computes the checksum of the ICMP message.
         let checksum = finish(sum(&echo, 0));
         put(&mut echo, icmp::CHECKSUM_AT, checksum.to_be_bytes());
     }
-    // An IPv4 answer includes its IP header.
+    // For IPv4, the raw socket returns the IP header before the ICMP message.
     let at = if to.is_ipv4() { ipv4::BYTES } else { 0 };
     let is_ours = |got: &[u8]| got.get(at).is_some_and(|kind| *kind == answer) && got[at + 4..] == echo[4..];
     asked(&socket, SocketAddr::new(to, 0), &echo, is_ours);
@@ -263,8 +271,9 @@ pub fn udp_exchange(to: SocketAddr, count: u32, bytes: usize) {
     }
 }
 
-/// Binds a socket to this address and port. Waits while the port is in use: a process that another
-/// thread starts has the closed socket of an earlier call until it executes its program.
+/// Binds a socket to this address and port. Waits while the port is in use. A child process that
+/// another thread has just forked still holds the closed socket of an earlier call, until the child
+/// process executes its program.
 pub fn bind_when_free(at: (&str, u16)) -> UdpSocket {
     let start = Instant::now();
     loop {
@@ -275,21 +284,21 @@ pub fn bind_when_free(at: (&str, u16)) -> UdpSocket {
     }
 }
 
-/// A socket with a thread that returns datagrams to their sender until this value is dropped. The
-/// second field is its address.
+/// A UDP socket with a thread that sends each datagram back to its sender, until this value is
+/// dropped. The second field of `Echo` is the address of the socket.
 #[derive(Debug)]
 pub struct Echo(Option<(UdpSocket, thread::JoinHandle<()>)>, pub SocketAddr);
 
 impl Echo {
-    /// Listens on any port of `address`, which is an address of this namespace.
+    /// Listens on a free port of `address`, which must be an address of this namespace.
     pub fn new(address: IpAddr) -> Self {
         let socket = UdpSocket::bind((address, 0)).unwrap();
         let at = socket.local_addr().unwrap();
         let ours = socket.try_clone().unwrap();
         let answer = move || {
             let mut buffer = [0; 65536];
-            // After the shutdown there is no sender, which `recv_from` of the standard library does
-            // not expect.
+            // After the socket is shut down, the kernel reports no sender. The standard library's
+            // `recv_from` does not expect a datagram without a sender.
             let fd = socket.as_raw_fd();
             while let Ok((len, Some(from))) = recvfrom::<SockaddrStorage>(fd, &mut buffer) {
                 if len == 0 {
@@ -311,28 +320,29 @@ impl Drop for Echo {
     }
 }
 
-/// The size of a message that stands for [`DATAGRAMS`] datagrams of up to [`DATAGRAM_BYTES`] bytes.
+/// The size of a message that the kernel cuts into [`DATAGRAMS`] datagrams of up to
+/// [`DATAGRAM_BYTES`] bytes.
 pub const MESSAGE_BYTES: usize = 20_500;
-/// The size of all datagrams of a message but the last.
+/// The size in bytes of each datagram of a message, except the last datagram.
 pub const DATAGRAM_BYTES: usize = 1000;
-/// The number of datagrams of a message.
+/// The number of datagrams into which the kernel cuts a message.
 pub const DATAGRAMS: usize = MESSAGE_BYTES.div_ceil(DATAGRAM_BYTES);
 
-/// A socket at any port of `address`, whose messages the kernel cuts into datagrams of `bytes`
-/// bytes.
+/// A UDP socket on a free port of `address`. The kernel cuts each message of the socket into
+/// datagrams of `bytes` bytes.
 pub fn cutting_socket(address: IpAddr, bytes: usize) -> UdpSocket {
     let socket = UdpSocket::bind((address, 0)).unwrap();
     setsockopt(&socket, sockopt::UdpGsoSegment, &(bytes as i32)).unwrap();
     socket
 }
 
-/// The address that stands for all addresses of this family.
+/// The unspecified address of the address family of `of`: `0.0.0.0` or `::`.
 pub fn any(of: IpAddr) -> IpAddr {
     if of.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
 }
 
-/// Sends a message from one namespace to an address in another. The message's datagrams must arrive
-/// unchanged and in order.
+/// Sends a message from one namespace to an address in another. The datagrams of the message must
+/// arrive unchanged and in order.
 pub fn datagrams_in_one_piece(namespaces: &Namespaces, from: usize, to: usize, address: IpAddr) {
     let receiver = namespaces.within(to, || UdpSocket::bind((address, 0)).unwrap());
     receiver.set_read_timeout(Some(HANG)).unwrap();
@@ -352,8 +362,8 @@ pub fn tcp_transfer(namespaces: &Namespaces, from: usize, to: usize, address: Ip
 }
 
 /// Like [`tcp_transfer`], but divides the transfer into `steps` equal parts. When a part has
-/// arrived, calls `step` with its number, counted from 1, while the transfer continues. The
-/// receiver waits if it is two parts ahead of `step`.
+/// arrived, calls `step` with the number of the part, counted from 1. The transfer continues during
+/// this call. The receiver waits if it is two parts ahead of `step`.
 pub fn tcp_transfer_in_steps(
     namespaces: &Namespaces,
     (from, to): (usize, usize),
@@ -394,12 +404,12 @@ pub fn address(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// Makes the kernels of two namespaces ping each other and exchange UDP and TCP packets. `one` has
-/// the host address 1, and `other` has 2.
+/// Makes the kernels of two namespaces ping each other and exchange UDP and TCP packets. The
+/// namespace `one` has the host address 1, and the namespace `other` has the host address 2.
 pub fn converse(namespaces: &Namespaces, one: usize, other: usize) {
     namespaces.within(one, || ping(address("10.210.0.2"), 56));
     namespaces.within(other, || ping(address("fd00:210::1"), 1300));
-    // This ping is long enough to be fragmented.
+    // This ping packet is so long that the kernel sends it in fragments.
     namespaces.within(one, || ping(address("fd00:210::2"), 4000));
     for to in ["10.210.0.2", "fd00:210::2"] {
         let echo = namespaces.within(other, || Echo::new(address(to)));

@@ -11,11 +11,12 @@ use steerage::{
 
 use crate::HANG;
 
-/// How many polls a device may need to end, besides those that find no data yet. The limit is far
-/// higher than any test's input requires.
+/// The maximum number of polls until a device ends. Polls that find no data are not counted. The
+/// inputs of all tests need far fewer polls.
 pub const POLLS_MAX: usize = 1_000_000;
 
-/// All frames of a queue whose device can wait, until the queue ends or fails.
+/// Receives all frames of a queue whose device can wait, such as a capture file, until the queue
+/// ends or fails.
 pub fn drain(queue: Box<dyn RxQueue>) -> (Vec<Vec<u8>>, Result<(), DeviceError>, u64) {
     let mut all = Vec::new();
     let (tester, end) = poll_to_end(queue, |tester| {
@@ -26,7 +27,8 @@ pub fn drain(queue: Box<dyn RxQueue>) -> (Vec<Vec<u8>>, Result<(), DeviceError>,
     (all, end, tester.wire_bytes())
 }
 
-/// All frames of a queue whose device can wait, each with its link type.
+/// Receives all frames of a queue whose device can wait, such as a capture file. Returns each frame
+/// with its link type.
 pub fn drain_with_links(queue: Box<dyn RxQueue>) -> Vec<(Vec<u8>, LinkType)> {
     let mut all = Vec::new();
     let (_, end) = poll_to_end(queue, |tester| {
@@ -39,8 +41,8 @@ pub fn drain_with_links(queue: Box<dyn RxQueue>) -> Vec<(Vec<u8>, LinkType)> {
     all
 }
 
-/// All frames of a queue whose device can wait, with the metadata from the device. The queue must
-/// not fail.
+/// Receives all frames of a queue whose device can wait, such as a capture file. Returns each frame
+/// with the metadata from the device. The queue must not fail.
 pub fn drain_headed(queue: Box<dyn RxQueue>) -> Vec<Headed> {
     let mut all = Vec::new();
     let (_, end) = poll_to_end(queue, |tester| {
@@ -52,7 +54,8 @@ pub fn drain_headed(queue: Box<dyn RxQueue>) -> Vec<Headed> {
     all
 }
 
-/// Calls `poll` until it ends or fails. Waits whenever it finds no data.
+/// Calls `poll` until it returns the end of the queue or an error. If a poll finds no data, waits
+/// for data.
 fn poll_to_end(
     queue: Box<dyn RxQueue>,
     mut poll: impl FnMut(&mut QueueTester) -> Result<Polled, DeviceError>,
@@ -71,7 +74,7 @@ fn poll_to_end(
 }
 
 /// Waits until the queue has data. If the queue has no file descriptor to wait on, lets other
-/// threads run.
+/// threads run and returns.
 pub fn wait_for_data(tester: &QueueTester) {
     match tester.queue().wait_on() {
         Some(fd) => {

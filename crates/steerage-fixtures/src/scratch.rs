@@ -7,18 +7,18 @@ use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// An empty directory in the folder for temporary files. The directory is removed when this value
-/// is dropped.
+/// An empty directory for one test, in the folder for temporary files. The directory is removed
+/// when this value is dropped.
 #[derive(Debug)]
 pub struct Scratch(PathBuf);
 
 impl Scratch {
-    /// Creates a directory that all users may read, and only this user may write to.
+    /// Creates a directory that all users may read, but to which only this user may write.
     pub fn new() -> Self {
         Self::with_mode(0o755)
     }
 
-    /// Creates a directory with this mode.
+    /// Creates a directory with the permission bits `mode`.
     pub fn with_mode(mode: u32) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("steerage-test-{}-{}", process::id(), COUNT.fetch_add(1, Ordering::Relaxed));

@@ -1,4 +1,4 @@
-//! Real captures, and the output of tshark for them.
+//! Finds real captures, and returns the output of tshark for a capture.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,19 +9,19 @@ use crate::{report_skip, skip};
 const BY_ITSELF: [&str; 6] =
     ["-o", "ip.defragment:FALSE", "-o", "ipv6.defragment:FALSE", "-o", "tcp.desegment_tcp_streams:FALSE"];
 
-/// Protocols that are payload for steerage, but not for tshark. OpenFlow is a control protocol over
-/// TCP that quotes packets of other networks.
+/// Protocols that tshark dissects, but that steerage treats as payload. OpenFlow is a control
+/// protocol over TCP that quotes packets of other networks.
 pub const PAYLOAD: [&str; 1] = ["openflow"];
 
-/// Why a test that needs a real capture skips.
+/// The reason that a test prints if it is skipped because it needs a real capture.
 const NO_CAPTURES: &str = "the captures are not part of the repository";
 
-/// The folder of real captures: shared/captures, next to the workspace.
+/// The folder that contains real captures: shared/captures, next to the workspace.
 pub fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/captures")
 }
 
-/// The captures in that folder. If the folder does not exist, the list is empty, and the reason is
+/// The captures in [`folder`]. If the folder does not exist, the list is empty, and the reason is
 /// printed to standard error.
 pub fn captures() -> Vec<PathBuf> {
     captures_in(&folder())
@@ -44,8 +44,8 @@ fn captures_in(folder: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// The capture with this name in that folder. If the capture does not exist, the result is `None`,
-/// and the reason is printed to standard error.
+/// Returns the capture with this name in the folder of real captures ([`folder`]). If the capture
+/// does not exist, the result is `None`, and the reason is printed to standard error.
 pub fn capture(name: &str) -> Option<PathBuf> {
     let path = folder().join(name);
     if !path.exists() {
@@ -55,23 +55,24 @@ pub fn capture(name: &str) -> Option<PathBuf> {
     Some(path)
 }
 
-/// The output of one of Wireshark's tools. `None` if the tool is missing, which is a failure in CI.
+/// Runs one of Wireshark's command-line tools on a capture, and returns its output. If the tool is
+/// not installed, returns `None`. In CI, the test then fails.
 pub fn output(tool: &str, arguments: &[&str], file: &Path) -> Option<String> {
     let Ok(output) = Command::new(tool).args(arguments).arg(file).output() else {
         skip(&format!("{tool} is absent: install the package tshark"));
         return None;
     };
-    // If a capture is truncated, the tools print its complete part and then fail.
+    // If a capture is truncated, the tools print the complete part of the capture and then fail.
     Some(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// These fields of each frame, with all occurrences of each field. `None` if tshark is missing,
-/// which is a failure in CI.
+/// The values of these fields in each frame, with all occurrences of each field. If tshark is not
+/// installed, returns `None`. In CI, the test then fails.
 pub fn tshark(file: &Path, fields: &[&str]) -> Option<Vec<Vec<String>>> {
     read(file, fields, &BY_ITSELF)
 }
 
-/// Like [`tshark`], but tshark reassembles fragments and segments.
+/// Like [`tshark`], but the tool tshark also reassembles fragments and segments.
 pub fn tshark_reassembled(file: &Path, fields: &[&str]) -> Option<Vec<Vec<String>>> {
     read(file, fields, &[])
 }

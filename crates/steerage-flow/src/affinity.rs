@@ -1,4 +1,4 @@
-//! [`Affinity`]: which packets must stay together on one CPU.
+//! [`Affinity`] states which packets a handler needs together on one CPU.
 
 use crate::flow_key::FlowKey;
 
@@ -19,9 +19,9 @@ pub enum Affinity {
     /// Both directions of a flow stay together. Choose this for a program that keeps state for each
     /// connection.
     BothDirections,
-    /// Each direction of a flow is steered by itself. Choose this for a router, because a router
-    /// receives the two directions on different interfaces. The hash costs less, and a device's own
-    /// hash can be used more often.
+    /// Each direction of a flow is steered separately. Choose this for a router, because the two
+    /// directions of a flow reach a router on different interfaces. The hash for one direction
+    /// costs less, and the hash of a device can be used more often.
     OneDirection,
 }
 
@@ -32,7 +32,8 @@ impl Affinity {
         self == wanted || self == Self::BothDirections
     }
 
-    /// The key to hash for a flow, so that the packets named by this affinity stay together.
+    /// Returns the key to hash for a flow. With this key, the packets that this affinity requires
+    /// stay together.
     #[must_use]
     #[inline(always)]
     pub const fn key(self, flow: FlowKey) -> FlowKey {

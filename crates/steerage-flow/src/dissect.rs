@@ -1,10 +1,11 @@
-//! Reads a frame's headers and finds its [`FlowKey`].
+//! Reads the headers of a frame and finds its [`FlowKey`].
 //!
-//! [`flow_key`] is for steering and [`dissect`] is for tools. Both functions find the same key.
-//! `flow_key` tries the fast path in `plain` first: a few loads and compares that suffice for
-//! nearly every frame. All other frames, and all calls of `dissect`, read one header after another
-//! in `walk`, which is slower but bounded by limits. `docs/flows.md` lists the headers that are
-//! read and the packets that stay together.
+//! [`flow_key`] is used for steering, and [`dissect`] is used by tools. `flow_key` and `dissect`
+//! find the same key for a frame. `flow_key` first tries the fast path in `plain`: a few loads and
+//! compares, which are enough for nearly every frame. For all other frames, and in all calls of
+//! `dissect`, the function `walk` reads one header after another. This is slower, but `limits`
+//! bounds the time. `docs/flows.md` lists the headers that are read and the packets that stay
+//! together on one CPU.
 //!
 //! | module | what it reads |
 //! |---|---|
@@ -43,22 +44,25 @@ pub(crate) use plain::{plain, plain_ip};
 pub use ports::set_vxlan_ports;
 pub(crate) use ports::{FROM_LANES, LANES as TUNNEL_PORTS, are_chosen as are_ports_chosen};
 
-/// The flow that a frame belongs to, as its sender sees it. Apply [`FlowKey::both_directions`] if
-/// both directions should have the same key. Returns `None` if the frame has no complete IP header.
-/// The result equals [`flow`](Dissection::flow) of the same frame's [`dissect`].
+/// Returns the key of the flow to which a frame belongs, in the direction from the frame's sender.
+/// Apply [`FlowKey::both_directions`] if both directions should have the same key. Returns `None`
+/// if the frame has no complete IP header. The result is the same as [`flow`](Dissection::flow) in
+/// the frame's [`dissect`].
 ///
-/// - TCP, UDP and SCTP: the key consists of addresses, ports and protocol. VLAN tags, MPLS labels
-///   and tunnel identifiers are not part of the key.
-/// - ICMP queries: the key consists of the addresses and the identifier, which is stored in both
-///   ports. An ICMP error has the key of the flow that the error quotes.
-/// - Other protocols: the key consists of addresses and protocol, with ports 0. TCP, UDP and SCTP
-///   packets that are cut off before the ports have such a key too, and so have all fragments but
-///   the first. A first fragment has the key of its flow. (Steering keeps the fragments of a
-///   datagram together by means of [`FragmentTable`](crate::FragmentTable).)
+/// - For TCP, UDP and SCTP, the key consists of addresses, ports and protocol. VLAN tags, MPLS
+///   labels and tunnel identifiers are not part of the key.
+/// - For ICMP queries, the key consists of the addresses and the query's identifier, which is
+///   stored in both ports. An ICMP error has the key of the flow that the error quotes.
+/// - For other protocols, the key consists of addresses and protocol, and the ports are 0. TCP, UDP
+///   and SCTP packets that are cut off before the ports also have ports 0 in their key. In the keys
+///   of all fragments but the first, the ports are 0 too. The first fragment has the key of its
+///   flow. ([`FragmentTable`](crate::FragmentTable) keeps the fragments of a datagram together when
+///   they are steered.)
 ///
-/// `frame` begins with a header of type `link`, and may be cut off at the end. A frame check
-/// sequence is ignored. Lengths stated in the headers are not compared with the frame's length.
-/// Therefore padding, a short capture or merging by the kernel does not change the key of a frame.
+/// `frame` begins with a header of type `link`. It may be cut off at its end. A frame check
+/// sequence at the end of the frame is ignored. Lengths in the headers are not compared with the
+/// length of the frame. Therefore the key of a frame does not depend on padding, on a short
+/// capture, or on merging by the kernel.
 #[must_use]
 #[inline(always)]
 pub fn flow_key(frame: &[u8], link: LinkType, layers: Layers) -> Option<FlowKey> {
@@ -74,8 +78,8 @@ pub fn flow_key(frame: &[u8], link: LinkType, layers: Layers) -> Option<FlowKey>
 }
 
 /// Returns true if UDP packets between these ports are read as a tunnel. `docs/flows.md` lists the
-/// ports. A program that parses simple packets itself uses this function to leave tunnels to
-/// [`dissect`].
+/// ports. A program that parses simple packets itself uses this function to detect tunnels and
+/// leave them to [`dissect`].
 ///
 /// ```
 /// use steerage_flow::dissect::is_tunnel;
@@ -89,8 +93,8 @@ pub fn is_tunnel(from: u16, to: u16) -> bool {
     ports::may_be_tunnel(from, to) && ports::of_tunnel(from, to).is_some()
 }
 
-/// Fills in a blank dissection in place, because a dissection is large: moving the result took half
-/// of the time when measured.
+/// Fills in an empty dissection in place. A dissection is so large that moving the result took half
+/// of the time when it was measured.
 #[inline(never)]
 fn dissect_into(frame: &[u8], link: LinkType, layers: Layers, found: &mut Dissection) {
     walk::Walk::new(frame, layers, found).run(link);
@@ -102,8 +106,8 @@ fn slowly(frame: &[u8], link: LinkType, layers: Layers) -> Option<FlowKey> {
     dissect(frame, link, layers).flow()
 }
 
-/// Returns everything that a frame's headers state. Dissection takes bounded time and allocates
-/// nothing.
+/// Returns everything that the headers of a frame state. Dissecting a frame takes bounded time and
+/// allocates no memory.
 ///
 /// ```
 /// use steerage_flow::LinkType;

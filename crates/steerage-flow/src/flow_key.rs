@@ -1,7 +1,7 @@
-//! [`FlowKey`], the key of a flow, in the form in which it is hashed.
+//! [`FlowKey`] is the key of a flow, in the form in which it is hashed.
 //!
-//! A key has two words ("short") or five ("long"), in native integers. The table shows the fields
-//! from the most significant bits down, with their widths in bits:
+//! A key has two 64-bit words ("short") or five ("long"), as native integers. The table shows the
+//! fields of the words, beginning with the most significant bits, with their widths in bits:
 //!
 //! ```text
 //! short     word 0 (bits 63..0)                 word 1
@@ -14,11 +14,11 @@
 //! bytes     bytes 0..16  bytes 16..32  bytes 32..40                                            2 + length
 //! ```
 //!
-//! Therefore two keys of different kinds are never equal: short keys differ in the top byte of word
-//! 0, and long keys differ in the tag. The tag of a short key is 0. Addresses and bytes are
-//! big-endian, with the first byte in the top bits, which is the order in which Toeplitz reads
-//! them. Each endpoint of an IPv4 key is a number below 2^48, so that `min` and `max` sort the two
-//! endpoints.
+//! The layouts ensure that two keys of different kinds are never equal. Short keys of different
+//! kinds differ in the top byte of word 0, and long keys differ in the tag. The tag of a short key
+//! is 0. Addresses and bytes are big-endian, with the first byte in the top bits, which is the
+//! order in which Toeplitz reads them. Each endpoint of an IPv4 key is a number below 2^48. `min`
+//! and `max` therefore sort the two endpoints.
 
 mod parse;
 #[cfg(test)]
@@ -31,30 +31,30 @@ pub use parse::ParseFlowKeyError;
 
 use crate::wire::protocol;
 
-/// The number of bytes of a custom key that are hashed. Of any further bytes only the number
-/// counts.
+/// The number of bytes of a custom key that are hashed. If a custom key has more bytes, only the
+/// number of further bytes counts.
 const BYTES_MAX: usize = 40;
-/// The longest custom key that fits into two words together with its kind and length.
+/// The length of the longest custom key that fits in two words together with its kind and length.
 const SHORT_MAX: usize = 15;
 
-// The values of the top byte of word 0 in a short key.
+// The top byte of word 0 in a short key, which states the key's kind.
 const SHORT_V4: u8 = 0;
 const SHORT_LINK: u8 = 1;
 const SHORT_BYTES: u8 = 2;
 // The tags of long keys. The tag of a short key is 0.
 pub(crate) const LONG_V6: u64 = 1;
 const LONG_BYTES: u64 = 2;
-/// The upper bound of tags, because SipHash has seven bytes for a tag.
+/// The upper bound of tags. SipHash has seven bytes for a tag.
 const TAG_END: u64 = 1 << 56;
 
 const ENDPOINT_V4: u64 = (1 << 48) - 1;
 
 /// The key of a flow: addresses, ports and protocol, or up to 40 bytes that the program chooses.
 ///
-/// The source is the sender of the packet. The two directions of a flow have different keys until
-/// [`both_directions`](FlowKey::both_directions) makes the keys equal.
+/// The source in the key is the sender of the packet. The two directions of a flow have different
+/// keys. [`both_directions`](FlowKey::both_directions) makes them equal.
 ///
-/// The constructors are inlined, so that a key need not exist in memory: for IPv4 the compiler
+/// The constructors are inlined, so that a key need not be stored in memory. For IPv4, the compiler
 /// keeps two words in registers and drops the other three.
 ///
 /// ```
@@ -79,24 +79,25 @@ pub struct FlowKey {
 }
 
 impl FlowKey {
-    /// The key of an IPv4 flow: two endpoints, and the protocol number. Set the ports to 0 if the
-    /// protocol has none or if ports should not count, as for fragments.
+    /// Creates the key of an IPv4 flow from two endpoints and the protocol number. Set the ports to
+    /// 0 if the protocol has no ports, or if the ports should not count, as for fragments.
     #[must_use]
     #[inline(always)]
     pub const fn v4(source: SocketAddrV4, destination: SocketAddrV4, protocol: u8) -> FlowKey {
         FlowKey::v4_bits(v4_end(source), v4_end(destination), protocol)
     }
 
-    /// The key of an IPv6 flow, like [`v4`](FlowKey::v4). The flow label is not part of the key,
-    /// because senders may change it (RFC 6437). The scope is not part of the key either.
+    /// Creates the key of an IPv6 flow, like [`v4`](FlowKey::v4). The flow label is not part of the
+    /// key, because senders may change it (RFC 6437). The scope identifier is not part of the key
+    /// either.
     #[must_use]
     #[inline(always)]
     pub const fn v6(source: SocketAddrV6, destination: SocketAddrV6, protocol: u8) -> FlowKey {
         FlowKey::v6_bits(v6_end(source), v6_end(destination), protocol)
     }
 
-    /// The key of an IP flow, like [`v4`](FlowKey::v4) or [`v6`](FlowKey::v6). `None` if one
-    /// endpoint is IPv4 and the other IPv6.
+    /// Creates the key of an IPv4 or IPv6 flow, like [`v4`](FlowKey::v4) or [`v6`](FlowKey::v6).
+    /// Returns `None` if one endpoint is IPv4 and the other endpoint is IPv6.
     #[must_use]
     pub const fn between(source: SocketAddr, destination: SocketAddr, protocol: u8) -> Option<FlowKey> {
         match (source, destination) {
@@ -106,7 +107,8 @@ impl FlowKey {
         }
     }
 
-    /// [`v4`](FlowKey::v4) from the numbers in the headers: (address, port) in host byte order.
+    /// Does the same as [`v4`](FlowKey::v4), for the numbers in the headers: (address, port) in
+    /// host byte order.
     #[inline(always)]
     pub(crate) const fn v4_bits(source: (u32, u16), destination: (u32, u16), protocol: u8) -> FlowKey {
         let source = (source.0 as u64) << 16 | source.1 as u64;
@@ -114,7 +116,7 @@ impl FlowKey {
         FlowKey::short((SHORT_V4 as u64) << 56 | source, (protocol as u64) << 48 | destination)
     }
 
-    /// [`v6`](FlowKey::v6) from the numbers in the headers.
+    /// Does the same as [`v6`](FlowKey::v6), for the numbers in the headers.
     #[inline(always)]
     pub(crate) const fn v6_bits(source: (u128, u16), destination: (u128, u16), protocol: u8) -> FlowKey {
         let last = (source.1 as u64) << 48 | (destination.1 as u64) << 32 | protocol as u64;
@@ -122,7 +124,8 @@ impl FlowKey {
         FlowKey { words: [(s >> 64) as u64, s as u64, (d >> 64) as u64, d as u64, last], tag: LONG_V6 }
     }
 
-    /// The key of a frame without IP: its EtherType, and its link addresses as transmitted.
+    /// Creates the key of a frame without IP from its EtherType and its link addresses, in the
+    /// order in which they are transmitted.
     #[must_use]
     #[inline(always)]
     pub const fn link(source: [u8; 6], destination: [u8; 6], ethertype: u16) -> FlowKey {
@@ -135,8 +138,8 @@ impl FlowKey {
         )
     }
 
-    /// A custom key, for example a QUIC connection identifier. Bytes after the 40th are ignored,
-    /// but keys of different lengths are always different.
+    /// Creates a custom key, for example from a QUIC connection identifier. Bytes after the 40th
+    /// byte are ignored. Keys of different lengths are always different.
     #[must_use]
     #[inline]
     pub fn from_bytes(bytes: &[u8]) -> FlowKey {
@@ -183,8 +186,8 @@ impl FlowKey {
         let source = (a as u128) << 64 | b as u128;
         let destination = (c as u128) << 64 | d as u128;
         let (source_port, destination_port) = ((e >> 48) as u16, (e >> 32) as u16);
-        // `&&` and `if` would compile to branches. The direction of a packet is random, so no
-        // branch predictor can guess it.
+        // This code avoids `&&` and `if`, because they would be compiled to branches. The direction
+        // of a packet is random, so a branch predictor cannot predict it.
         let swap = (source > destination) | ((source == destination) & (source_port > destination_port));
         let mask = (swap as u64).wrapping_neg();
         let (high, low) = ((a ^ c) & mask, (b ^ d) & mask);
@@ -204,8 +207,8 @@ impl FlowKey {
         }
     }
 
-    /// Returns the key with both ports 0: the same addresses and protocol, whatever the ports. A
-    /// link or custom key is returned unchanged.
+    /// Returns the key with both ports set to 0, so that it depends only on the addresses and the
+    /// protocol. A link or custom key is returned unchanged.
     #[must_use]
     pub const fn without_ports(self) -> FlowKey {
         let [a, b, c, d, e] = self.words;
@@ -218,8 +221,8 @@ impl FlowKey {
         self
     }
 
-    /// The sender's address and port. The port is 0 if the protocol has no ports, or if the port
-    /// was unknown, as in a later fragment. `None` for a link or custom key.
+    /// The sender's address and port. The port is 0 if the protocol has no ports. The port is also
+    /// 0 if it is unknown, as in a later fragment. `None` for a link or custom key.
     #[must_use]
     pub const fn source(&self) -> Option<SocketAddr> {
         match self.parts() {
@@ -229,7 +232,7 @@ impl FlowKey {
         }
     }
 
-    /// The receiver's address and port, like [`source`](FlowKey::source).
+    /// The receiver's address and port, like [`source`](FlowKey::source) for the sender.
     #[must_use]
     pub const fn destination(&self) -> Option<SocketAddr> {
         match self.parts() {
@@ -249,10 +252,11 @@ impl FlowKey {
         if self.is_v6() { Some(e as u8) } else { None }
     }
 
-    /// Returns the same key, copied word by word. Use this copy for the result of a function that
-    /// is *not* inlined, if most keys on the same path are built inline. Without the copy, the
-    /// compiler builds all keys in memory. Code that then loads two words of a key at once must
-    /// wait for both stores, so that IPv6 with AES takes 57 ticks instead of 21.
+    /// Returns the same key as a copy that is made word by word. Use the copy for the result of a
+    /// function that is *not* inlined, if most keys in the same code are created inline. Without
+    /// this copy, the compiler creates all keys of this code in memory. Code that loads two words
+    /// of a key at once must then wait for both stores. Because of the wait, hashing an IPv6 key
+    /// with AES takes 57 ticks instead of 21.
     #[must_use]
     #[inline(always)]
     pub const fn by_words(self) -> FlowKey {
@@ -260,7 +264,7 @@ impl FlowKey {
         FlowKey { words: [a, b, c, d, e], tag }
     }
 
-    /// The parts from which the key was constructed.
+    /// The parts from which the key was created.
     #[must_use]
     pub const fn parts(&self) -> FlowParts {
         let [a, b, c, d, e] = self.words;
@@ -294,13 +298,13 @@ impl FlowKey {
         FlowParts::Bytes { bytes, len: (kind - SHORT_BYTES) as usize }
     }
 
-    /// The bytes of a key that is not IPv4, in their original order, padded with zeros.
+    /// The bytes of a key that is not an IPv4 key, in their original order, padded with zeros.
     const fn big_endian_bytes(&self) -> [u8; BYTES_MAX] {
         let blocks = self.big_endian_words();
         let mut bytes = [0; BYTES_MAX];
         let mut block = 0;
-        // Copies a word at a time. A copy byte by byte took a third of the time of `explain` for an
-        // undissected packet.
+        // Copies a word at a time. Copying single bytes took a third of the time that `explain`
+        // needs for a packet without dissection.
         while block < blocks.len() {
             let word = blocks[block].to_be_bytes();
             let mut i = 0;
@@ -313,21 +317,22 @@ impl FlowKey {
         bytes
     }
 
-    /// The words of a key that is not IPv4, big-endian from the top of word 0, without the kind of
-    /// a short key.
+    /// The words of a key that is not an IPv4 key, big-endian from the top of word 0. The kind of a
+    /// short key is left out.
     #[inline(always)]
     pub(crate) const fn big_endian_words(&self) -> [u64; 5] {
         let [a, b, c, d, e] = self.words;
         if self.is_short() { [a << 8 | b >> 56, b << 8, 0, 0, 0] } else { [a, b, c, d, e] }
     }
 
-    /// All five words. In a short key, words 2 to 4 are 0.
+    /// All five words. In a short key, the words 2 to 4 are 0.
     #[inline(always)]
     pub(crate) const fn words(&self) -> &[u64; 5] {
         &self.words
     }
 
-    /// The tag, which distinguishes long keys and is below 2^56. The tag of a short key is 0.
+    /// The tag distinguishes the kinds of long keys, and is below 2^56. The tag of a short key is
+    /// 0.
     #[inline(always)]
     pub(crate) const fn tag(&self) -> u64 {
         self.tag
@@ -358,13 +363,15 @@ const fn v6_end(end: SocketAddrV6) -> (u128, u16) {
     (end.ip().to_bits(), end.port())
 }
 
-/// An IPv6 endpoint from both halves of its address and a word whose lowest 16 bits are the port.
+/// Creates an IPv6 endpoint from both halves of its address, and from a word whose lowest 16 bits
+/// are the port.
 const fn v6_socket(high: u64, low: u64, port: u64) -> SocketAddrV6 {
     SocketAddrV6::new(Ipv6Addr::from_bits((high as u128) << 64 | low as u128), port as u16, 0, 0)
 }
 
-/// [`FlowKey::both_directions`] for a short key that is not IPv4. The function takes the words one
-/// by one, because a reference to the whole key would force the key into memory.
+/// Implements [`FlowKey::both_directions`] for a short key that is not an IPv4 key. The function
+/// takes the words separately, because a reference to the whole key would force the key into
+/// memory.
 #[cold]
 #[inline(never)]
 const fn link_both_directions(a: u64, b: u64) -> (u64, u64) {
@@ -380,7 +387,7 @@ const fn link_both_directions(a: u64, b: u64) -> (u64, u64) {
     (key.words[0], key.words[1])
 }
 
-/// `a > b` for arrays, which a `const fn` cannot compare with the operator.
+/// Computes `a > b` for arrays, which a `const fn` cannot compare with the operator.
 const fn greater(a: [u8; 6], b: [u8; 6]) -> bool {
     let mut i = 0;
     while i < 6 {
@@ -392,9 +399,9 @@ const fn greater(a: [u8; 6], b: [u8; 6]) -> bool {
     false
 }
 
-/// The parts of a [`FlowKey`], for a `match` over its kinds. If only IP matters,
-/// [`FlowKey::source`], [`FlowKey::destination`] and [`FlowKey::protocol`] are shorter. Ports are 0
-/// if the protocol has none.
+/// The parts of a [`FlowKey`], for a `match` on the kind of key. If you need only IP keys,
+/// [`FlowKey::source`], [`FlowKey::destination`] and [`FlowKey::protocol`] are simpler. The ports
+/// are 0 if the protocol has none.
 ///
 /// ```
 /// use steerage_flow::{FlowKey, FlowParts};
@@ -420,11 +427,11 @@ pub enum FlowParts {
     },
     /// From [`FlowKey::v6`].
     V6 {
-        /// The sender. Flow label and scope are 0.
+        /// The sender. The flow label and the scope identifier are 0.
         source: SocketAddrV6,
         /// The receiver.
         destination: SocketAddrV6,
-        /// Protocol number, after all extension headers.
+        /// The protocol number, after all extension headers.
         protocol: u8,
     },
     /// From [`FlowKey::link`].
@@ -433,20 +440,21 @@ pub enum FlowParts {
         source: [u8; 6],
         /// The receiver.
         destination: [u8; 6],
-        /// The type of the frame's payload.
+        /// The EtherType of the frame's payload.
         ethertype: u16,
     },
-    /// From [`FlowKey::from_bytes`].
+    /// A key that [`FlowKey::from_bytes`] created.
     Bytes {
-        /// The first 40 bytes, padded with zeros.
+        /// The first 40 bytes of the key, padded with zeros.
         bytes: [u8; 40],
         /// The number of bytes that were passed to the constructor.
         len: usize,
     },
 }
 
-/// Prints the usual notation: `tcp 10.0.0.1:5 > 10.0.0.2:80`, `icmp6 fd00::1 > fd00::2`, `link
-/// 02:00:00:00:00:01 > 02:00:00:00:00:02 0x0806`, `bytes c0ffee`. Ports are omitted if both are 0.
+/// Prints a key in the usual notation: `tcp 10.0.0.1:5 > 10.0.0.2:80`, `icmp6 fd00::1 > fd00::2`,
+/// `link 02:00:00:00:00:01 > 02:00:00:00:00:02 0x0806`, `bytes c0ffee`. The ports are omitted if
+/// both are 0.
 impl fmt::Display for FlowKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.parts() {
@@ -486,8 +494,8 @@ fn fmt_protocol(f: &mut fmt::Formatter<'_>, protocol: u8) -> fmt::Result {
     }
 }
 
-/// Prints the same text as [`Display`](fmt::Display), because the raw words of a key are
-/// unreadable.
+/// `Debug` prints the same text as [`Display`](fmt::Display), because the words of a key are not
+/// readable.
 impl fmt::Debug for FlowKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "FlowKey({self})")

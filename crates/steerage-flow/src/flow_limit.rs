@@ -1,13 +1,13 @@
-//! The flow limit: detects a flow that sends more than half of the latest packets, so that smaller
-//! flows do not lose packets because of that flow.
+//! The flow limit detects a flow that sends more than half of the latest packets, so that smaller
+//! flows do not lose packets because of it.
 //!
-//! The limit works like Linux's (`skb_flow_limit`, Willem de Bruijn, 2013). A table indexed by flow
-//! hashes counts each flow's share of the last 128 packets.
+//! The flow limit works like the one in Linux (`skb_flow_limit`, Willem de Bruijn, 2013). A table,
+//! indexed by flow hash, counts how many of the last 128 packets belong to each flow.
 
 use crate::hash::FlowHash;
 use crate::limits::FLOW_LIMIT_HISTORY;
 
-/// Counts each flow's share of the latest packets.
+/// Counts how many of the latest packets belong to each flow.
 ///
 /// ```
 /// use steerage_flow::{FlowHash, FlowLimit};
@@ -20,25 +20,25 @@ use crate::limits::FLOW_LIMIT_HISTORY;
 /// ```
 #[derive(Debug)]
 pub struct FlowLimit {
-    /// The table indices of the latest packets. The oldest index is at `at`.
+    /// The table indices of the latest packets. The index of the oldest packet is at position `at`.
     history: [u16; FLOW_LIMIT_HISTORY],
     at: usize,
-    /// For each table entry, the number of packets in `history` that have this index.
+    /// For each table index, the number of packets in `history` that have this index.
     counts: Box<[u8]>,
 }
 
 impl FlowLimit {
-    /// Makes a limit whose table has `table_len` entries: a power of two, at most 65,536.
+    /// Creates a flow limit whose table has `table_len` entries: a power of two, at most 65,536.
     pub fn new(table_len: usize) -> Self {
         Self { history: [0; FLOW_LIMIT_HISTORY], at: 0, counts: vec![0; table_len].into() }
     }
 
-    /// Counts a packet, and returns true if the packet's flow exceeds its limit.
+    /// Counts a packet. Returns true if the packet's flow exceeds the limit.
     pub fn is_over(&mut self, hash: FlowHash) -> bool {
         let place = hash.0 as usize & (self.counts.len() - 1);
         let oldest = std::mem::replace(&mut self.history[self.at], place as u16);
         self.at = (self.at + 1) % FLOW_LIMIT_HISTORY;
-        // A new history begins with entries for packets that never existed.
+        // A new history is filled with entries for packets that never existed.
         let of_oldest = &mut self.counts[usize::from(oldest)];
         *of_oldest = of_oldest.saturating_sub(1);
         self.counts[place] += 1;
@@ -46,7 +46,7 @@ impl FlowLimit {
     }
 }
 
-/// The flow limits of those CPUs that have one.
+/// The flow limits of the CPUs that have one.
 ///
 /// ```
 /// use steerage_flow::{FlowHash, FlowLimits};
@@ -67,8 +67,8 @@ impl FlowLimits {
         self.0.is_empty()
     }
 
-    /// Switches flow limits on for the CPUs in `limited`, and off for all other CPUs. A limit that
-    /// is already on keeps its history.
+    /// Switches flow limits on for the CPUs in `limited`, and off for all other CPUs. If a flow
+    /// limit is already on, it keeps its history.
     pub fn set(&mut self, limited: &[u16], table_len: usize) {
         let last = limited.iter().max().map_or(0, |cpu| usize::from(*cpu) + 1);
         self.0.resize_with(last, || None);
@@ -86,7 +86,7 @@ impl FlowLimits {
         self.0.get(cpu).is_some_and(Option::is_some)
     }
 
-    /// Counts a packet for `cpu`, and returns true if the packet's flow exceeds that CPU's limit.
+    /// Counts a packet for `cpu`. Returns true if the packet's flow exceeds the limit of this CPU.
     /// Returns false if the CPU has no flow limit.
     pub fn is_over(&mut self, cpu: usize, hash: FlowHash) -> bool {
         self.0.get_mut(cpu).and_then(Option::as_mut).is_some_and(|limit| limit.is_over(hash))
@@ -97,7 +97,8 @@ impl FlowLimits {
 mod tests {
     use super::*;
 
-    /// The number of packets over the limit, if `packets` packets belong to these flows in turn.
+    /// Returns how many packets exceed the limit, if `packets` packets come from these flows in
+    /// turn.
     fn over(limit: &mut FlowLimit, flows: &[u32], packets: usize) -> usize {
         flows.iter().cycle().take(packets).filter(|flow| limit.is_over(FlowHash(**flow))).count()
     }
@@ -107,11 +108,11 @@ mod tests {
         let mut limit = FlowLimit::new(4096);
         // A flow that sends all packets may fill half of the history.
         assert_eq!(over(&mut limit, &[7], 1000), 1000 - FLOW_LIMIT_HISTORY / 2);
-        // Two flows with equal shares are within the limit, as soon as the history contains only
+        // Two flows with equal shares are within the limit as soon as the history contains only
         // their packets.
         over(&mut limit, &[8, 9], FLOW_LIMIT_HISTORY);
         assert_eq!(over(&mut limit, &[8, 9], 1000), 0);
-        // Two thirds of the packets are too many, and only packets of that flow exceed the limit.
+        // A flow with two thirds of the packets exceeds the limit, and no other flow does.
         over(&mut limit, &[1, 1, 2], FLOW_LIMIT_HISTORY);
         assert_eq!(over(&mut limit, &[1, 1, 2], 999), 666);
     }

@@ -1,15 +1,16 @@
 //! Keeps the fragments of a datagram together: the fragment that arrives first determines the key
-//! of all fragments.
+//! by which all fragments are steered.
 //!
-//! Only the first fragment of a datagram has ports. If that fragment arrives first, its flow's key
-//! steers it, and the table records the key for the other fragments. If another fragment arrives
-//! first, the ports are unknown. All fragments are then steered by a key made for the datagram. In
-//! both cases all fragments of a datagram reach the same CPU in order. The table stores keys and
-//! not CPUs, so that fragments follow when their bucket moves to another CPU.
+//! Only the first fragment of a datagram has ports. If the first fragment arrives first, its flow's
+//! key steers it, and the table stores this key for the other fragments. If another fragment
+//! arrives first, the ports are not known yet. The fragments of such a datagram are all steered by
+//! a key that is created for the datagram. So in both cases, all fragments of a datagram reach the
+//! same CPU in order. The table stores keys and not CPUs. So if a bucket moves to another CPU, the
+//! fragments follow.
 //!
-//! Each receive queue has a table, which only the queue's owner uses. The flow meter finds the flows
-//! of fragments with a table of the same type. Frames that the fast path can read never reach the
-//! table.
+//! Each receive queue has a table of its own, which only the queue's owner uses. The flow meter
+//! uses a table of the same type to find the flows of fragments. Frames that the fast path can read
+//! are never looked up in the table.
 
 use crate::flow_key::FlowKey;
 use crate::hash::FlowHasher;
@@ -18,23 +19,23 @@ use crate::dissect::{Dissection, Fragment};
 use crate::limits::{FRAGMENT_SETS, FRAGMENT_TIME, FRAGMENT_WAYS};
 use crate::time::Timestamp;
 
-/// A datagram of which some fragments have arrived. `V` is what its fragments share: the key by
-/// which they are steered, or the flow to which they belong.
+/// The state of a datagram of which some fragments have arrived. `V` is the value that the
+/// fragments share: the key by which they are steered, or the flow to which they belong.
 #[derive(Clone, Copy, Debug)]
 pub struct Datagram<V> {
     name: FlowKey,
     /// The value that all fragments of the datagram share.
     pub value: V,
     since: u64,
-    /// The number of the datagram's bytes that have arrived.
+    /// How many of the datagram's bytes have arrived.
     bytes: u32,
-    /// The length of the datagram's data, which only the last fragment states. `u32::MAX` until
-    /// that fragment arrives.
+    /// The length of the datagram's data. Only the last fragment states the length of the datagram.
+    /// The value is `u32::MAX` until the last fragment arrives.
     bytes_all: u32,
-    /// True after the first fragment, which has the ports, has arrived.
+    /// True if the first fragment, which has the ports, has arrived.
     first_came: bool,
-    /// True if another datagram may replace this one, because all of it has arrived. Until then,
-    /// fragments that arrive twice find the datagram.
+    /// True if another datagram may replace this one, because all fragments have arrived. Until the
+    /// datagram is replaced, fragments that arrive twice still find it.
     free: bool,
 }
 
@@ -97,9 +98,9 @@ impl<V: Copy> Datagram<V> {
     }
 }
 
-/// The fragmented datagrams of which some fragments have arrived recently. [`FragmentTable`] uses
-/// this table to steer fragments, and programs can use it to find the flow of a fragment by the same
-/// rule.
+/// The fragmented datagrams of which some fragments arrived recently. [`FragmentTable`] uses a
+/// [`Datagrams`] to steer fragments. Programs can use a [`Datagrams`] to find the flow of a
+/// fragment by the same rule.
 #[derive(Debug)]
 pub struct Datagrams<V> {
     sets: Box<[[Option<Datagram<V>>; FRAGMENT_WAYS]]>,
@@ -116,11 +117,11 @@ impl<V: Copy> Default for Datagrams<V> {
 impl<V: Copy> Datagrams<V> {
     const BYTES: usize = FRAGMENT_SETS * size_of::<[Option<Datagram<V>>; FRAGMENT_WAYS]>();
 
-    /// Returns the value that the fragments of a datagram share. `own` is the value of the
-    /// fragment's own headers, which is used if `fragment` is the first of its datagram and arrives
-    /// first. `alone` is the value for a fragment whose first fragment has not arrived yet. `hash`
-    /// is a keyed hash of the datagram's key, so that no sender can fill a chosen set of the table.
-    /// `now` is in nanoseconds.
+    /// Returns the value that the fragments of a datagram share. `own` is the value from the
+    /// fragment's own headers. `own` is used if `fragment` is the first of its datagram and also
+    /// arrives first. `alone` is used if the first fragment of the datagram has not arrived yet.
+    /// `hash` is a keyed hash of the datagram's key. So a sender cannot fill a chosen set of the
+    /// table. `now` is in nanoseconds.
     pub fn follow(&mut self, fragment: &Fragment, hash: u32, own: V, alone: V, now: u64) -> V {
         let is_first = fragment.offset == 0;
         let own = if is_first { own } else { alone };
@@ -129,7 +130,8 @@ impl<V: Copy> Datagrams<V> {
             return match entry_for_another(set, now, |known| known.free || known.is_old(now)) {
                 Some(entry) => entry.insert(Datagram::begin(fragment, own, now)).value,
                 None => {
-                    // Every fragment computes this value from its own headers, without the table.
+                    // Every fragment can compute the value `alone` from its own headers, without
+                    // the table.
                     self.counts.full += 1;
                     alone
                 }
@@ -146,14 +148,14 @@ impl<V: Copy> Datagrams<V> {
         self.sets[hash as usize % FRAGMENT_SETS].iter().flatten().any(|known| known.name == *name)
     }
 
-    /// Removes the datagrams whose values meet a condition.
+    /// Removes the datagrams whose values satisfy a condition.
     pub fn depart(&mut self, mut departs: impl FnMut(&V) -> bool) -> Vec<Datagram<V>> {
         let places = self.sets.iter_mut().flatten();
         places.filter_map(|place| place.take_if(|known| departs(&known.value))).collect()
     }
 
-    /// Adds a datagram of another table. If the set is full, the later fragments of the datagram
-    /// become another datagram.
+    /// Adds a datagram from another table. If the set is full, later fragments of this datagram are
+    /// treated as another datagram.
     pub fn arrive(&mut self, datagram: Datagram<V>, hash: impl FnOnce(&FlowKey) -> u32) {
         let set = &mut self.sets[hash(&datagram.name) as usize % FRAGMENT_SETS];
         if let Some(entry) = entry_for_another(set, datagram.since, |known| known.free) {
@@ -161,14 +163,14 @@ impl<V: Copy> Datagrams<V> {
         }
     }
 
-    /// Returns the counts since the last call.
+    /// Returns the counts since the last call of this function.
     pub fn take_counts(&mut self) -> FragmentCounts {
         std::mem::take(&mut self.counts)
     }
 }
 
-/// Returns an empty entry of the set, or else the oldest entry that may be replaced. A complete
-/// datagram therefore stays as long as possible, for fragments that arrive twice.
+/// Returns an empty entry of the set, or else the oldest entry that may be replaced. So a complete
+/// datagram stays as long as possible, for fragments that arrive twice.
 fn entry_for_another<V: Copy>(
     set: &mut [Option<Datagram<V>>],
     now: u64,
@@ -178,17 +180,17 @@ fn entry_for_another<V: Copy>(
     free.max_by_key(|entry| entry.map_or(u64::MAX, |known| now.abs_diff(known.since)))
 }
 
-/// Counts datagrams that a queue's table could not keep.
+/// Counts the datagrams that a queue's table could not keep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FragmentCounts {
-    /// Datagrams for which the table had no free entry.
+    /// How many datagrams found no free entry in the table.
     pub full: u64,
-    /// Datagrams whose time in the table ran out.
+    /// How many datagrams were removed because their time had passed.
     pub aged: u64,
 }
 
-/// The table of a queue's fragmented datagrams.
+/// The fragmented datagrams of one queue.
 ///
 /// ```
 /// use steerage_flow::dissect::{Layers, dissect};
@@ -217,7 +219,7 @@ pub struct FragmentCounts {
 pub struct FragmentTable(Datagrams<FlowKey>);
 
 impl FragmentTable {
-    /// The table's size in memory, in bytes.
+    /// The size of the table in memory, in bytes.
     pub const BYTES: usize = Datagrams::<FlowKey>::BYTES;
 
     /// An empty table.
@@ -225,21 +227,20 @@ impl FragmentTable {
         Self::default()
     }
 
-    /// Returns the key by which a frame is steered. The inner datagram is looked up first, because
-    /// the other fragments of the outer datagram must follow the key that results from the inner
-    /// one.
+    /// Returns the key by which a frame is steered. The inner datagram is looked up first. Its
+    /// result determines the key that the other fragments of the outer datagram must follow.
     pub fn steer(&mut self, found: &Dissection, hasher: &FlowHasher, now: Timestamp) -> FlowKey {
         found.fragments.iter().rev().flatten().fold(found.key, |key, fragment| self.follow(fragment, key, hasher, now))
     }
 
-    /// Returns the key by which a fragment is steered. `key` is the key of the fragment's own
+    /// Returns the key by which a fragment is steered. `key` is the key from the fragment's own
     /// headers.
     fn follow(&mut self, fragment: &Fragment, key: FlowKey, hasher: &FlowHasher, now: Timestamp) -> FlowKey {
         let hash = hasher.hash(&fragment.datagram).0;
         self.0.follow(fragment, hash, key, fragment.datagram, now.as_nanos())
     }
 
-    /// Returns the counts since the last call.
+    /// Returns the counts since the last call of this function.
     pub fn take_counts(&mut self) -> FragmentCounts {
         self.0.take_counts()
     }
@@ -275,7 +276,8 @@ mod tests {
         let own = fragment(7, 8, true).datagram;
         let mut at = |offset, more| table.follow(&fragment(7, offset, more), FLOW, &hasher, Timestamp::ZERO);
         assert_eq!([at(8, true), at(0, true), at(16, false)], [own; 3]);
-        // Another datagram with the same identification, whose first fragment arrives first.
+        // These fragments belong to another datagram with the same identification. Its first
+        // fragment arrives first.
         assert_eq!([at(0, true), at(8, false)], [FLOW; 2]);
     }
 
@@ -291,8 +293,8 @@ mod tests {
         assert_eq!(table.take_counts(), FragmentCounts::default());
     }
 
-    /// A fragment that arrives twice still finds its datagram when all of the datagram has arrived,
-    /// and the next datagram with the same identification is not taken for its rest.
+    /// A fragment that arrives twice still finds its datagram after all fragments have arrived. The
+    /// next datagram with the same identification is treated as another datagram.
     #[test]
     fn doubled_fragments_follow_their_datagram() {
         let (mut table, hasher) = table();
@@ -303,7 +305,8 @@ mod tests {
         }
     }
 
-    /// A complete datagram keeps its entry until the set needs it, and the oldest datagram goes first.
+    /// A complete datagram keeps its entry until the set needs it. The oldest complete datagram is
+    /// replaced first.
     #[test]
     fn complete_datagrams_stay_while_there_is_room() {
         let (mut table, mut other) = (Datagrams::<u32>::default(), Datagrams::<u32>::default());
@@ -319,7 +322,7 @@ mod tests {
         whole(&mut table, 50);
         assert!(ids.clone().skip(1).all(|id| again(&mut table, id) == id) && again(&mut table, 50) == 50);
         assert_eq!(again(&mut table, 1), 1001);
-        // Datagrams that arrive from another table find empty entries, too.
+        // Datagrams from another table also find empty entries.
         whole(&mut other, 60);
         for datagram in other.depart(|_| true) {
             table.arrive(datagram, |_| 1);
@@ -333,8 +336,8 @@ mod tests {
         }
     }
 
-    /// If the table is full, every fragment is steered by its datagram's own key, even the first
-    /// fragment.
+    /// If the table is full, every fragment is steered by its datagram's own key, including the
+    /// first fragment.
     #[test]
     fn a_full_table_is_counted_and_splits_nothing() {
         let (mut table, hasher) = table();
@@ -351,7 +354,7 @@ mod tests {
         assert_eq!(table.take_counts(), FragmentCounts { full: 2 * own, aged: 0 });
     }
 
-    /// Complete datagrams free their entries, so that the table never fills up.
+    /// Complete datagrams free their entries, so the table never fills up.
     #[test]
     fn whole_datagrams_make_room() {
         let (mut table, hasher) = table();

@@ -1,8 +1,8 @@
-//! Finds the key by which a frame is steered, and hashes the key.
+//! Finds the key by which a frame is steered, and computes the key's hash.
 //!
-//! The key of most frames is the flow in their headers. All fragments of a datagram have the key
-//! that the earliest fragment determined ([`FragmentTable`]). A program may supply keys of its own
-//! ([`CustomKey`]).
+//! For most frames, the key is the flow in their headers. All fragments of a datagram have the key
+//! that is determined by the fragment that arrives first ([`FragmentTable`]). A program may also
+//! supply its own keys ([`CustomKey`]).
 
 #[cfg(test)]
 mod tests;
@@ -18,26 +18,26 @@ use crate::hash::{FlowHash, FlowHasher, Hashing, PlainFrames, TOGETHER};
 use crate::link_type::LinkType;
 use crate::time::Timestamp;
 
-/// A batch with fewer frames is hashed frame by frame.
+/// A batch with fewer frames than this is hashed frame by frame.
 const LEAST_TOGETHER: usize = 4;
 
-/// Returns the flow by which a frame is steered: the flow in its headers or, for a fragment, the
-/// flow that its datagram follows.
+/// Returns the flow by which a frame is steered. The steering flow is the flow in the frame's
+/// headers or, for a fragment, the flow that its datagram follows.
 fn steered_by(found: &Dissection, fragments: &mut FragmentTable, hasher: &FlowHasher, now: Timestamp) -> FlowKey {
     match found.fragments {
-        // A frame without a flow has no direction, so both directions share a key.
+        // A frame without a flow has no direction, so both directions have the same key.
         _ if !found.is_flow => found.key.both_directions(),
         [None, _] => found.key,
         _ => fragments.steer(found, hasher, now),
     }
 }
 
-/// Finds the keys by which a receive queue's frames are steered, with the same code that steers the
-/// frames. Tools that explain steering need the keys, because a packet carries only the hash of its
-/// key.
+/// Finds the keys by which the frames of a receive queue are steered, with the same code that
+/// steers them. Tools that explain steering need the keys of frames, because a packet only contains
+/// the hash of its key.
 ///
-/// All fragments of a datagram follow the fragment that arrives first. Therefore one `SteeringKeys`
-/// stands for one queue and must see all frames of that queue in order.
+/// All fragments of a datagram follow the fragment that arrives first. Therefore each queue needs
+/// one `SteeringKeys`, which must see all frames of that queue in order.
 ///
 /// ```
 /// use steerage_flow::dissect::{self, Layers};
@@ -66,24 +66,24 @@ impl fmt::Debug for SteeringKeys {
     }
 }
 
-/// The key of one frame: see [`SteeringKeys`].
+/// The result of [`SteeringKeys`] for one frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SteeringKey {
     /// The flow by which the frame is steered, in the direction of the frame.
     pub flow: FlowKey,
-    /// The key that is hashed for the frame.
+    /// The key that is hashed for this frame.
     pub hashed: FlowKey,
 }
 
 impl SteeringKeys {
-    /// Makes the keys of a queue whose handler has this affinity, in an instance with this hash.
+    /// Creates the keys of a queue for an instance with this hash, whose handler has this affinity.
     pub fn new(hasher: FlowHasher, affinity: Affinity) -> Self {
         Self { hasher, affinity, fragments: FragmentTable::new() }
     }
 
-    /// Returns the key of the next frame. `found` is the frame's [`dissect::dissect`], with the
-    /// instance's layers.
+    /// Returns the key of the next frame. `found` is the result of [`dissect::dissect`] for the
+    /// frame, with the instance's layers.
     pub fn of(&mut self, found: &Dissection, now: Timestamp) -> SteeringKey {
         let flow = steered_by(found, &mut self.fragments, &self.hasher, now);
         let hashed = self.affinity.key(flow);
@@ -91,9 +91,9 @@ impl SteeringKeys {
     }
 }
 
-/// Selects the part of a frame's flow that is hashed. `KeyRule` is a trait because only a method,
-/// and no closure, can be marked to be inlined into the loop of each hash kernel. Inlining takes 11
-/// ticks per packet instead of 34.
+/// Selects the part of a frame's flow that is hashed. `KeyRule` is a trait, because a method can be
+/// marked for inlining into the loop of each hash kernel, and a closure cannot. With inlining, a
+/// packet takes 11 ticks instead of 34.
 ///
 /// ```
 /// use steerage_flow::dissect::Layers;
@@ -129,22 +129,22 @@ impl SteeringKeys {
 /// assert_ne!(flows.hash_one(&packet, LinkType::RAW), flows.hash_one(&other, LinkType::RAW));
 /// ```
 pub trait KeyRule: Send + Sync {
-    /// Returns the program's own key for a frame whose first header is a `LinkType` header. The own
-    /// key replaces the frame's flow.
+    /// Returns the program's own key for a frame whose first header is a `LinkType` header. The
+    /// program's own key replaces the flow of the frame.
     #[inline(always)]
     fn custom(&self, _: &[u8], _: LinkType) -> Option<FlowKey> {
         None
     }
 
-    /// Returns the affinity that is equivalent to this rule: the rule has no custom keys, and
-    /// `of_flow` equals [`Affinity::key`] for every flow. The hash of most frames is then computed
-    /// without making a key.
+    /// Returns the affinity that is equivalent to this rule. A rule has an equivalent affinity if
+    /// it has no custom keys, and `of_flow` equals [`Affinity::key`] for every flow. With an
+    /// equivalent affinity, the hash of most frames is computed without creating a key.
     #[inline(always)]
     fn affinity(&self) -> Option<Affinity> {
         None
     }
 
-    /// The key to hash for a flow.
+    /// Returns the key that is hashed for a flow.
     fn of_flow(&self, flow: FlowKey) -> FlowKey;
 }
 
@@ -152,12 +152,12 @@ pub trait KeyRule: Send + Sync {
 #[derive(Clone, Copy, Debug)]
 pub struct BothDirections;
 
-/// Hashes each direction of a flow by itself.
+/// Hashes each direction of a flow separately.
 #[derive(Clone, Copy, Debug)]
 pub struct OneDirection;
 
-/// Calls a function of the program for the key, and uses another rule if that function returns
-/// none.
+/// Calls a function of the program to get the key of a frame. If the function returns `None`,
+/// another rule is used.
 #[derive(Clone, Copy, Debug)]
 pub struct CustomKey<F, K>(pub F, pub K);
 
@@ -197,7 +197,7 @@ impl<F: Fn(&[u8], LinkType) -> Option<FlowKey> + Send + Sync, K: KeyRule> KeyRul
     }
 }
 
-/// Hashes frames by one rule.
+/// Hashes frames according to one rule.
 #[derive(Debug)]
 pub struct FrameHasher<K> {
     hasher: FlowHasher,
@@ -206,7 +206,8 @@ pub struct FrameHasher<K> {
 }
 
 impl<K: KeyRule> FrameHasher<K> {
-    /// Makes a hasher for the key that `rule` makes from the flow at `layers`.
+    /// Creates a hasher of frames. The `rule` creates the key of a frame from the flow that
+    /// `layers` selects.
     pub fn new(hasher: FlowHasher, layers: Layers, rule: K) -> Self {
         Self { hasher, layers, rule }
     }
@@ -216,14 +217,14 @@ impl<K: KeyRule> FrameHasher<K> {
         self.layers
     }
 
-    /// Returns the hasher of the keys.
+    /// Returns the hasher that hashes the keys.
     #[inline]
     pub fn hasher(&self) -> &FlowHasher {
         &self.hasher
     }
 
-    /// Hashes frames that arrived together at the time `now` and that all begin with a `link`
-    /// header. Returns the number of frames that belong to no flow.
+    /// Hashes frames that arrived together at the time `now`. All of the frames begin with a `link`
+    /// header. Returns how many frames belong to no flow.
     pub fn hash_batch<T>(
         &self,
         frames: &mut [T],
@@ -252,8 +253,8 @@ impl<K: KeyRule> FrameHasher<K> {
         batch.0.unparsed.get()
     }
 
-    /// Returns the hash of one frame without a fragment table: a fragment other than the first is
-    /// hashed by its datagram's own key.
+    /// Returns the hash of one frame without using a fragment table. A fragment other than the
+    /// first is hashed by its datagram's own key.
     pub fn hash_one(&self, frame: &[u8], link: LinkType) -> FlowHash {
         if let Some(key) = self.rule.custom(frame, link) {
             return self.hasher.hash(&key);
@@ -272,18 +273,18 @@ impl<K: KeyRule> FrameHasher<K> {
     }
 }
 
-/// Reads the bytes of a frame, and stores the frame's hash. Mark both functions
+/// Reads the bytes of a frame, and stores the hash of the frame. Mark both functions
 /// `#[inline(always)]`: see [`Hashing`].
 pub trait FrameAccess<T> {
     /// Returns the bytes of a frame. This function is called for all frames of a batch before the
-    /// first frame is read, so it may prefetch the bytes.
+    /// first frame is read. So it may prefetch the bytes.
     fn bytes<'f>(&'f self, frame: &'f T) -> &'f [u8];
 
     /// Stores a frame's hash.
     fn set_hash(&self, frame: &mut T, hash: FlowHash);
 }
 
-/// Prefetches frames that are then read one by one.
+/// Prefetches frames, which are then read one by one.
 #[inline(always)]
 fn fetch<T>(frames: &[T], access: &impl FrameAccess<T>) {
     for frame in frames {
@@ -338,8 +339,8 @@ impl<T, K: KeyRule, A: FrameAccess<T>> Hashing<T> for EthernetFrames<'_, K, A> {
 }
 
 impl<K: KeyRule, A> EthernetFrames<'_, K, A> {
-    /// Hashes at most [`TOGETHER`] frames: first the plain frames by `kernel`, then all other
-    /// frames one by one in order.
+    /// Hashes at most [`TOGETHER`] frames. `kernel` first hashes the plain frames, and then all
+    /// other frames are hashed one by one in order.
     #[inline(always)]
     fn hash_together<T>(&self, frames: &mut [T], affinity: Affinity, kernel: PlainFrames<'_>)
     where

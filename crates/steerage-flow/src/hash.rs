@@ -1,18 +1,18 @@
 //! Flow hashes: a packet's hash selects its bucket, and the bucket selects the CPU.
 //!
 //! A [`FlowKey`] is hashed by a [`FlowHasher`] into a 32-bit [`FlowHash`]. There are two kinds of
-//! hash for two purposes:
+//! flow hash, for two purposes:
 //!
 //! * **Keyed** ([`FlowHasher::keyed`]): AES rounds, or SipHash-1-3 if the CPU has no AES
-//!   instructions. An attacker who does not know the [`HashKey`] cannot aim packets at one CPU. Use
-//!   this hash for steering.
+//!   instructions. An attacker who does not know the [`HashKey`] cannot direct packets to a chosen
+//!   CPU. Use this hash for steering.
 //! * **Toeplitz** ([`FlowHasher::toeplitz`]): the hash that network cards compute for receive side
-//!   scaling (RSS). Use this hash to agree with hardware. Toeplitz is linear, so an attacker who
-//!   observes one collision can construct any number of further collisions.
+//!   scaling (RSS). Use this hash if it must agree with a network card. Toeplitz is linear. So an
+//!   attacker who has observed one collision can construct any number of further collisions.
 //!
-//! Packets are hashed one batch at a time ([`FlowHasher::hash_batch_with`]). The compiler cannot
-//! inline a function that uses a CPU feature into a caller compiled without that feature. A call
-//! per packet would cost more than the AES rounds.
+//! Packets are hashed in batches ([`FlowHasher::hash_batch_with`]). If a function uses a CPU
+//! feature, the compiler cannot inline it into a caller that was compiled without this feature. A
+//! function call for each packet would cost more than the AES rounds.
 
 #[cfg(not(target_arch = "x86_64"))]
 mod absent;
@@ -50,13 +50,16 @@ use toeplitz::Table;
 
 use crate::flow_key::FlowKey;
 
-/// The most frames that [`PlainFrames`] hashes together: one for each bit of a word.
+/// The maximum number of frames that [`PlainFrames`] hashes together: one for each bit of a 64-bit
+/// set.
 pub(crate) const TOGETHER: usize = u64::BITS as usize;
 
-/// Ports that identify a tunnel, in network byte order: first source ports, then destination ports.
+/// Ports that identify a tunnel, in network byte order. Source ports come first, followed by
+/// destination ports.
 pub(crate) type PortLanes = [[u8; 2]; 16];
 
-/// The hash of a flow: 32 bits. With a keyed hasher, all bits are equally well distributed.
+/// The 32-bit hash of a flow. With a keyed hasher, all bits of the hash are equally well
+/// distributed.
 ///
 /// A hash is displayed as eight hexadecimal digits, most significant first, as in the RSS
 /// verification suite.
@@ -64,9 +67,10 @@ pub(crate) type PortLanes = [[u8; 2]; 16];
 pub struct FlowHash(pub u32);
 
 impl FlowHash {
-    /// A hash from a number whose low bits tell flows apart, such as an index or the low bits of a
-    /// card's hash. The upper bits of the result depend on all bits of the number. Steering uses
-    /// the upper 12 bits, so small numbers as hashes would put all flows into one bucket.
+    /// Creates a hash from a number whose low bits distinguish flows, such as an index or the low
+    /// bits of a network card's hash. The upper bits of the result depend on all bits of the
+    /// number. Steering uses the upper 12 bits of a hash. So if small numbers were used as hashes,
+    /// all flows would be in one bucket.
     ///
     /// ```
     /// use steerage_flow::FlowHash;
@@ -79,7 +83,8 @@ impl FlowHash {
     /// ```
     #[inline]
     pub const fn from_low_bits(number: u32) -> Self {
-        // The golden ratio, as in Fibonacci hashing: neighbouring numbers get distant products.
+        // The golden ratio, as in Fibonacci hashing: the products of neighbouring numbers are far
+        // apart.
         Self(number.wrapping_mul(0x9E37_79B1))
     }
 }
@@ -90,11 +95,11 @@ impl fmt::Display for FlowHash {
     }
 }
 
-/// Supplies the keys of a batch, and stores its hashes.
+/// Supplies the keys of a batch, and stores the hashes of these keys.
 ///
-/// Mark both functions `#[inline(always)]`, and also the functions that they usually call. Both
-/// functions are compiled into the loop of each hash kernel. The trait exists because a closure
-/// cannot be marked for inlining.
+/// Mark both functions `#[inline(always)]`, and also the functions that they usually call. `key`
+/// and `store` are compiled into the loop of each hash kernel. `Hashing` is a trait, because a
+/// closure cannot be marked for inlining.
 ///
 /// ```
 /// use steerage_flow::{FlowHash, FlowHasher, FlowKey, Hashing, HashKey};
@@ -119,23 +124,24 @@ impl fmt::Display for FlowHash {
 /// assert_eq!(batch[0].cpu, 7);
 /// ```
 pub trait Hashing<T> {
-    /// Returns the key of an item.
+    /// Returns the key of an item of the batch.
     fn key(&self, item: &T) -> FlowKey;
 
     /// Stores the hash of the item's key.
     fn store(&self, item: &mut T, hash: FlowHash);
 }
 
-/// A hash function for one instruction set. A kernel that needs a CPU feature can only be
-/// constructed if the CPU has the feature. The kernel's value therefore proves that its
-/// instructions may run.
+/// A hash function for one instruction set. A kernel that needs a CPU feature can be created only
+/// if the CPU has this feature. So the existence of the hash kernel proves that its instructions
+/// may be executed.
 trait Kernel {
-    /// The result of [`FlowHasher::name`].
+    /// The name that [`FlowHasher::name`] returns.
     const NAME: &'static str;
 
-    /// Hashes one key. This function is always inlined. A kernel that needs a CPU feature inlines
-    /// it into a function compiled for that feature. (In other functions the result is correct too,
-    /// but each special instruction becomes a call.)
+    /// Hashes one key. Computes the hash of one key. This function is always inlined. A kernel that
+    /// needs a CPU feature inlines this function into a function that is compiled for the feature.
+    /// (In other functions, the result is also correct, but each special instruction becomes a
+    /// call.)
     fn hash(&self, key: &FlowKey) -> u32;
 
     #[inline(always)]
@@ -146,18 +152,19 @@ trait Kernel {
         }
     }
 
-    /// Hashes a batch. A kernel that needs a CPU feature overrides this function and calls
-    /// [`hash_each`](Kernel::hash_each) from a function compiled for the feature.
+    /// Hashes a batch. A kernel that needs a CPU feature overrides this function, and calls
+    /// [`hash_each`](Kernel::hash_each) from a function that is compiled for the feature.
     #[inline(always)]
     fn hash_batch<T>(&self, batch: &mut [T], hashing: &impl Hashing<T>) {
         self.hash_each(batch, hashing);
     }
 }
 
-/// Hashes flow keys with the kind of hash that was selected at construction.
+/// Hashes flow keys with the kind of hash that was selected when the hasher was created.
 ///
 /// Two hashers with the same [`name`](FlowHasher::name) and equal keys return equal hashes. The two
-/// implementations of Toeplitz agree as well. AES and SipHash do not agree with each other.
+/// implementations of Toeplitz return equal hashes too. The hashes of AES and SipHash differ from
+/// each other.
 ///
 /// ```
 /// use steerage_flow::{FlowHasher, FlowKey, HashKey};
@@ -178,7 +185,7 @@ enum Kind {
     Gfni(Gfni),
 }
 
-/// Evaluates `$body` with `$kernel` bound to the kernel in `$hasher`, and compiles `$body` for each
+/// Evaluates `$body` with `$kernel` as the kernel in `$hasher`. `$body` is compiled once for each
 /// kernel.
 macro_rules! with_kernel {
     ($hasher:expr, $kernel:ident => $body:expr) => {
@@ -192,11 +199,11 @@ macro_rules! with_kernel {
 }
 
 impl FlowHasher {
-    /// Makes a hasher of this kind with `key`.
+    /// Creates a hasher of this kind with the key `key`.
     ///
     /// # Errors
-    /// [`HashUnavailable`] if this CPU lacks the instructions. Only [`HashKind::Aes`] and
-    /// [`HashKind::ToeplitzGfni`] need special instructions.
+    /// [`HashUnavailable`] if this CPU does not have the instructions for this hash. Only
+    /// [`HashKind::Aes`] and [`HashKind::ToeplitzGfni`] need special instructions.
     ///
     /// ```
     /// # use steerage_flow::{FlowHasher, HashKey, HashKind};
@@ -218,8 +225,8 @@ impl FlowHasher {
         }
     }
 
-    /// The hash for steering, which nobody can predict without `key`. The hasher uses AES if this
-    /// CPU has AES instructions, and SipHash otherwise.
+    /// Creates the hasher for steering. The hashes of this hasher cannot be predicted without
+    /// `key`. The hasher uses AES if this CPU has AES instructions, and SipHash otherwise.
     ///
     /// ```
     /// # use steerage_flow::{FlowHasher, HashKey};
@@ -231,41 +238,41 @@ impl FlowHasher {
         FlowHasher::aes(key).unwrap_or_else(|| FlowHasher::sip(key))
     }
 
-    /// Four AES rounds per block, with round keys derived from `key`. `None` if this CPU has no AES
-    /// instructions.
+    /// Creates a hasher with four AES rounds per block. The round keys are derived from `key`.
+    /// Returns `None` if this CPU has no AES instructions.
     #[must_use]
     pub fn aes(key: &HashKey) -> Option<FlowHasher> {
         Aes::new(key).map(|kernel| FlowHasher(Kind::Aes(kernel)))
     }
 
-    /// SipHash-1-3 with a 128-bit key derived from `key`. SipHash runs on every CPU and takes about
-    /// three times as long as AES.
+    /// Creates a hasher with SipHash-1-3. The 128-bit key of SipHash is derived from `key`. SipHash
+    /// runs on every CPU and takes about three times as long as AES.
     #[must_use]
     pub fn sip(key: &HashKey) -> FlowHasher {
         FlowHasher(Kind::Sip(Sip::new(key)))
     }
 
-    /// The hash that RSS hardware computes with this `key`, by the fastest implementation for this
-    /// CPU.
+    /// Creates a hasher for the hash that RSS hardware computes with this `key`, with the fastest
+    /// implementation for this CPU.
     ///
-    /// The input is the one that the RSS specification defines, in the order of the flow key:
-    /// source address, destination address and, if the protocol is TCP, UDP or SCTP, source and
-    /// destination port. For a link or custom key, only the first 36 bytes are hashed, because a
-    /// 40-byte hash key covers no more. The length and the kind of such a key are not hashed.
+    /// The hash input is defined by the RSS specification: source address, destination address and,
+    /// for TCP, UDP and SCTP, source port and destination port. Only the first 36 bytes of a link
+    /// key or custom key are hashed, because the 40 bytes of a hash key suffice for 36 bytes of
+    /// input. The length and the kind of these keys are not hashed.
     #[must_use]
     pub fn toeplitz(key: &HashKey) -> FlowHasher {
         FlowHasher::toeplitz_gfni(key).unwrap_or_else(|| FlowHasher::toeplitz_table(key))
     }
 
-    /// [`toeplitz`](FlowHasher::toeplitz) with a table of 36 KiB and one look-up per byte, which
-    /// runs on every CPU.
+    /// Like [`toeplitz`](FlowHasher::toeplitz), with a table of 36 KiB and one look-up per byte.
+    /// This runs on every CPU.
     #[must_use]
     pub fn toeplitz_table(key: &HashKey) -> FlowHasher {
         FlowHasher(Kind::Table(Table::new(key)))
     }
 
-    /// [`toeplitz`](FlowHasher::toeplitz) with bit-matrix products. `None` if this CPU lacks GFNI
-    /// or AVX2.
+    /// Like [`toeplitz`](FlowHasher::toeplitz), with bit-matrix products. Returns `None` if this
+    /// CPU does not have both GFNI and AVX2.
     #[must_use]
     pub fn toeplitz_gfni(key: &HashKey) -> Option<FlowHasher> {
         Gfni::new(key).map(|kernel| FlowHasher(Kind::Gfni(kernel)))
@@ -281,7 +288,7 @@ impl FlowHasher {
     }
 
     /// Hashes one key. On the packet path, use [`hash_batch_with`](FlowHasher::hash_batch_with)
-    /// instead.
+    /// instead of this function.
     #[must_use]
     pub fn hash(&self, key: &FlowKey) -> FlowHash {
         let mut batch = [(*key, FlowHash(0))];
@@ -289,16 +296,16 @@ impl FlowHasher {
         batch[0].1
     }
 
-    /// Hashes a batch: reads the key of each item of `batch` and stores the key's hash, as
-    /// `hashing` defines. The kind of hash is looked up once per batch, and no function is called
-    /// per item: see [`Hashing`].
+    /// Hashes a batch: reads the key of each item in `batch`, and stores the hash of the key, as
+    /// `hashing` defines. The kind of hash is determined once per batch, and no function is called
+    /// for each item: see [`Hashing`].
     #[inline]
     pub fn hash_batch_with<T>(&self, batch: &mut [T], hashing: &impl Hashing<T>) {
         with_kernel!(self, kernel => kernel.hash_batch(batch, hashing));
     }
 
-    /// Returns the code that hashes plain frames without making a [`FlowKey`], if this CPU has AES
-    /// instructions. A frame with one of the ports in `tunnels` is not plain.
+    /// Returns the code that hashes plain frames without creating a [`FlowKey`], if this CPU has
+    /// AES instructions. A frame with one of the ports in `tunnels` is not plain.
     #[inline]
     pub(crate) fn plain_frames(&self, tunnels: &'static PortLanes) -> Option<PlainFrames<'_>> {
         match &self.0 {
@@ -307,12 +314,13 @@ impl FlowHasher {
         }
     }
 
-    /// [`hash_batch_with`](FlowHasher::hash_batch_with) for closures: `store(item, hash of
-    /// key(item))` for each item.
+    /// Like [`hash_batch_with`](FlowHasher::hash_batch_with), with closures: calls `store(item,
+    /// hash of key(item))` for each item.
     ///
-    /// Use this function if the keys already exist. A closure that reads packet headers is too
-    /// large for the compiler to inline it into four kernels, and then costs more than the hash (35
-    /// ticks instead of 13). Implement [`Hashing`] in that case.
+    /// Use this function if the keys already exist. A closure that reads packet headers is so large
+    /// that the compiler does not inline it into four kernels. A closure that is not inlined costs
+    /// more than the hash (35 ticks instead of 13). If your closure is that large, implement
+    /// [`Hashing`].
     ///
     /// ```
     /// # use steerage_flow::{FlowHash, FlowHasher, FlowKey, HashKey};

@@ -1,60 +1,60 @@
-//! Limits on the number of headers that are read, and on the number of fragmented datagrams that
-//! are remembered.
+//! Limits on how many headers are read, and on how many fragmented datagrams are stored.
 
 use std::time::Duration;
 
-/// The most headers of all kinds that are read in a frame. The limit is twice the number of headers
-/// in the deepest stacks in use (two tags, labels, three IP headers, two of them in UDP tunnels),
-/// because each layer may add tags and extension headers.
+/// The maximum number of headers of all kinds that are read in a frame. The limit is twice the
+/// number of headers in the deepest stacks in use (two tags, labels, three IP headers, two of them
+/// in UDP tunnels), because each layer may add tags and extension headers.
 pub const FLOW_HEADERS_MAX: usize = 32;
 
-/// The most VLAN tags that are read after an Ethernet header: twice the number in the deepest
-/// stacks in use, in which two providers each add a tag to a frame with two.
+/// The maximum number of VLAN tags that are read after an Ethernet header. The limit is twice the
+/// number of tags in the deepest stacks in use, in which two providers each add a tag to a frame
+/// with two tags.
 pub const VLAN_TAGS_MAX: usize = 8;
 
-/// The number of VLAN identifiers that a dissection has: those of the outermost two tags.
+/// The number of VLAN identifiers that a dissection stores: those of the two outermost tags.
 pub const VLAN_IDS: usize = 2;
 
-/// The most MPLS labels that are read before the payload: twice the number in the deepest stacks
-/// that routers impose.
+/// The maximum number of MPLS labels that are read before the payload. The limit is twice the
+/// number of labels in the deepest stacks that routers create.
 pub const MPLS_LABELS_MAX: usize = 16;
 
-/// The most nested IP headers that are read: three nested tunnels, and the flow inside them.
+/// The maximum number of nested IP headers that are read: three nested tunnels, and the flow inside
+/// them.
 pub const IP_LAYERS_MAX: usize = 4;
 
-/// The most extension headers that are skipped after an IP header. If there are more, the flow's
-/// key consists of the addresses and the type of the header at which dissection ended. RFC 8200,
-/// 4.1, has no use for more than seven extension headers. The eighth is a reserve for senders that
-/// ignore the RFC.
+/// The maximum number of extension headers that are skipped after an IP header. If there are more
+/// extension headers, the flow key consists of the addresses and the type of the header at which
+/// the dissection ended. According to RFC 8200, 4.1, a packet needs no more than seven extension
+/// headers. An eighth extension header is allowed for senders that ignore the RFC.
 pub const IPV6_EXTENSIONS_MAX: usize = 8;
 
-/// The most GTP-U extension headers that are skipped. 5G uses one (3GPP TS 38.415), and the
-/// standard defines a handful.
+/// The maximum number of GTP-U extension headers that are skipped. 5G uses one (3GPP TS 38.415),
+/// and the standard defines only a few.
 pub const GTP_EXTENSIONS_MAX: usize = 4;
 
-/// The most tags of a TZSP header that are read. A sensor writes about ten tags. Padding tags count
-/// as well.
+/// The maximum number of tags in a TZSP header that are read. A TZSP sensor writes about ten tags.
+/// Padding tags count as tags too.
 pub const TZSP_TAGS_MAX: usize = 32;
 
-/// The most UDP ports that a user can choose for VXLAN, besides its two usual ports. The ports are
-/// compared one after the other.
+/// The maximum number of UDP ports that a user can choose for VXLAN, in addition to its two usual
+/// ports. A packet's port is compared with the chosen ports one after another.
 pub const VXLAN_PORTS_MAX: usize = 4;
 
-/// The longest time for which the table waits for the fragments of a datagram, as in Linux
-/// (`ipfrag_time`).
+/// How long the fragment table waits for the fragments of a datagram, as in Linux (`ipfrag_time`).
 pub const FRAGMENT_TIME: Duration = Duration::from_secs(30);
 
-/// The ways of each set in the fragment table: the number of datagrams with the same index that the
-/// table can hold at the same time.
+/// The number of datagrams with the same index that the fragment table can store at the same time:
+/// the number of ways in each set.
 pub const FRAGMENT_WAYS: usize = 4;
 
-/// The number of sets of the fragment table, chosen so that a queue can hold 1024 fragmented
-/// datagrams. At 100,000 datagrams per second, the table allows 10 ms between a datagram's first
-/// and last fragment. A datagram with a lost fragment occupies its entry for [`FRAGMENT_TIME`].
+/// The number of sets in the fragment table. With this number, a queue can have 1024 fragmented
+/// datagrams. At 100,000 datagrams per second, 10 ms may pass between a datagram's first and last
+/// fragment. A datagram of which a fragment was lost occupies its entry for [`FRAGMENT_TIME`].
 pub const FRAGMENT_SETS: usize = 1024 / FRAGMENT_WAYS;
 
-/// The number of latest packets among which the flow limit counts, as in Linux
-/// (`FLOW_LIMIT_HISTORY`).
+/// The number of latest packets among which the flow limit counts the packets of each flow, as in
+/// Linux (`FLOW_LIMIT_HISTORY`).
 pub const FLOW_LIMIT_HISTORY: usize = 128;
 
 const _: () = assert!(FLOW_LIMIT_HISTORY <= u8::MAX as usize);

@@ -1,6 +1,6 @@
 //! The type of a frame's first header.
 
-/// The type of a frame's first header, with tcpdump's numbers
+/// The type of a frame's first header, with the numbers that tcpdump uses
 /// (<https://www.tcpdump.org/linktypes.html>).
 ///
 /// ```
@@ -16,17 +16,17 @@
 pub struct LinkType(pub u16);
 
 impl LinkType {
-    /// A BSD loopback header, in the byte order of the machine that wrote it.
+    /// A BSD loopback header, in the byte order of the machine that wrote the capture.
     pub const NULL: Self = Self(0);
     /// An Ethernet header.
     pub const ETHERNET: Self = Self(1);
     /// PPP (RFC 1661), with or without the address and control bytes of HDLC.
     pub const PPP: Self = Self(9);
-    /// IPv4 or IPv6 without a link header, with the number that the BSDs use.
+    /// IPv4 or IPv6 without a link header. The BSDs use this number for raw IP.
     pub const RAW_BSD: Self = Self(12);
-    /// IPv4 or IPv6 without a link header, with the number that OpenBSD uses.
+    /// IPv4 or IPv6 without a link header. OpenBSD uses this number for raw IP.
     pub const RAW_OPENBSD: Self = Self(14);
-    /// PPP in HDLC framing (RFC 1662), or Cisco's framing.
+    /// PPP in HDLC framing (RFC 1662), or in Cisco's framing.
     pub const PPP_HDLC: Self = Self(50);
     /// IPv4 or IPv6 without a link header.
     pub const RAW: Self = Self(101);
@@ -43,8 +43,8 @@ impl LinkType {
     /// Linux cooked capture, version 2.
     pub const LINUX_SLL2: Self = Self(276);
 
-    /// The supported link types. A slot stores an index into this list in four bits. A slot without
-    /// a stored type contains 0 (Ethernet).
+    /// The link types that steerage supports. A slot stores the index of a link type in this list.
+    /// The index has four bits. A slot in which no type was stored contains 0 (Ethernet).
     pub const READ: &[Self] = &[
         Self::ETHERNET,
         Self::RAW,
@@ -63,16 +63,16 @@ impl LinkType {
 
     const _FIT: () = assert!(Self::READ.len() < 16, "the code behind the last is that of all others");
 
-    /// A type that is not supported.
+    /// A link type that steerage does not support.
     pub const UNKNOWN: Self = Self(u16::MAX);
 
-    /// The index of this type in the list of supported types, or the length of the list for any
-    /// other type. The index fits into four bits.
+    /// The index of this type in the list of supported types. For any other link type, the index is
+    /// the length of the list. The index fits into four bits.
     pub fn code(self) -> u8 {
         Self::READ.iter().position(|link| *link == self).unwrap_or(Self::READ.len()) as u8
     }
 
-    /// Returns the type with this [`code`](Self::code).
+    /// Returns the type whose [`code`](Self::code) is this index.
     #[inline]
     pub fn of_code(code: u8) -> Self {
         Self::READ.get(usize::from(code)).copied().unwrap_or(Self::UNKNOWN)

@@ -1,10 +1,12 @@
 //! Super-frames: frames that stand for several packets, because an offload (TSO, USO, GRO) merged
-//! or never cut these packets. Also packets whose checksum is still to be finished.
+//! the packets or has not split them. This module also handles packets whose checksum is not
+//! complete.
 //!
-//! A super-frame has the headers of its first packet and the payload of all packets. All packets
-//! belong to one flow, so a super-frame is steered, queued and handled as one frame, at a fortieth
-//! of the cost of its packets. A super-frame is cut late, on the CPU that handles it, or never.
-//! TUN, TAP, veth, UDP sockets and virtual machines accept super-frames uncut.
+//! A super-frame has the headers of its first packet and the payload of all of its packets. All
+//! packets of a super-frame belong to one flow. A super-frame is steered, queued and handled as one
+//! frame. Therefore a super-frame takes a fortieth of the time that its packets would take. A
+//! super-frame is split late, on the CPU that handles it, or never. TUN, TAP, veth, UDP sockets and
+//! virtual machines accept super-frames without splitting them.
 //!
 //! | file | what it holds |
 //! |---|---|
@@ -14,7 +16,7 @@
 //! | `coalesce` | [`coalesce`]: makes super-frames from packets, by the rules of Linux GRO |
 //! | `layout` | the positions of a packet's headers |
 //!
-//! Nothing in this module copies a payload or allocates memory.
+//! No function in this module copies a payload or allocates memory.
 
 mod coalesce;
 mod layout;
@@ -34,39 +36,39 @@ pub use coalesce::{MERGED_MAX, Merged, RUNS_MAX, coalesce};
 pub use segments::{Segment, Segments};
 pub use virtio::VIRTIO_BYTES;
 
-/// The longest headers of a super-frame, in bytes: Ethernet with two tags (22), IPv6 (40) with some
-/// extension headers, TCP with all options (60).
+/// The maximum length of a super-frame's headers, in bytes: Ethernet with two tags (22), IPv6 (40)
+/// with some extension headers, TCP with all options (60).
 pub const HEADER_BYTES_MAX: usize = 192;
 
-/// The most packets that a frame may stand for. A frame of 64 KiB has 45 packets at an MTU of 1500,
-/// and reaches this limit only with 16 bytes per packet. The limit exists because a hostile guest
-/// could request 65,536 packets of one byte.
+/// The maximum number of packets that a frame may stand for. At an MTU of 1500, a frame of 64 KiB
+/// stands for 45 packets. A frame of 64 KiB reaches the maximum only with 16 bytes per packet.
+/// Without a maximum, a hostile guest could request 65,536 packets of one byte.
 pub const SEGMENTS_MAX: usize = 4096;
 
-/// The contents of a super-frame.
+/// What a frame with an offload contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OffloadKind {
-    /// One packet, of which only the checksum is unfinished.
+    /// One packet whose checksum is not complete.
     Single,
-    /// Segments of TCP (TSO, GRO).
+    /// TCP segments (TSO, GRO).
     Tcp,
-    /// UDP datagrams of equal size (USO, UDP GRO), of which the last datagram may be shorter.
+    /// UDP datagrams of equal size (USO, UDP GRO). The last datagram may be shorter.
     Udp,
 }
 
 /// The state of a frame's transport checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChecksumState {
-    /// The checksum is in the packet, as on any wire. The checksum of a super-frame is not used,
-    /// because each packet gets a checksum when the frame is cut.
+    /// The packet contains its checksum, as on any wire. The checksum of a super-frame is not used,
+    /// because each packet gets its own checksum when the frame is split.
     Complete,
-    /// The checksum field contains only the sum of the pseudo-header. The sum of header and payload
-    /// must be added.
+    /// The checksum field contains only the partial checksum of the pseudo-header. The header and
+    /// payload must still be added to the checksum.
     Partial,
 }
 
-/// The work that an offload left undone for a frame: the size of the packets into which the frame
-/// is cut, and the checksum to finish.
+/// The offload work that a frame still needs: into packets of which size it must be split, and
+/// which checksum must be completed.
 ///
 /// ```
 /// use steerage_flow::LinkType;
@@ -87,7 +89,8 @@ pub enum ChecksumState {
 pub struct Offload {
     kind: OffloadKind,
     checksum: ChecksumState,
-    /// True if the congestion window was reduced: TCP's CWR flag, which only the first packet has.
+    /// True if the congestion window was reduced, which TCP's CWR flag states. Only the first
+    /// packet of a super-frame has this flag.
     ecn: bool,
     segment_bytes: u16,
     header_bytes: u16,
@@ -96,16 +99,16 @@ pub struct Offload {
     checksum_at: u16,
 }
 
-/// The reason why the description of a frame's offload is impossible. See the example of
-/// [`Offload`].
+/// The reason why the description of an offload cannot be correct. See the example of [`Offload`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadOffload {
     /// The checksum field would be outside of the frame, or the headers have no checksum at that
-    /// position.
+    /// offset.
     Checksum,
-    /// The kind of segmentation was never enabled on the device.
+    /// The device reports a kind of segmentation that was never enabled.
     Kind,
-    /// The headers do not match the kind, are cut off, or are longer than [`HEADER_BYTES_MAX`].
+    /// The headers do not match the kind of segmentation, are cut off, or are longer than
+    /// [`HEADER_BYTES_MAX`].
     Header,
     /// The segment size is zero, or there are more segments than [`SEGMENTS_MAX`].
     SegmentSize,
@@ -125,14 +128,15 @@ impl fmt::Display for BadOffload {
 impl std::error::Error for BadOffload {}
 
 impl Offload {
-    /// The size of an offload in memory, in bytes.
+    /// The size of an offload's description in memory, in bytes.
     pub const BYTES: usize = 16;
 
-    /// Describes a super-frame of this kind, with `segment_bytes` bytes of payload per packet. Use
-    /// this function for a device that builds the headers itself. The checksum counts as complete.
+    /// Describes a super-frame of this kind, with `segment_bytes` bytes of payload in each packet.
+    /// This function is for a device that creates the headers itself. The frame's checksum counts
+    /// as complete.
     ///
     /// # Errors
-    /// [`BadOffload`] if the headers are not those of such a super-frame.
+    /// [`BadOffload`] if a super-frame cannot have these headers.
     pub fn super_frame(
         kind: OffloadKind,
         segment_bytes: usize,
@@ -171,7 +175,7 @@ impl Offload {
     }
 
     /// Returns true if the frame is a single packet with these headers whose transport checksum
-    /// must be finished.
+    /// must be completed.
     fn leaves_checksum_of(&self, layout: &Layout) -> bool {
         !self.is_super_frame()
             && self.checksum == ChecksumState::Partial
@@ -179,12 +183,12 @@ impl Offload {
             && usize::from(self.checksum_at) == layout.transport_at + layout.checksum_at()
     }
 
-    /// Returns the kind of offload.
+    /// Returns what the frame contains.
     pub fn kind(&self) -> OffloadKind {
         self.kind
     }
 
-    /// Returns true if the frame must be cut into packets.
+    /// Returns true if the frame must be split into packets.
     pub fn is_super_frame(&self) -> bool {
         self.kind != OffloadKind::Single
     }
@@ -194,32 +198,32 @@ impl Offload {
         self.checksum
     }
 
-    /// Returns the number of payload bytes per packet. The last packet may have fewer. Returns 0
-    /// for a single packet.
+    /// Returns how many payload bytes each packet has. The last packet of a super-frame may have
+    /// fewer bytes. The result is 0 for a single packet.
     pub fn segment_bytes(&self) -> usize {
         usize::from(self.segment_bytes)
     }
 
-    /// Returns the length of the headers that each packet has, in bytes, including the link header.
-    /// For a single packet, returns the length of the part that ends with the checksum field.
+    /// Returns the length of the headers in each packet, in bytes, including the link header. For a
+    /// single packet, `header_bytes` is the length of the part up to the end of the checksum field.
     pub fn header_bytes(&self) -> usize {
         usize::from(self.header_bytes)
     }
 
-    /// Returns the offset of the IP header, or 0 for a single packet.
+    /// Returns the offset of the IP header. The result is 0 for a single packet.
     pub fn network_at(&self) -> usize {
         usize::from(self.network_at)
     }
 
-    /// Returns the length of the frame's longest packet without its link header, to be compared
-    /// with an MTU. `frame_bytes` is the length of the frame.
+    /// Returns the length of the frame's longest packet without its link header, which can be
+    /// compared with an MTU. `frame_bytes` is the length of the frame.
     pub fn packet_bytes_max(&self, frame_bytes: usize) -> usize {
         let payload = frame_bytes.saturating_sub(self.header_bytes());
         let most = if self.is_super_frame() { payload.min(self.segment_bytes()) } else { payload };
         (self.header_bytes() - self.network_at()) + most
     }
 
-    /// Returns the number of packets that a frame of `frame_bytes` bytes stands for.
+    /// Returns how many packets a frame of `frame_bytes` bytes stands for.
     pub fn packets(&self, frame_bytes: usize) -> usize {
         match self.kind {
             OffloadKind::Single => 1,
@@ -227,8 +231,8 @@ impl Offload {
         }
     }
 
-    /// Returns the total length of the frame's packets in bytes, including the headers of each
-    /// packet.
+    /// Returns the total length of the frame's packets in bytes. The headers of each packet are
+    /// included.
     pub fn wire_bytes(&self, frame_bytes: usize) -> usize {
         match self.kind {
             OffloadKind::Single => frame_bytes,
@@ -236,9 +240,9 @@ impl Offload {
         }
     }
 
-    /// Returns the offload of the same frame after a link header was added or removed. The IP
-    /// header then begins `bytes` bytes later, or earlier if the number is negative. Returns `None`
-    /// if no headers can have these positions.
+    /// Returns the offload of the same frame after a link header was added or removed. After the
+    /// change, the IP header begins `bytes` bytes later, or earlier if `bytes` is negative. Returns
+    /// `None` if the headers cannot have these offsets.
     #[must_use]
     pub fn shifted(self, bytes: isize) -> Option<Self> {
         let shift = |at: u16| usize::from(at).checked_add_signed(bytes).and_then(|at| u16::try_from(at).ok());
@@ -252,15 +256,15 @@ impl Offload {
         (shifted.header_bytes() <= HEADER_BYTES_MAX).then_some(shifted)
     }
 
-    /// Finishes the checksum of a single packet in place. Does nothing for a super-frame, or if the
-    /// checksum is outside of the packet.
+    /// Completes the checksum of a single packet in place. Does nothing for a super-frame, or if
+    /// the checksum field is outside of the packet.
     pub fn finish(&self, packet: &mut [u8]) {
         if !self.is_super_frame() && self.checksum == ChecksumState::Partial {
             let _ = complete(packet, self.transport_at.into(), self.checksum_at.into());
         }
     }
 
-    /// Returns the offload in the form in which it is stored in memory.
+    /// Returns the bytes in which this offload is stored in memory.
     #[inline]
     pub fn to_bytes(self) -> [u8; Self::BYTES] {
         let kind = self.kind as u8;
@@ -274,9 +278,9 @@ impl Offload {
         bytes
     }
 
-    /// Reads an offload from memory. Returns `None` for bytes that [`to_bytes`](Self::to_bytes)
-    /// does not write. The caller must still compare the offload with the length of the frame, as
-    /// all functions in this module do.
+    /// Reads an offload from the bytes that [`to_bytes`](Self::to_bytes) wrote. Returns `None` for
+    /// any other bytes. The caller must still compare the offload with the length of the frame. All
+    /// functions in this module make this comparison.
     #[inline]
     pub fn from_bytes(bytes: [u8; Self::BYTES]) -> Option<Self> {
         let kind = match bytes[0] {

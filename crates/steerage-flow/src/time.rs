@@ -1,5 +1,5 @@
-//! Clocks: the monotonic clock of the receive path, the time of day in a capture, and the clock of
-//! the packets.
+//! Clocks: the monotonic clock of the receive path, the time of day in a capture, and a clock that
+//! follows the packets.
 
 use std::fmt;
 use std::ops::Add;
@@ -24,17 +24,17 @@ impl Timestamp {
     /// The start of the clock.
     pub const ZERO: Self = Self(0);
 
-    /// The time `nanos` nanoseconds after the clock's start.
+    /// Creates the time `nanos` nanoseconds after the clock's start.
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// Returns the nanoseconds since the clock's start.
+    /// Returns how many nanoseconds have passed since the clock's start.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// Returns the time from `earlier` to `self`, or zero if `earlier` is later.
+    /// Returns the time from `earlier` to `self`, or zero if `earlier` is later than `self`.
     #[inline]
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
@@ -58,9 +58,9 @@ impl fmt::Display for Timestamp {
 
 /// The time at which a device received a frame: nanoseconds since 1970-01-01 00:00 UTC.
 ///
-/// A wall time is not on the clock of [`Timestamp`]. It states the time of day, and its clock may
-/// be set back. In a capture, a wall time comes from the clock of the machine that wrote the
-/// capture.
+/// A [`WallTime`] is not a time on the clock of [`Timestamp`]. A wall time states the time of day,
+/// and its clock may be set back. In a capture, a wall time comes from the clock of the machine
+/// that wrote the capture.
 ///
 /// ```
 /// use std::time::{Duration, SystemTime};
@@ -73,29 +73,29 @@ impl fmt::Display for Timestamp {
 pub struct WallTime(u64);
 
 impl WallTime {
-    /// The time `nanos` nanoseconds after 1970-01-01 00:00 UTC.
+    /// Creates the time `nanos` nanoseconds after 1970-01-01 00:00 UTC.
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// Returns the nanoseconds since 1970-01-01 00:00 UTC.
+    /// Returns how many nanoseconds have passed since 1970-01-01 00:00 UTC.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// Returns the time from `earlier` to `self`, or zero if `earlier` is later.
+    /// Returns the time from `earlier` to `self`, or zero if `earlier` is later than `self`.
     #[inline]
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 }
 
-/// A clock that follows the timestamps of packets, for state that expires. The clock never goes
-/// back, although packets of several interfaces may arrive out of order.
+/// A clock that follows the timestamps of packets. It is for state that expires. The clock never
+/// goes back, although packets of several interfaces may arrive out of order.
 ///
-/// A capture file is read much faster than its packets once arrived, so the CPU's clock is wrong
-/// for the packets of a file. This clock advances only when a packet is seen, and not in a
-/// handler's tick.
+/// A capture file is read much faster than its packets originally arrived. So the CPU's clock does
+/// not show the time of the packets in a file. A [`PacketClock`] advances only when a packet is
+/// seen, and not in a handler's tick.
 ///
 /// ```
 /// use std::time::Duration;
@@ -113,8 +113,8 @@ impl WallTime {
 pub struct PacketClock(WallTime);
 
 impl PacketClock {
-    /// Advances the clock to the time of a packet, and returns the clock's new time. If the device
-    /// does not record times, the result is `now`, the time of the CPU's clock, which begins at 0.
+    /// Advances the clock to the time of a packet, and returns the new time. If the device does not
+    /// record times, the result is `now`: the time of the CPU's clock, which begins at 0.
     #[inline]
     pub fn see(&mut self, packet: Option<WallTime>, now: Timestamp) -> WallTime {
         self.0 = self.0.max(packet.unwrap_or(WallTime(now.0)));

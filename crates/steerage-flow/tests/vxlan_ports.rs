@@ -1,4 +1,4 @@
-//! The ports chosen for VXLAN hold for the whole process, so this test has a process of its own.
+//! The ports chosen for VXLAN apply to the whole process, so this test has a process of its own.
 
 use steerage_flow::dissect::{Layers, dissect, is_tunnel, set_vxlan_ports};
 use steerage_flow::wire::FrameBuilder;
@@ -21,7 +21,8 @@ impl FrameAccess<(Vec<u8>, FlowHash)> for Access {
     }
 }
 
-/// VXLAN from the source port, with a flow of this port in it.
+/// Creates a VXLAN packet from the source port `from`, whose inner flow has the source port
+/// `inner`.
 fn frame(from: u16, inner: u16) -> Vec<u8> {
     let inner = FrameBuilder::udp(([10, 1, 1, 1], inner), ([10, 1, 1, 2], 2222)).frame(b"data");
     let outer = FrameBuilder::udp(([192, 0, 2, 1], from), ([192, 0, 2, 2], CHOSEN));
@@ -32,7 +33,8 @@ fn flow(from: u16) -> String {
     dissect(&frame(from, 1111), LinkType::ETHERNET, Layers::Inner).key.to_string()
 }
 
-/// A batch, which a kernel of its own may hash, has the hashes of the flows that the dissector reads.
+/// A batch may be hashed by a special kernel. The hashes of a batch must be those of the flows that
+/// the dissector reads.
 #[track_caller]
 fn assert_batches_agree() {
     let hasher = FrameHasher::new(FlowHasher::keyed(&HashKey::MICROSOFT), Layers::Inner, BothDirections);
@@ -53,12 +55,12 @@ fn chosen_ports() {
         set_vxlan_ports(ports);
         assert_eq!(flow(50_000), inner, "{ports:?}");
         assert_batches_agree();
-        // Ports that identify another tunnel as the source port do not matter.
+        // If the source port identifies another tunnel, the result does not change.
         for from in [L2TP, TEREDO, CAPWAP] {
             assert!(flow(from) == inner && is_tunnel(from, CHOSEN), "{from}");
         }
     }
-    // Another call replaces the ports.
+    // Another call replaces the VXLAN ports.
     for ports in [&[1][..], &[0], &[]] {
         set_vxlan_ports(&[2, CHOSEN]);
         set_vxlan_ports(ports);

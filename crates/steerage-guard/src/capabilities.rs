@@ -1,14 +1,16 @@
-//! Drops the capabilities of a program after its devices are open.
+//! Drops the capabilities of a program after the program has opened its devices.
 //!
-//! Strangers write packets, so the code that handles packets should have no privileges. Opening an
-//! interface requires a capability, but receiving from an open interface requires none, and neither
-//! does the rest of a run. [`drop_all`] therefore drops all capabilities after opening. `drop_all`
+//! Packets come from untrusted hosts, so the code that handles packets should have no privileges. A
+//! program needs a capability to open an interface. To receive from an open interface, the program
+//! needs no capability. The later steps of a run need none either. Therefore a program calls
+//! [`drop_all`] after it has opened its devices. The function drops all capabilities. `drop_all`
 //! also sets `no_new_privs`, which prevents the process from regaining capabilities.
 //!
 //! Each thread has its own capabilities. A new thread inherits the capabilities of the thread that
-//! starts it. Threads that run already keep their capabilities, so call `drop_all` while there is
-//! only one thread. Call `drop_all` after opening the devices and outputs, and before building the
-//! instance, which starts a thread for each capture file that is written.
+//! starts it. Threads that already run keep their capabilities, so call `drop_all` while the
+//! process has only one thread. Call `drop_all` after you have opened the devices and outputs, but
+//! before you build the instance. When the instance is built, it starts a thread for each capture
+//! file that it writes.
 //!
 //! ```no_run
 //! # use steerage::{Batch, Cpu, Handler};
@@ -32,16 +34,16 @@
 //!
 //! # Operations that fail afterwards
 //!
-//! - Opening or attaching to an interface (AF_PACKET, AF_XDP, TUN and TAP), also through
-//!   `steerage_device::open`. If an open interface disappears and reappears, receiving continues
-//!   without any capability.
-//! - Building an instance with AF_XDP devices, because building pins the instance's memory, unless
-//!   the limit on locked memory is high enough. Call [`drop_except`] with [`Needed::pinned_memory`]
-//!   before building, and [`Kept::drop_start_up`] afterwards.
-//! - Opening files that only root's access to all files allows. If necessary, [`Needed::read_file`]
-//!   and [`Needed::written_files`] keep the capabilities for such files. The program can still open
-//!   the files of its own user, and root still owns root's files.
-//! - Gaining privileges by running a program that is setuid or has file capabilities.
+//! - Opening an interface or attaching to it (AF_PACKET, AF_XDP, TUN and TAP), also through
+//!   `steerage_device::open`. If an open interface disappears and reappears, the program needs no
+//!   capability to continue receiving.
+//! - Building an instance with AF_XDP devices, unless the limit on locked memory is high enough.
+//!   The build of the instance pins its memory. Call [`drop_except`] with [`Needed::pinned_memory`]
+//!   before building the instance, and [`Kept::drop_start_up`] afterwards.
+//! - Opening files that the program can access only because root can access all files. If
+//!   necessary, [`Needed::read_file`] and [`Needed::written_files`] keep the capabilities for these
+//!   files. The program can still open its own user's files, and root still owns the files of root.
+//! - Gaining privileges by running a program that is setuid or that has file capabilities.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
@@ -55,33 +57,34 @@ use crate::file::directory_of;
 use crate::path::PathError;
 
 const READ: CapabilitySet = CapabilitySet::DAC_READ_SEARCH;
-/// Allows writing to any file and directory. Renaming in another user's sticky directory requires a
-/// further capability, which is not kept.
+/// The capability to write to any file and directory. To rename a file in another user's sticky
+/// directory, a process needs another capability, which is not kept.
 const WRITE: CapabilitySet = CapabilitySet::DAC_OVERRIDE;
-/// Allows pinning any amount of memory. The pages of AF_XDP are pinned when they are mapped.
+/// The capability to pin any amount of memory. AF_XDP pins pages when they are mapped.
 const PIN: CapabilitySet = CapabilitySet::IPC_LOCK;
-/// Allows changing interfaces, routes and rules.
+/// The capability to change network interfaces, routes and routing rules.
 const ADMINISTER: CapabilitySet = CapabilitySet::NET_ADMIN;
 
 /// Drops all capabilities of this thread and of the threads that it starts from now on, and sets
-/// `no_new_privs`. Threads that run already keep their capabilities.
+/// `no_new_privs`. Threads that already run keep their capabilities.
 ///
 /// # Errors
-/// [`PrivilegesError`] if the kernel refuses. Do not start the instance in that case, because the
-/// instance would have privileges.
+/// Returns [`PrivilegesError`] if the kernel refuses to drop the capabilities. Do not start the
+/// instance after this error, because the instance would still have privileges.
 pub fn drop_all() -> Result<(), PrivilegesError> {
     forbid_new()?;
     set(CapabilitySet::empty(), CapabilitySet::empty())
 }
 
-/// Like [`drop_all`], but keeps a capability if `needed` requires it, this thread has it, and the
-/// files are not accessible without it.
+/// Drops capabilities like [`drop_all`], except the capabilities that `needed` requires and that
+/// this thread has. A capability to access files is kept only if the files are not accessible
+/// without it.
 ///
-/// After this call, start the thread that writes files, and build the instance. Then call
+/// After this call, start the thread that writes files, and build the instance. Call
 /// [`Kept::drop_start_up`] before you start the instance.
 ///
 /// # Errors
-/// As for [`drop_all`].
+/// Returns the same error as [`drop_all`].
 ///
 /// ```no_run
 /// use std::path::Path;
@@ -96,7 +99,8 @@ pub fn drop_all() -> Result<(), PrivilegesError> {
 pub fn drop_except(needed: &Needed<'_>) -> Result<Kept, PrivilegesError> {
     forbid_new()?;
     let have = capabilities(None).map_err(failed("read the capabilities of this thread"))?.permitted;
-    // The access checks below must run without effective capabilities.
+    // The access checks below must run without effective capabilities. The checks find out which
+    // files are accessible without a capability.
     set(have, CapabilitySet::empty())?;
     let is_readable = |path: &&Path| may(CWD, path, Access::READ_OK);
     let reading = if needed.read.iter().all(is_readable) { CapabilitySet::empty() } else { READ & have };
@@ -110,8 +114,8 @@ pub fn drop_except(needed: &Needed<'_>) -> Result<Kept, PrivilegesError> {
     Ok(Kept { _private: () })
 }
 
-/// The operations that a run still needs after its devices are open. The default has no such
-/// operations.
+/// The privileged operations that a run still needs after its devices are open. By default, it
+/// needs none.
 #[derive(Clone, Debug, Default)]
 pub struct Needed<'a> {
     read: Vec<&'a Path>,
@@ -121,33 +125,36 @@ pub struct Needed<'a> {
 }
 
 impl<'a> Needed<'a> {
-    /// Declares a file that is opened later, such as a later capture file. The capability to read
-    /// this file is kept until [`Kept::drop_start_up`]. The thread that opens captures starts
-    /// earlier, when the instance is built, and keeps the capability to the end.
+    /// Declares a file that the run opens later, such as a later capture file. The program keeps
+    /// the capability to read this file until [`Kept::drop_start_up`] is called. The thread that
+    /// opens capture files starts when the instance is built. The thread that opens capture files
+    /// keeps the capability until it ends.
     #[must_use]
     pub fn read_file(mut self, path: &'a Path) -> Self {
         self.read.push(path);
         self
     }
 
-    /// Declares the name of files that are created during the run. The name may contain
-    /// placeholders for the time (`%H`), which are ignored here. The capability to write these
-    /// files is kept until [`Kept::drop_start_up`], for a thread that handles no packets.
+    /// Declares the name of files that the run creates. The name may contain placeholders for the
+    /// time (`%H`), which this function ignores. The program keeps the capability to write these
+    /// files until [`Kept::drop_start_up`] is called. The files are written by a thread that
+    /// handles no packets.
     #[must_use]
     pub fn written_files(mut self, name: &'a Path) -> Self {
         self.written.push(name);
         self
     }
 
-    /// Whether memory is pinned before [`Kept::drop_start_up`]. Set `pinned_memory` for an instance
-    /// with an AF_XDP device, because building the instance pins the instance's memory.
+    /// Declares whether the program pins memory before it calls [`Kept::drop_start_up`]. Set `pins`
+    /// to true for an instance with an AF_XDP device, because the build of the instance pins its
+    /// memory.
     #[must_use]
     pub fn pinned_memory(mut self, pins: bool) -> Self {
         self.pins = pins;
         self
     }
 
-    /// Declares that this process changes the network's configuration later. A process that keeps
+    /// Declares that this process later changes interfaces, routes or routing rules. A process with
     /// this capability should handle no packets.
     #[must_use]
     pub fn network_administration(mut self) -> Self {
@@ -156,7 +163,7 @@ impl<'a> Needed<'a> {
     }
 }
 
-/// The capabilities that are kept for the start-up.
+/// The capabilities that the process keeps while it starts up.
 #[derive(Debug)]
 #[must_use = "call drop_start_up"]
 pub struct Kept {
@@ -164,17 +171,19 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Drops all capabilities of this thread. Call this method after the instance is built. By
-    /// then, the threads that open and write files run, and memory is pinned.
+    /// Drops all capabilities of this thread. Call `drop_start_up` after the instance is built.
+    /// When the instance is built, the threads that open and write files are running, and the
+    /// memory is pinned.
     ///
     /// # Errors
-    /// As for [`drop_all`].
+    /// Returns the same error as [`drop_all`].
     pub fn drop_start_up(self) -> Result<(), PrivilegesError> {
         set(CapabilitySet::empty(), CapabilitySet::empty())
     }
 }
 
-/// The error if privileges could not be dropped. The message is one line.
+/// The error of the kernel when it refused to drop the capabilities. The error message has one
+/// line.
 #[derive(Debug)]
 pub struct PrivilegesError {
     operation: &'static str,
@@ -206,9 +215,9 @@ fn set(permitted: CapabilitySet, effective: CapabilitySet) -> Result<(), Privile
     set_capabilities(None, sets).map_err(failed("set the capabilities of this thread"))
 }
 
-/// Whether this process may create files of this name with its effective capabilities. A path that
-/// is refused for a reason other than a missing permission counts as accessible, because no
-/// capability would help.
+/// Returns true if this process may create a file with this name, given its effective capabilities.
+/// If the name is refused for another reason than a missing permission, the function also returns
+/// true, because no capability would help.
 fn may_create(name: &Path) -> bool {
     match directory_of(name) {
         Ok(directory) => may(directory.as_fd(), Path::new("."), Access::WRITE_OK | Access::EXEC_OK),
@@ -252,7 +261,7 @@ mod tests {
             symlink(target, x.join(link)).unwrap();
             lchown(x.join(link), Some(SOMEBODY), Some(SOMEBODY)).unwrap();
         }
-        // Each thread has its own capabilities.
+        // The test runs in a separate thread, because each thread has its own capabilities.
         let names = [closed.join("f.csv"), root.join("f.csv"), x.join("logs/f.csv"), x.join("%H/f.csv")];
         let may = thread::spawn(move || {
             let have = capabilities(None).unwrap().permitted;
@@ -261,7 +270,8 @@ mod tests {
         });
         let may = may.join().unwrap();
         fs::remove_dir_all(&root).unwrap();
-        // The last file is created in `x` itself, which root may write to only with a capability.
+        // The last file is created in the directory `x` itself. Root can write to `x` only with a
+        // capability.
         assert_eq!(may, [false, true, true, false]);
     }
 }

@@ -1,20 +1,24 @@
-//! Creates the files of steerage. The program often runs as root, and often writes to directories
-//! that other users can change, such as `/tmp`. In such a directory, another user can plant a link
-//! under the name of the new file.
+//! Creates the files that steerage writes. The program often runs as root, and often writes to
+//! directories that other users can change, such as `/tmp`. In such a directory, another user can
+//! plant a link under the name of the new file.
 //!
-//! Therefore each file is created under a random name (`O_EXCL`, `O_NOFOLLOW`) and then renamed.
-//! The directory of the file is opened once, according to the rules of [`path`](crate::path). A
-//! rename replaces a link instead of following it. An older file with the same name is never
-//! written to.
+//! Therefore each file is created with a random name (`O_EXCL`, `O_NOFOLLOW`), and later renamed to
+//! its final name. The file's directory is opened once, by the rules of [`path`](crate::path). If
+//! another user has planted a link with the final name, the rename replaces the link. The program
+//! never writes to an older file with that name.
 //!
-//! The result depends on the existing entry with that name:
+//! What happens to the new file depends on the directory entry that already has its name:
 //!
-//! - No entry, or a file: a new file takes the name.
-//! - A link that may be followed: a new file takes the name of the link's target.
-//! - Any other link: a new file replaces the link. The target of the link is not touched.
-//! - A FIFO: [`open`] writes to it if it belongs to root or to the user.
-//! - A character device: [`open`] writes to it if only root and the user can change its directory.
-//! - A name of an open descriptor, such as `/dev/stdout`: [`open`] writes to what is open.
+//! - If there is no entry, or if the entry is a file, the new file takes the name.
+//! - If the entry is a link that may be followed, the new file takes the name of the link's target.
+//! - If the entry is any other link, the new file replaces the link. The link's target does not
+//!   change.
+//! - If the entry is a FIFO that belongs to root or to the user, [`open`] opens the FIFO for
+//!   writing.
+//! - If the entry is a character device, and only root and the user can change its directory,
+//!   [`open`] opens the device for writing.
+//! - If the path names an open descriptor, such as `/dev/stdout`, [`open`] writes to the file of
+//!   this descriptor.
 //!
 //! Architecture invariant: only this module creates files.
 mod pattern;
@@ -36,13 +40,13 @@ pub use pattern::{FilePattern, ParsePatternError};
 pub use series::{FileSeries, start_of_period};
 pub use unnamed::unnamed;
 
-/// The users who may read a new file, before the umask is applied.
+/// The users who may read a new file. The umask can remove more permissions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readers {
-    /// The owner and the group: for captured packets, flows, and other records of traffic. In a
-    /// directory of another user, the owner alone.
+    /// The owner and the group may read the file, which contains packets, flows or other records of
+    /// traffic. In a directory of another user, only the owner may read the file.
     Group,
-    /// Everybody: for manual pages and similar files.
+    /// All users may read the file, which contains a manual page or other public text.
     All,
 }
 
@@ -58,19 +62,19 @@ impl Readers {
 
 const DIRECTORY_MODE: u32 = 0o755;
 
-/// The end of a file's temporary name, which the file has until it is complete.
+/// The suffix of the temporary name that a file has until it is complete.
 const PART: &str = ".part";
 
-/// The maximum number of bytes of a file's name that a temporary name keeps before its random part.
-/// File systems allow 255 bytes.
+/// The temporary name of a file begins with the final name, of which it contains at most this
+/// number of bytes. The random part follows. File systems allow 255 bytes for a name.
 const NAME_BYTES: usize = 200;
 
-/// How many random names are tried. A random name exists already only if 64 random bits coincide,
-/// or if another user guessed the name.
+/// The maximum number of random names that are tried for one file. A random name of 64 bits is
+/// practically never taken.
 const TRIES: usize = 8;
 
-/// A new file without its final name. The file is removed when this value is dropped, unless it was
-/// [finished](Self::finish) or [kept](Self::kept).
+/// A new file that does not have its final name yet. The file is removed when this value is
+/// dropped, unless [`finish`](Self::finish) or [`kept`](Self::kept) was called.
 #[derive(Debug)]
 pub struct NewFile {
     directory: Directory,
@@ -81,19 +85,21 @@ pub struct NewFile {
 }
 
 impl NewFile {
-    /// Creates a file that will get this name.
+    /// Creates a file that gets the name `path` when [`finish`](Self::finish) is called.
     ///
     /// # Errors
-    /// If the directory does not exist or is not writable, or if an entry with that name is neither
-    /// a file nor a link.
+    /// Returns an error if the directory does not exist or is not writable. Also returns an error
+    /// if an entry with that name is neither a file nor a link.
     pub fn create(path: &Path, readers: Readers) -> io::Result<Self> {
         Self::create_at(Directory::holding(path)?, readers)
     }
 
-    /// Like [`create`](Self::create), but creates each missing directory of the path.
+    /// Creates a file like [`create`](Self::create), and also creates each missing directory of the
+    /// path.
     ///
     /// # Errors
-    /// As for [`create`](Self::create), or if a directory cannot be created.
+    /// Returns the errors of [`create`](Self::create), and an error if a directory cannot be
+    /// created.
     pub fn create_with_directories(path: &Path, readers: Readers) -> io::Result<Self> {
         Self::create_at(Directory::holding_created(path, DIRECTORY_MODE)?, readers)
     }
@@ -122,20 +128,20 @@ impl NewFile {
         Err(last)
     }
 
-    /// The file, open for writing.
+    /// Returns the file, open for writing.
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// Keeps the file from now on, even if it is never finished, because its contents may be of
-    /// value.
+    /// Makes sure that the file is not removed, even if [`finish`](Self::finish) is never called.
+    /// Its contents may be of value.
     #[must_use]
     pub fn kept(mut self) -> Self {
         self.stays = true;
         self
     }
 
-    /// The temporary name of the file, which it has until it is finished.
+    /// Returns the temporary name, which the file has until it is finished.
     pub fn part(&self) -> &OsStr {
         &self.part
     }
@@ -144,8 +150,9 @@ impl NewFile {
     /// not followed.
     ///
     /// # Errors
-    /// If the old entry cannot be replaced. After an error, the file keeps its temporary name
-    /// ([`part`](Self::part)), because its contents may be of value.
+    /// Returns an error if the older entry cannot be replaced. After an error, the file is not
+    /// removed and keeps its temporary name ([`part`](Self::part)), because its contents may be of
+    /// value.
     pub fn finish(mut self) -> io::Result<File> {
         self.stays = true;
         self.directory.rename(&self.part, &self.name)?;
@@ -156,7 +163,8 @@ impl NewFile {
 impl Drop for NewFile {
     fn drop(&mut self) {
         if !self.stays {
-            // This error cannot be reported anywhere, and a leftover file does no harm.
+            // An error is ignored here, because it cannot be reported. A file that remains does no
+            // harm.
             let _ = self.directory.remove_file(&self.part);
         }
     }
@@ -165,17 +173,19 @@ impl Drop for NewFile {
 /// A file that is open for writing.
 #[derive(Debug)]
 pub enum Opened {
-    /// A new file that has its final name already.
+    /// A new file, which already has its final name.
     File(File),
-    /// A FIFO or a character device, opened without blocking, or the file of a descriptor.
+    /// A FIFO or a character device, opened without blocking, or the file of an open descriptor.
     Special(File),
 }
 
-/// Opens a file that is read while it is written, such as a capture. A new file has its final name
-/// at once. If the path is a FIFO or a character device, `open` opens the FIFO or the device.
+/// Opens a file that other programs read while it is written, such as a capture file. If `open`
+/// creates a new file, the file has its final name from the beginning. If the path names a FIFO or
+/// a character device, `open` opens the FIFO or the device.
 ///
 /// # Errors
-/// As for [`NewFile::create`], or `ENXIO` ([`has_no_reader`]) for a FIFO without a reader.
+/// Returns the errors of [`NewFile::create`], and `ENXIO` ([`has_no_reader`]) for a FIFO that no
+/// process reads.
 pub fn open(path: &Path, readers: Readers) -> io::Result<Opened> {
     match Target::find(path)? {
         Target::New { directory, name } => {
@@ -192,17 +202,17 @@ fn finish_or_remove(new: NewFile) -> io::Result<File> {
     })
 }
 
-/// Whether [`open`] failed because the path is a FIFO without a reader.
+/// Returns true if [`open`] failed because the path names a FIFO that no process reads.
 pub fn has_no_reader(error: &io::Error) -> bool {
     error.raw_os_error() == Some(rustix::io::Errno::NXIO.raw_os_error())
 }
 
-/// Writes a complete file. The file gets its final name when it is complete, and an older file with
-/// that name stays until then. If the path is a FIFO or a character device, the data is written to
-/// the FIFO or the device.
+/// Writes a complete file with these contents. The file gets its final name when it is complete.
+/// Until then, an older file with this name still exists. If the path names a FIFO or a character
+/// device, the data is written to the FIFO or the device.
 ///
 /// # Errors
-/// As for [`open`], or if the file cannot be written.
+/// Returns the errors of [`open`], and an error if the file cannot be written.
 pub fn write(path: &Path, bytes: &[u8], readers: Readers) -> io::Result<()> {
     match Target::find(path)? {
         Target::New { directory, name } => {
@@ -218,11 +228,12 @@ pub fn write(path: &Path, bytes: &[u8], readers: Readers) -> io::Result<()> {
     }
 }
 
-/// Like [`write()`] for a file, and returns only when the file and its name are on the disk. Each
-/// missing directory of the path is created.
+/// Writes a file like [`write()`]. Returns after both the contents and the name of the file have
+/// been written to the disk. Creates each missing directory of the path.
 ///
 /// # Errors
-/// As for [`NewFile::create_with_directories`], or if the file cannot be written.
+/// Returns the errors of [`NewFile::create_with_directories`], and an error if the file cannot be
+/// written.
 pub fn write_durably(path: &Path, bytes: &[u8], readers: Readers) -> io::Result<()> {
     let new = NewFile::create_with_directories(path, readers)?;
     new.file().write_all(bytes)?;
@@ -232,10 +243,10 @@ pub fn write_durably(path: &Path, bytes: &[u8], readers: Readers) -> io::Result<
     directory.sync()
 }
 
-/// Creates a FIFO, unless a FIFO with this path exists.
+/// Creates a FIFO with this path, unless it already exists.
 ///
 /// # Errors
-/// As for [`Directory::holding`], or if the path exists and is not a FIFO.
+/// Returns the errors of [`Directory::holding`], and an error if the path exists but is not a FIFO.
 pub fn create_fifo(path: &Path, readers: Readers) -> io::Result<()> {
     let (directory, name) = Directory::holding(path)?;
     match directory.create_fifo(&name, readers.mode(&directory)?).map_err(io::Error::from) {
@@ -247,11 +258,11 @@ pub fn create_fifo(path: &Path, readers: Readers) -> io::Result<()> {
     }
 }
 
-/// Checks that files with this name can be created. The name may contain placeholders for the time,
-/// as for [`directory_of`].
+/// Checks that the program can create files with this name. The name may contain placeholders for
+/// the time, as for [`directory_of`].
 ///
 /// # Errors
-/// If no file can be created.
+/// Returns an error if the program cannot create a file.
 pub fn probe(name: &Path) -> io::Result<()> {
     NewFile::create_in(directory_of(name)?, OsString::from(".steerage"), Readers::Group).map(drop)
 }
@@ -261,7 +272,7 @@ enum Target {
         directory: Directory,
         name: OsString,
     },
-    /// A FIFO or a character device, opened without blocking, or a file that is open already.
+    /// A FIFO or a character device, opened without blocking, or the file of an open descriptor.
     Open(File),
 }
 
@@ -278,7 +289,8 @@ impl Target {
     }
 }
 
-/// Whether a new file may take the name: the name is free, or belongs to a file or a link.
+/// Returns true if a new file may take this name. The name must be free, or belong to a file or a
+/// link.
 fn may_be_replaced(directory: &Directory, name: &OsStr) -> Result<bool, PathError> {
     let there = match directory.stat(name) {
         Err(PathError::System(error)) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
@@ -291,17 +303,17 @@ fn may_be_replaced(directory: &Directory, name: &OsStr) -> Result<bool, PathErro
     }
 }
 
-/// The directory that contains the file.
+/// Returns the directory that contains the file.
 pub fn parent_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// The existing directory in which files of this name are created. The name may contain
-/// placeholders for the time (`%H`). If the name of a directory contains such a placeholder, the
-/// result is the parent of the first such directory.
+/// Returns the existing directory in which files of this name are created. The name may contain
+/// placeholders for the time (`%H`). If a directory name in the path contains a placeholder, the
+/// function returns the parent of the first directory whose name contains one.
 ///
 /// # Errors
-/// As for [`Directory::holding`].
+/// Returns the errors of [`Directory::holding`].
 pub fn directory_of(name: &Path) -> Result<Directory, PathError> {
     let has_time = |path: &Path| path.as_os_str().as_bytes().contains(&b'%');
     let parent = parent_of(name);
@@ -313,7 +325,8 @@ pub fn directory_of(name: &Path) -> Result<Directory, PathError> {
 }
 
 fn random_name(name: &OsStr) -> OsString {
-    // The keys of the standard library's hash are random numbers, which differ in each call.
+    // The keys of the standard library's hash are random, and differ in each call. Therefore the
+    // hash serves as a random number.
     let random = std::collections::hash_map::RandomState::new().build_hasher().finish();
     let name = name.to_string_lossy();
     let end = (0..=name.len().min(NAME_BYTES)).rev().find(|at| name.is_char_boundary(*at)).unwrap_or(0);

@@ -1,5 +1,5 @@
-//! Protects a machine from a program that handles packets, and the program's files from other
-//! users.
+//! Protects a machine from a program that handles packets, and protects the program's files from
+//! other users.
 //!
 //! | module | purpose |
 //! |---|---|
@@ -11,7 +11,7 @@
 //! | [`sandbox`] | restricts files and system calls with Landlock and seccomp |
 //!
 //! Architecture invariant: this crate knows nothing about packets, devices or commands. The crate
-//! only removes access, and never grants any.
+//! only removes rights of the process, and never adds any.
 #![deny(unsafe_code)]
 
 pub mod capabilities;

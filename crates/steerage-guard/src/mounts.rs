@@ -1,4 +1,4 @@
-//! Finds an open file's mount in the kernel's mount table.
+//! Finds the mount of an open file in the kernel's mount table.
 
 use std::ffi::OsString;
 use std::fs;
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 const TABLE: &str = "/proc/self/mountinfo";
 
-/// One line of the mount table.
+/// One entry of the kernel's mount table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
     id: String,
@@ -19,22 +19,24 @@ pub struct Mount {
     pub kind: String,
     /// The source of the file system, such as a block device.
     pub source: String,
-    /// The options of the file system. The kernel writes a comma within an option as `\054`.
+    /// The mount options of the file system, separated by commas. A comma within an option is
+    /// written as `\054`.
     options: String,
 }
 
 impl Mount {
-    /// Returns the user who runs the file system. `None` means that no user does, as with virtiofs.
+    /// Returns the ID of the user whose process serves a FUSE file system. Returns `None` if no
+    /// process of a user serves it, as with virtiofs.
     pub fn user(&self) -> Option<u32> {
         self.options.split(',').find_map(|option| option.strip_prefix("user_id=")?.parse().ok())
     }
 }
 
-/// Returns the mount of an open file. The answer comes from the kernel, and not from the file
-/// system, which may hang.
+/// Returns the mount of an open file. The function asks only the kernel, and sends no request to
+/// the file system, because the file system may hang.
 ///
 /// # Errors
-/// If the table cannot be read, or if it does not contain the mount.
+/// Returns an error if the mount table cannot be read, or if the table does not contain the mount.
 ///
 /// ```
 /// use std::fs::File;
@@ -50,14 +52,15 @@ pub fn mount_of(opened: BorrowedFd<'_>) -> io::Result<Mount> {
     find(&about, &fs::read(TABLE)?).ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
-/// Finds the mount of the file that this text of `/proc/self/fdinfo` describes.
+/// Finds the mount of an open file in the mount table. `about` is the description of the file in
+/// `/proc/self/fdinfo`.
 fn find(about: &str, table: &[u8]) -> Option<Mount> {
     let id = about.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim();
     table.split(|byte| *byte == b'\n').filter_map(read).find(|mount| mount.id == id)
 }
 
-/// Reads one line: `36 35 98:0 / /at ro,noatime master:1 - kind source options`. Any number of
-/// fields may precede the dash.
+/// Reads one line of the mount table, such as `36 35 98:0 / /at ro,noatime master:1 - kind source
+/// options`. The number of fields before the dash varies.
 fn read(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|byte| *byte == b' ');
     let id = String::from_utf8_lossy(fields.next()?).into_owned();
@@ -68,7 +71,7 @@ fn read(line: &[u8]) -> Option<Mount> {
     Some(Mount { id, at, kind, source, options: String::from_utf8_lossy(rest.next()?).into_owned() })
 }
 
-/// Decodes spaces and similar characters, which the table contains as `\040`.
+/// Decodes a field of the mount table, in which a space is written as `\040`.
 fn unescaped(field: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;

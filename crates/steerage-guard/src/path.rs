@@ -1,33 +1,35 @@
-//! Walks a path to the directory in which the program writes.
+//! Opens the directory of a file that the program is going to write.
 //!
-//! The program often runs as root, and users name paths that other users can change. If the kernel
-//! resolved such a path, another user could plant a link and thereby choose where root writes.
-//! Therefore a path is walked one name at a time, and each name is opened in the directory that was
-//! opened before (`O_PATH`, `O_NOFOLLOW`). The result is an open directory, and all later
-//! operations use its descriptor and never its path.
+//! The program often runs as root, and users specify paths that other users can change. If the
+//! kernel resolved such a path, another user could plant a link and thereby choose the file to
+//! which root writes. Therefore this module resolves a path one name at a time, and opens each name
+//! in the directory that it has just opened (`O_PATH`, `O_NOFOLLOW`). The result is an open
+//! directory. All later operations use the descriptor of the directory, and never its path.
 //!
 //! # The rule
 //!
-//! A directory is *trusted* if only root and the effective user can change what it contains. A
-//! group may write to the directory only if the group is private to the user. The directory's file
-//! system must not be run by another user (FUSE), because such a file system can report any owner.
+//! A directory is *trusted* if only root and the effective user can change its entries. A group may
+//! have write permission only if it is the user's private group. No other user may run the
+//! directory's file system (FUSE), because a FUSE file system can report any user as the owner of a
+//! file.
 //!
-//! - Every directory on the path must be trusted, or a sticky directory of root or of the user,
-//!   such as `/tmp`, where another user cannot replace a directory that is trusted. A group may be
-//!   able to write to a directory, such as `/var/log` of some distributions. From such a directory,
-//!   only a plain directory of root or of the user may follow. The group can exchange that
-//!   directory only for another directory of root or of the user that exists there already.
-//! - A link is followed if root or the user owns it, and the directory that contains it is trusted.
-//!   A sticky directory is not enough, because another user can move a link of root into the sticky
-//!   directory. The names of the link's target are checked in the same way.
-//! - The directory in which a new file or directory is created may be anybody's: a new file gets a
-//!   random name, and a new directory is checked after it is created. The file system of this
-//!   directory may not be run by another user, because that user would see the contents.
-//! - The working directory, at which a relative path begins, may be anybody's, because the user
-//!   chose it. If the working directory is not trusted, only plain directories may follow: no links,
-//!   and no `..` that leads out of the working directory.
+//! - Every directory on the path must be trusted, or must be a sticky directory of root or of the
+//!   user, such as `/tmp`. In a sticky directory, another user cannot replace a directory that is
+//!   trusted. On some distributions, a group can write to a directory such as `/var/log`. The next
+//!   name on the path must then be a real directory of root or of the user, not a link. The group
+//!   can exchange that directory only for another existing directory of root or of the user.
+//! - A link is followed if root or the user owns it, and if the directory that contains it is
+//!   trusted. A link in a sticky directory is not followed, because another user may have moved a
+//!   link of root there. The same rules apply to the names in the link's target.
+//! - The last directory, in which a new file or directory is created, may belong to any user. The
+//!   last directory need not be trusted, because a new file gets a random name, and a new directory
+//!   is checked after it has been created. No other user may run the file system of this directory,
+//!   because that user could read the contents of the file.
+//! - The working directory, at which a relative path begins, may belong to any user, because the
+//!   user chose it. If the working directory is not trusted, every later name on the path must be a
+//!   real directory. Links are not allowed, nor is a `..` that leads out of the working directory.
 //!
-//! Architecture invariant: only this module walks along a path for writing.
+//! Architecture invariant: only this module resolves a path for writing.
 
 mod access;
 mod error;
@@ -50,23 +52,24 @@ use walk::{Missing, Walk};
 
 pub use error::{PathError, Who};
 
-/// Opens a directory or any other entry, without access to its contents.
+/// The flags to open a directory entry without access to its contents.
 const PATH_ONLY: OFlags =
     OFlags::from_bits_retain(OFlags::PATH.bits() | OFlags::NOFOLLOW.bits() | OFlags::CLOEXEC.bits());
 
-/// A FIFO without a reader returns an error instead of waiting, and a terminal does not become the
-/// controlling terminal.
+/// The flags that open a FIFO or a device. With these flags, the kernel returns an error instead of
+/// waiting if no process reads the FIFO. A terminal does not become the controlling terminal.
 const SPECIAL: OFlags = OFlags::from_bits_retain(
     OFlags::WRONLY.bits() | OFlags::NONBLOCK.bits() | OFlags::NOCTTY.bits() | OFlags::CLOEXEC.bits(),
 );
 
-/// An open directory, whose operations take single names and never follow a link.
+/// An open directory. The methods of a directory take single names instead of paths, and never
+/// follow a link.
 #[derive(Debug)]
 pub struct Directory {
     fd: OwnedFd,
-    /// The path that led to the directory, for messages.
+    /// The path with which the directory was opened. The path is used only in messages.
     path: PathBuf,
-    /// Whether another user owns the directory, or a directory on the path to it.
+    /// True if another user owns the directory or a directory on the path to it.
     of_others: bool,
 }
 
@@ -77,21 +80,23 @@ impl AsFd for Directory {
 }
 
 impl Directory {
-    /// Opens a directory that is trusted, or that is sticky and belongs to root or the user. In a
-    /// sticky directory such as `/tmp`, other users cannot change what this user creates.
+    /// Opens a directory. The directory must be trusted, or be a sticky directory of root or of the
+    /// user. In a sticky directory such as `/tmp`, other users cannot change the files that this
+    /// user creates.
     ///
     /// # Errors
-    /// If another user can change the directory or a directory on the path to it, or if the
-    /// directory does not exist.
+    /// Returns an error if another user can change the directory or a directory on the path to it,
+    /// or if the directory does not exist.
     pub fn open(path: &Path) -> Result<Self, PathError> {
         Walk::begin(path)?.reach_end(Missing::Fails)?.not_of_others()
     }
 
-    /// Opens a directory for a program that resolves the path again. The directory must therefore
-    /// be trusted, and so must every directory from the root on, even if the path is relative.
+    /// Opens a directory whose path another program will resolve again. Therefore every directory
+    /// from the root of the file system to this directory must be trusted, even if the path is
+    /// relative.
     ///
     /// # Errors
-    /// As for [`open`](Self::open).
+    /// Returns the same errors as [`open`](Self::open).
     pub fn open_strict(path: &Path) -> Result<Self, PathError> {
         let absolute = if path.is_absolute() {
             path.to_owned()
@@ -107,77 +112,82 @@ impl Directory {
         }
     }
 
-    /// Like [`open`](Self::open), but creates the last directory of the path if it does not exist.
+    /// Opens a directory like [`open`](Self::open), but creates the last directory of the path if
+    /// it does not exist.
     ///
     /// # Errors
-    /// As for [`open`](Self::open), or if the directory cannot be created.
+    /// Returns the errors of [`open`](Self::open), and an error if the directory cannot be created.
     pub fn open_or_create(path: &Path, mode: u32) -> Result<Self, PathError> {
         Walk::begin(path)?.reach_end(Missing::LastIsCreated(mode))?.not_of_others()
     }
 
     /// Opens a directory in which only new files are created. The directory may belong to any user,
-    /// but no other user may be able to change the directories on the path to it.
+    /// but no other user may have permission to change the parent directories.
     ///
     /// # Errors
-    /// If another user can change a directory on the path, or if the directory does not exist.
+    /// Returns an error if another user can change a directory on the path, or if the directory
+    /// does not exist.
     pub fn open_for_new_files(path: &Path) -> Result<Self, PathError> {
         Walk::begin(path)?.reach_end(Missing::Fails)
     }
 
-    /// Like [`open_for_new_files`](Self::open_for_new_files), but creates each missing directory of
-    /// the path. The first missing directory may be created in any user's directory. The directory
-    /// is reused later if it is still a directory of this user.
+    /// Opens a directory like [`open_for_new_files`](Self::open_for_new_files), but creates each
+    /// missing directory of the path. The parent of the first missing directory may belong to any
+    /// user. A later call uses the created directory again if it still belongs to this user.
     ///
     /// # Errors
-    /// As for [`open_for_new_files`](Self::open_for_new_files), or if a directory cannot be
-    /// created.
+    /// Returns the errors of [`open_for_new_files`](Self::open_for_new_files), and an error if a
+    /// directory cannot be created.
     pub fn create_all(path: &Path, mode: u32) -> Result<Self, PathError> {
         Walk::begin(path)?.reach_end(Missing::IsCreated(mode))
     }
 
-    /// The directory in which a file with this path is created, and the file's name in it. If the
-    /// last name is a link that may be followed, the result is the directory and name of its
-    /// target. The directory may belong to any user.
+    /// Returns the directory in which a file with this path is created, and the name of the file in
+    /// this directory. If the last name of the path is a link that may be followed, the function
+    /// returns the directory and the name of the target. The directory may belong to any user.
     ///
     /// # Errors
-    /// If another user can change a directory on the path, if a directory does not exist, if the
-    /// path has no last name, or if the path names a descriptor ([`PathError::Descriptor`]).
+    /// Returns an error if another user can change a directory on the path, or if a directory does
+    /// not exist. Also returns an error if the path has no last name, or if it names a descriptor
+    /// ([`PathError::Descriptor`]).
     pub fn holding(path: &Path) -> Result<(Self, OsString), PathError> {
         Walk::begin(path)?.reach_holder(Missing::Fails)
     }
 
-    /// Like [`holding`](Self::holding), but creates each missing directory of the path, as
-    /// [`create_all`](Self::create_all) does.
+    /// Returns the directory and the name of a file like [`holding`](Self::holding), but also
+    /// creates each missing directory of the path, as [`create_all`](Self::create_all) does.
     ///
     /// # Errors
-    /// As for [`holding`](Self::holding), or if a directory cannot be created.
+    /// Returns the errors of [`holding`](Self::holding), and an error if a directory cannot be
+    /// created.
     pub fn holding_created(path: &Path, mode: u32) -> Result<(Self, OsString), PathError> {
         Walk::begin(path)?.reach_holder(Missing::IsCreated(mode))
     }
 
-    /// Whether only root and the effective user can change the contents of the directory.
+    /// Returns true if only root and the effective user can change the contents of the directory.
     ///
     /// # Errors
-    /// If the kernel refuses.
+    /// Returns an error if the kernel does not report the owner and the mode of the directory.
     pub fn is_ours(&self) -> Result<bool, PathError> {
         Ok(self.access()? == Access::Ours)
     }
 
-    /// The path of the directory as the user wrote it, for messages only.
+    /// Returns the path of the directory as the user wrote it. Use this path only in messages.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A path through the directory's descriptor, for system calls and libraries that accept only a
-    /// path. The path works only in this process, and only while the directory is open.
+    /// Returns a path through `/proc` and the directory's descriptor, for system calls and
+    /// libraries that need a path. The path works only in this process, and only while the
+    /// directory is open.
     pub fn through(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.fd.as_raw_fd()))
     }
 
-    /// Creates a directory and opens it.
+    /// Creates a subdirectory and opens it.
     ///
     /// # Errors
-    /// If the name exists, or if another user exchanged the new directory.
+    /// Returns an error if the name exists, or if another user has replaced the new directory.
     pub fn create_dir(&self, name: &OsStr, mode: u32) -> Result<Self, PathError> {
         rustix::fs::mkdirat(&self.fd, single(name)?, Mode::from_raw_mode(mode))?;
         self.open_own(name)
@@ -186,7 +196,8 @@ impl Directory {
     /// Opens a subdirectory that this user created.
     ///
     /// # Errors
-    /// If the name is not a directory, or if users other than root and this user can change it.
+    /// Returns an error if the name is not a directory, or if another user than root and this user
+    /// can change the directory.
     pub fn open_own(&self, name: &OsStr) -> Result<Self, PathError> {
         self.open_own_with(name, self.is_of_others()?)
     }
@@ -206,28 +217,30 @@ impl Directory {
     /// Creates a file for reading and writing.
     ///
     /// # Errors
-    /// If the name exists, if another user runs the file system, or if the kernel refuses.
+    /// Returns an error if the name exists, if another user runs the file system, or if the kernel
+    /// refuses to create the file.
     pub fn create_new_file(&self, name: &OsStr, mode: u32) -> Result<File, PathError> {
         self.may_hold_files()?;
         let how = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         Ok(rustix::fs::openat(&self.fd, single(name)?, how, Mode::from_raw_mode(mode))?.into())
     }
 
-    /// Creates a FIFO.
+    /// Creates a FIFO in the directory.
     ///
     /// # Errors
-    /// If the name exists, or if the kernel refuses.
+    /// Returns an error if the name exists, or if the kernel refuses to create the FIFO.
     pub fn create_fifo(&self, name: &OsStr, mode: u32) -> Result<(), PathError> {
         Ok(rustix::fs::mknodat(&self.fd, single(name)?, FileType::Fifo, Mode::from_raw_mode(mode), 0)?)
     }
 
     /// Opens the FIFO or character device with that name for writing, without waiting for a reader.
-    /// A FIFO must belong to root or to the user, because its owner can read what is written. A
-    /// device must be in a directory that is trusted.
+    /// A FIFO must belong to root or to the user, because the owner of a FIFO can read the data in
+    /// it. A device must be in a trusted directory.
     ///
     /// # Errors
-    /// If the entry is neither a FIFO nor a character device, if the entry or the directory is
-    /// another user's, or if the kernel refuses. `ENXIO` means that no process reads the FIFO.
+    /// Returns an error if the entry is neither a FIFO nor a character device, or if the kernel
+    /// refuses to open it. Also returns an error if another user owns the entry or the directory.
+    /// The error is `ENXIO` if no process reads the FIFO.
     pub fn open_special(&self, name: &OsStr) -> Result<File, PathError> {
         let how = SPECIAL | OFlags::NOFOLLOW;
         let trusted = |stat: &Stat| match FileType::from_raw_mode(stat.st_mode) {
@@ -241,27 +254,29 @@ impl Directory {
             },
             _ => Err(PathError::System(io::Error::other("that is neither a file nor a FIFO"))),
         };
-        // Opening a device may change its state, so the entry is checked before and after.
+        // The entry is checked before it is opened, because opening a device may change its state.
+        // The entry is checked again after it is opened, because another user may have replaced it.
         trusted(&self.stat(name)?)?;
         let file = rustix::fs::openat(&self.fd, single(name)?, how, Mode::empty())?;
         trusted(&rustix::fs::fstat(&file)?)?;
         Ok(file.into())
     }
 
-    /// The metadata of the entry with that name. A link is not followed.
+    /// Returns the metadata of the entry with that name. If the entry is a link, the result
+    /// describes the link itself.
     ///
     /// # Errors
-    /// If no entry has the name, or if the kernel refuses.
+    /// Returns an error if no entry has the name, or if the kernel refuses the query.
     pub fn stat(&self, name: &OsStr) -> Result<Stat, PathError> {
         Ok(rustix::fs::statat(&self.fd, single(name)?, AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
-    /// The names in the directory with the types of the entries, in no order. Some file systems do
-    /// not report types. Only the directory is read, because an entry may be a mount that does not
-    /// answer.
+    /// Returns the names and types of the directory's entries, in no particular order. Some file
+    /// systems do not report types. The function does not access the entries themselves, because an
+    /// entry may be a mount whose file system does not answer.
     ///
     /// # Errors
-    /// If the directory may not be read.
+    /// Returns an error if the process may not read the directory.
     pub fn entries(&self) -> Result<Vec<(OsString, FileType)>, PathError> {
         let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let readable = rustix::fs::openat(&self.fd, ".", how, Mode::empty())?;
@@ -276,10 +291,10 @@ impl Directory {
         Ok(entries)
     }
 
-    /// Renames an entry of the directory, and replaces an older entry with the new name.
+    /// Renames an entry of the directory. An older entry with the new name is replaced.
     ///
     /// # Errors
-    /// If the kernel refuses.
+    /// Returns an error if the kernel refuses to rename the entry.
     pub fn rename(&self, from: &OsStr, to: &OsStr) -> Result<(), PathError> {
         Ok(rustix::fs::renameat(&self.fd, single(from)?, &self.fd, single(to)?)?)
     }
@@ -287,56 +302,58 @@ impl Directory {
     /// Renames an entry of the directory, unless the new name exists.
     ///
     /// # Errors
-    /// If the new name exists, or if the kernel refuses.
+    /// Returns an error if the new name exists, or if the kernel refuses to rename the entry.
     pub fn rename_unless_taken(&self, from: &OsStr, to: &OsStr) -> Result<(), PathError> {
         Ok(rustix::fs::renameat_with(&self.fd, single(from)?, &self.fd, single(to)?, RenameFlags::NOREPLACE)?)
     }
 
-    /// Removes a file, a link or a socket.
+    /// Removes a file, a link or a socket from the directory.
     ///
     /// # Errors
-    /// If no entry has the name, or if the kernel refuses.
+    /// Returns an error if no entry has the name, or if the kernel refuses to remove the entry.
     pub fn remove_file(&self, name: &OsStr) -> Result<(), PathError> {
         Ok(rustix::fs::unlinkat(&self.fd, single(name)?, AtFlags::empty())?)
     }
 
-    /// Removes an empty directory.
+    /// Removes an empty subdirectory.
     ///
     /// # Errors
-    /// If no directory has the name, if the directory is not empty, or if the kernel refuses.
+    /// Returns an error if no directory has the name, if the directory is not empty, or if the
+    /// kernel refuses to remove the directory.
     pub fn remove_dir(&self, name: &OsStr) -> Result<(), PathError> {
         Ok(rustix::fs::unlinkat(&self.fd, single(name)?, AtFlags::REMOVEDIR)?)
     }
 
-    /// Writes the names in the directory to the disk.
+    /// Makes sure that the names in the directory are on the disk.
     ///
     /// # Errors
-    /// If the directory may not be read, or if the disk fails.
+    /// Returns an error if the process may not read the directory, or if the disk fails.
     pub fn sync(&self) -> io::Result<()> {
         let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let readable = rustix::fs::openat(&self.fd, ".", how, Mode::empty())?;
         Ok(rustix::fs::fsync(readable)?)
     }
 
-    /// Another descriptor of the same directory.
+    /// Returns a second descriptor of this directory.
     ///
     /// # Errors
-    /// If the process has too many open files.
+    /// Returns an error if the process has too many open files.
     pub fn try_clone(&self) -> io::Result<Self> {
         Ok(Self { fd: self.fd.try_clone()?, path: self.path.clone(), of_others: self.of_others })
     }
 
-    /// Whether another user owns the directory, or a directory on the path to it. The owner of a
-    /// directory can choose the group of new files through the set-group-ID bit, and can admit
-    /// further users through a default access list.
+    /// Returns true if another user owns the directory or one of its parent directories. The owner
+    /// of a directory can choose the group of new files through the set-group-ID bit. Through a
+    /// default access list, the owner can also give other users access to new files.
     ///
     /// # Errors
-    /// If the kernel refuses.
+    /// Returns an error if the kernel does not report the owner and the mode of the directory.
     pub fn is_of_others(&self) -> Result<bool, PathError> {
         Ok(self.of_others || self.access()?.is_of_user())
     }
 
-    /// Checks that the file system does not hand the contents of files to another user.
+    /// Checks that no other user runs the directory's file system, because that user could read the
+    /// contents of new files.
     pub(crate) fn may_hold_files(&self) -> Result<(), PathError> {
         match access::run_by(self.fd.as_fd()) {
             Some(by) => Err(PathError::FileSystem { directory: self.path.clone(), by }),
@@ -362,24 +379,28 @@ impl From<Directory> for OwnedFd {
     }
 }
 
-/// Opens a descriptor that a path names ([`PathError::Descriptor`]) for writing. The user's shell
-/// opened the descriptor, so the user chose its file. Writes to a file begin at the current
-/// position of standard input, output or error, and at the file's end for any other descriptor. A
-/// FIFO or a character device is opened again without waiting for a reader, so that other processes
-/// with the same descriptor are not affected.
+/// Opens an inherited descriptor for writing that a path such as `/dev/stdout` names
+/// ([`PathError::Descriptor`]). The user's shell opened the descriptor, so the user chose the file.
+/// For standard input, output or error, data is written at the current position. For any other
+/// descriptor, data is written at the end of the file. A FIFO or a character device is opened a
+/// second time, in nonblocking mode. Therefore the mode of the original descriptor, which other
+/// processes may share, does not change.
 ///
 /// # Errors
-/// If the descriptor is not open, or is not a file, a FIFO or a character device.
+/// Returns an error if the descriptor is not open, or if it is not a file, a FIFO or a character
+/// device.
 pub fn open_descriptor(number: RawFd) -> Result<File, PathError> {
     let through = format!("/proc/self/fd/{number}");
-    // The kernel resolves this path directly to the open file.
+    // The kernel resolves a path in /proc/self/fd directly to the open file, without following
+    // links.
     let file = rustix::fs::openat(CWD, &through, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     match FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) {
         FileType::RegularFile => match number {
             0 => Ok(fcntl_dupfd_cloexec(io::stdin(), 0)?.into()),
             1 => Ok(fcntl_dupfd_cloexec(io::stdout(), 0)?.into()),
             2 => Ok(fcntl_dupfd_cloexec(io::stderr(), 0)?.into()),
-            // Safe code cannot duplicate any other descriptor by its number.
+            // The file is opened again through its path in /proc, because safe code cannot
+            // duplicate a descriptor that is known only by its number.
             _ => {
                 let how = OFlags::WRONLY | OFlags::APPEND | OFlags::CLOEXEC;
                 Ok(rustix::fs::openat(CWD, &through, how, Mode::empty())?.into())
@@ -392,14 +413,14 @@ pub fn open_descriptor(number: RawFd) -> Result<File, PathError> {
     }
 }
 
-/// Returns the name, unless the kernel would resolve it as a path.
+/// Returns the name, or an error if it is not a single name but a path.
 fn single(name: &OsStr) -> Result<&OsStr, PathError> {
     let is_single = !name.as_bytes().contains(&b'/') && !["", ".", ".."].iter().any(|special| name == *special);
     if is_single { Ok(name) } else { Err(Errno::INVAL.into()) }
 }
 
-/// Whether a user's entries can be trusted: the effective user's and root's, because root can do
-/// everything anyway.
+/// Returns true if the user with this ID is trusted. The effective user is trusted. Root is trusted
+/// too, because root can change every file anyway.
 fn is_trusted(uid: u32) -> bool {
     uid == 0 || uid == geteuid().as_raw()
 }

@@ -1,18 +1,18 @@
-//! Starts programs, and lets signals end this process meanwhile.
+//! Starts other programs in such a way that signals can end this process meanwhile.
 //!
-//! While the C library starts a program, it blocks all signals in its thread until the program's
-//! file is loaded. The file, or a directory of PATH, may be on a file system that does not answer.
-//! In this case, the thread waits for the file system, and only SIGKILL ends the process. Therefore
-//! a separate thread starts the program, and the caller waits for that thread without blocking
-//! signals.
+//! When a thread starts a program, the C library blocks all signals of this thread until the
+//! program's file is loaded. The program's file, or a directory in PATH, may be on a file system
+//! that does not answer. While the C library waits for such a file system, only SIGKILL can end the
+//! process. Therefore a separate thread starts the program. The calling thread waits for the
+//! separate thread, and its signals are not blocked.
 //!
-//! Architecture invariant: this function starts every program of steerage.
+//! Architecture invariant: steerage starts every program with the function `start`.
 
 use std::io;
 use std::process::{Child, Command};
 use std::thread;
 
-/// Starts a program.
+/// Starts a program in a child process.
 ///
 /// ```
 /// use std::process::Command;
@@ -23,7 +23,7 @@ use std::thread;
 /// ```
 ///
 /// # Errors
-/// If the program cannot be started, or if no thread can be started.
+/// Returns an error if the program cannot be started, or if no thread can be started.
 pub fn start(command: &mut Command) -> io::Result<Child> {
     thread::scope(|scope| {
         let starting = thread::Builder::new().name("start".to_owned()).spawn_scoped(scope, || command.spawn())?;

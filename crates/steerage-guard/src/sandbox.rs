@@ -1,4 +1,4 @@
-//! Restricts a process to the operations that it still needs.
+//! Restricts a process to the operations that it needs after its start.
 //!
 //! | file | purpose |
 //! |---|---|
@@ -10,12 +10,13 @@
 //! | `filter` | compiles groups of system calls to seccomp programs |
 //! | `sys` | the handler that reports a violation |
 //!
-//! If a process violates the filter, the kernel ends it with SIGSYS, and one line on standard error
-//! names the thread and the system call. A file that Landlock does not allow cannot be opened. The
-//! program gets "permission denied", and reports this error like any other error.
+//! If the process makes a system call that the filter does not allow, the kernel ends the process
+//! with SIGSYS. One line on standard error names the thread and the system call. If Landlock does
+//! not allow access to a file, opening the file fails with "permission denied". The program reports
+//! this error like any other error.
 //!
-//! If the kernel has no Landlock, or no seccomp for this architecture, [`InForce`] reports that,
-//! and the other restrictions still apply.
+//! If the kernel does not support Landlock, or seccomp on this architecture, [`InForce`] reports
+//! this. The kernel still enforces the other restrictions.
 mod calls;
 mod children;
 mod files;
@@ -40,9 +41,8 @@ use files::{Enforced, How, Object, Reach};
 pub use program::Answer;
 pub use sockets::Sockets;
 
-/// The operations that a process still needs. All other operations are denied after
-/// [`restrict_files`](Self::restrict_files) and [`restrict_calls`](Self::restrict_calls) have been
-/// called.
+/// The operations that a process needs after its start. [`restrict_files`](Self::restrict_files)
+/// and [`restrict_calls`](Self::restrict_calls) forbid all other operations.
 ///
 /// ```no_run
 /// use std::path::Path;
@@ -63,41 +63,43 @@ pub struct Sandbox {
 }
 
 impl Sandbox {
-    /// Allows only computing and using files that are already open ([`Group::Run`]).
+    /// Creates a sandbox that allows a process only to compute and to use files that are already
+    /// open ([`Group::Run`]).
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds groups of system calls.
+    /// Allows these groups of system calls, in addition to [`Group::Run`].
     #[must_use]
     pub fn calls(mut self, groups: &[Group]) -> Self {
         self.groups.extend(groups);
         self
     }
 
-    /// Allows reading a file, or everything below a directory.
+    /// Allows the process to read a file, or all files below a directory.
     #[must_use]
     pub fn reads(self, path: impl AsRef<Path>) -> Self {
         self.path(path.as_ref().to_owned(), How::Read)
     }
 
-    /// Allows creating, writing, renaming and removing files below a directory. The directory is
-    /// passed open, because its path may have changed meanwhile.
+    /// Allows the process to create, write, rename and remove files below the directory. The
+    /// argument is an open descriptor instead of a path, because the path may lead to another
+    /// directory by now.
     #[must_use]
     pub fn writes(self, directory: impl Into<OwnedFd>) -> Self {
-        // `path` reads these files to find out who runs a file system.
+        // The module `path` reads these files to find out which user runs a file system.
         let sandbox = self.reads("/proc/self/fdinfo").reads("/proc/self/mountinfo");
         sandbox.open(directory.into(), How::Write)
     }
 
-    /// Allows removing a file of this directory, such as a socket, at the end of the program.
-    /// Landlock has no rules for single names, so any file of the directory can be removed.
+    /// Allows the program to remove a file in this directory at its end, such as a socket. Landlock
+    /// has no rules for single file names, so the program can remove any file in the directory.
     #[must_use]
     pub fn removes_in(self, directory: impl Into<OwnedFd>) -> Self {
         self.open(directory.into(), How::RemoveFile)
     }
 
-    /// Allows opening and controlling a device, such as a terminal.
+    /// Allows the process to open and control a device, such as a terminal.
     #[must_use]
     pub fn uses_device(self, path: impl AsRef<Path>) -> Self {
         self.path(path.as_ref().to_owned(), How::Device)
@@ -113,12 +115,12 @@ impl Sandbox {
         self
     }
 
-    /// Restricts the files that this thread, the threads that it starts from now on, and the
-    /// programs that these threads start may use. Call this method while there is only one thread,
-    /// and after everything is open.
+    /// Restricts the files that this thread may use. Threads and programs that this thread starts
+    /// later are restricted, too. Call this method while the process has only one thread, and after
+    /// all files and devices are open.
     ///
     /// # Errors
-    /// If the kernel has Landlock and refuses the rules.
+    /// Returns an error if the kernel supports Landlock but refuses the rules.
     pub fn restrict_files(&self) -> Result<(), SandboxError> {
         let has = |group| self.groups.contains(&group);
         let reach = Reach { tcp: has(Group::Internet), signals: has(Group::Signal) };
@@ -126,16 +128,17 @@ impl Sandbox {
         Ok(())
     }
 
-    /// Permanently restricts the system calls of all threads of this process. From now on, a
-    /// violation ends the process.
+    /// Permanently restricts the system calls of all threads of this process. After this call, a
+    /// forbidden system call ends the process.
     ///
     /// # Errors
-    /// If the kernel has seccomp and refuses the filter.
+    /// Returns an error if the kernel supports seccomp but refuses the filter.
     pub fn restrict_calls(&self) -> Result<InForce, SandboxError> {
         let arch = filter::arch().filter(|_| sys::has_seccomp());
         if let Some(arch) = arch {
             sys::name_violations().map_err(SandboxError::handler)?;
-            // Programs cannot be started after this call, so the list of children is complete.
+            // The list of children is complete, because the process can start no program after its
+            // system calls are restricted.
             let signals = self.groups.contains(&Group::Signal);
             let children = signals.then(children::running).flatten();
             if signals && children.is_none() {
@@ -149,8 +152,8 @@ impl Sandbox {
     }
 }
 
-/// A filter for a thread that needs less than its process. The filter is compiled in advance, so
-/// that a thread can enter it at once.
+/// A filter of system calls for a thread that needs fewer system calls than its process. The filter
+/// is compiled in advance, so that the thread can install it without delay.
 #[derive(Clone, Debug)]
 pub struct ThreadFilter(Option<Programs>);
 
@@ -161,12 +164,13 @@ struct Programs {
 }
 
 impl ThreadFilter {
-    /// A filter that allows these groups. Packet sockets that listen cannot send, and no packet
-    /// socket can send to an address. Messages can be sent only through UDP sockets. Packet sockets
-    /// and UDP sockets stay open if the thread closes their descriptors.
+    /// Compiles a filter that allows these groups of system calls. With this filter, a thread
+    /// cannot send through packet sockets that listen, and cannot send to an address through any
+    /// packet socket. The thread can send messages only through UDP sockets. If the thread closes a
+    /// packet socket or a UDP socket of `sockets`, the socket stays open.
     ///
     /// # Errors
-    /// If the filter cannot be compiled.
+    /// Returns an error if the filter cannot be compiled.
     pub fn new(groups: &[Group], sockets: &Sockets) -> Result<Self, SandboxError> {
         let arch = filter::arch().filter(|_| sys::has_seccomp());
         let programs = |arch| -> Result<Programs, SandboxError> {
@@ -176,8 +180,8 @@ impl ThreadFilter {
         arch.map(programs).transpose().map(Self)
     }
 
-    /// Whether the filter allows the system call with this number. If the kernel cannot restrict
-    /// system calls, all system calls are allowed.
+    /// Returns the filter's decision about the system call with this number. On a kernel that
+    /// cannot restrict system calls, the filter allows all of them.
     ///
     /// ```
     /// use steerage_guard::sandbox::{Answer, Sockets, ThreadFilter};
@@ -190,25 +194,25 @@ impl ThreadFilter {
         self.0.as_ref().map_or(Answer::Allowed, |programs| program::answer(&programs.allow, number))
     }
 
-    /// Whether the filter allows a system call with these arguments.
+    /// Returns true if the filter allows the system call with these arguments.
     pub fn allows(&self, number: u32, arguments: &[u64; 6]) -> bool {
         self.0.as_ref().is_none_or(|programs| program::allows(&programs.allow, number, arguments))
     }
 
-    /// Restricts this thread permanently.
+    /// Installs the filter permanently for this thread.
     ///
     /// # Errors
-    /// If the kernel refuses the filter.
+    /// Returns an error if the kernel refuses the filter.
     pub fn enter(&self) -> Result<(), SandboxError> {
         let Some(programs) = &self.0 else { return Ok(()) };
-        // The program `allow` is installed last, because it does not allow the system call that
-        // installs a program.
+        // The seccomp program `allow` is installed last, because it forbids the system call that
+        // installs seccomp programs.
         let programs = [&programs.keep_open, &programs.allow];
         programs.into_iter().try_for_each(|program| apply_filter(program)).map_err(SandboxError::filter)
     }
 }
 
-/// The restrictions that are in effect.
+/// The restrictions that the kernel enforces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InForce {
     landlock: Enforced,
@@ -216,13 +220,14 @@ pub struct InForce {
 }
 
 impl InForce {
-    /// Whether system calls are restricted.
+    /// Returns true if the kernel restricts the system calls of this process.
     pub fn seccomp(&self) -> bool {
         self.seccomp
     }
 
-    /// The error if the kernel has Landlock but refused it. The user may be able to make the kernel
-    /// accept Landlock, for example if a container's seccomp profile denies the system call.
+    /// Returns the kernel's error if it supports Landlock but refused to use it. In some cases, the
+    /// user can permit Landlock, for example if the seccomp profile of a container forbids its
+    /// system call.
     pub fn landlock_refused(&self) -> Option<io::Error> {
         match self.landlock {
             Enforced::Refused(error) => Some(io::Error::from_raw_os_error(error)),
@@ -230,7 +235,7 @@ impl InForce {
         }
     }
 
-    /// The extent to which the kernel enforces Landlock: `full`, `part` or `none`.
+    /// Returns how much of the Landlock rules the kernel enforces: `full`, `part` or `none`.
     pub fn landlock(&self) -> &'static str {
         match self.landlock {
             Enforced::All => "full",
@@ -252,7 +257,7 @@ impl fmt::Display for InForce {
     }
 }
 
-/// The error if the sandbox could not be entered. The message is one line.
+/// The reason why the process could not enter the sandbox. The error message has one line.
 #[derive(Debug)]
 pub struct SandboxError {
     what: &'static str,

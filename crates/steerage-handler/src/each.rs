@@ -1,10 +1,10 @@
-//! A packet function that is a closure.
+//! Makes a packet function of a closure: [`each`].
 
 use steerage_core::handler::{Cpu, Handler};
 use steerage_core::packet::{Batch, Packet};
 use steerage_topology::CpuId;
 
-/// The handler that [`each`] makes.
+/// The handler that [`each`] returns.
 #[derive(Clone, Debug)]
 pub struct Each<F>(F);
 
@@ -19,8 +19,9 @@ impl<F: FnMut(Packet<'_>) + 'static> Handler for Each<F> {
     fn finish(self, _cpu: &mut Cpu) {}
 }
 
-/// Makes a packet function of a closure, which gets each packet. Each CPU has a clone of the closure.
-/// A function with a result or with state by flow is a [`Handler`].
+/// Makes a packet function of a closure that is called for each packet. Each CPU has its own clone
+/// of the closure. If a packet function needs a result or state by flow, implement [`Handler`]
+/// instead.
 ///
 /// ```
 /// # mod steerage { pub use steerage_testing as testing; pub mod packet { pub use {steerage_core::ids::Verdict, steerage_handler::each::each}; } }

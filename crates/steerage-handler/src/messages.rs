@@ -1,5 +1,5 @@
-//! Messages from other threads to the handlers of an instance: a new configuration, a request, an
-//! answer of an async task.
+//! Messages from other threads to the handlers of an instance, such as a new configuration, a
+//! request, or the answer of an async task.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -12,8 +12,8 @@ use steerage_core::packet::Batch;
 use steerage_flow::{Affinity, Timestamp};
 use steerage_topology::CpuId;
 
-/// A handler that gets messages. `Builder::build_with_messages` builds the instance and returns the
-/// [`Post`] that sends them.
+/// A handler that gets messages from other threads. `Builder::build_with_messages` builds the
+/// instance and returns the [`Post`] that sends messages to it.
 ///
 /// ```
 /// # mod steerage { pub use steerage_core::{handler::*, packet::*}; pub mod messages { pub use steerage_handler::messages::*; } }
@@ -56,18 +56,20 @@ pub trait TakesMessages: Handler {
     /// The type of the messages.
     type Message: Send + 'static;
 
-    /// Called between two rounds, in the order in which the messages to this CPU were posted. A
-    /// message to a bucket comes to the CPU that has the bucket, after the state of the bucket.
+    /// Called between two rounds, once for each message. Messages to this CPU arrive in the order
+    /// in which they were posted. A message to a bucket arrives at the CPU that has the bucket,
+    /// after the state of the bucket.
     fn message(&mut self, message: Self::Message, cpu: &mut Cpu);
 }
 
-/// The reason why a message was not posted. The message comes back.
+/// The reason why a message could not be posted. The message comes back.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unposted<M> {
     /// Too many messages wait for the CPU.
     Full(M),
-    /// The CPU does not belong to the instance, or the bucket to none of its groups.
+    /// The CPU does not belong to the instance, or the bucket belongs to none of the instance's
+    /// groups.
     NoSuchCpu(M),
     /// The handler has ended.
     Ended(M),
@@ -96,11 +98,11 @@ struct Letters<M> {
     has_ended: bool,
 }
 
-/// The messages for one CPU, shared by the threads that post them.
+/// The messages for one CPU. All threads that post messages share this value.
 type OfCpu<M> = Arc<Mutex<Letters<M>>>;
 
 struct Office<M> {
-    /// Added when the handlers are made, each by its CPU.
+    /// When the handlers are created, each CPU adds its own entry.
     cpus: Mutex<Vec<(CpuId, OfCpu<M>)>>,
     places: usize,
     handle: OnceLock<Handle>,
@@ -111,7 +113,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl<M> Office<M> {
-    /// The messages for a CPU. A CPU whose handler was not made yet gets them when it starts.
+    /// The messages for a CPU. If the handler of a CPU was not created yet, it gets the waiting
+    /// messages when it starts.
     fn letters(&self, cpu: CpuId) -> OfCpu<M> {
         let mut cpus = lock(&self.cpus);
         if let Some((_, letters)) = cpus.iter().find(|(other, _)| *other == cpu) {
@@ -124,13 +127,14 @@ impl<M> Office<M> {
     }
 
     fn post(&self, cpu: CpuId, letter: Letter<M>) -> Result<(), Unposted<M>> {
-        // A wake-up without a message does no harm, and fails only for a CPU of another instance.
+        // A wake-up without a message has no effect. The wake-up fails only for a CPU of another
+        // instance.
         let Some(handle) = self.handle.get().filter(|handle| handle.wake(cpu).is_ok()) else {
             return Err(Unposted::NoSuchCpu(letter.message));
         };
         let letters = self.letters(cpu);
         let added = add(&mut lock(&letters), letter, self.places);
-        // Also if there was no room: the CPU may have found the lock taken.
+        // The CPU is woken even if there was no room, because it may have found the lock taken.
         let _ = handle.wake(cpu);
         added.map_err(
             |(letter, has_ended)| {
@@ -139,8 +143,8 @@ impl<M> Office<M> {
         )
     }
 
-    /// Passes a message on to the CPU that now has its bucket. A CPU of the path calls this, so it
-    /// waits for no lock. Returns a message that could not be passed on now.
+    /// Passes a message on to the CPU that has the message's bucket now. A CPU of the receive path
+    /// calls `forward`, so it waits for no lock. Returns the message if it cannot be passed on now.
     fn forward(&self, cpu: CpuId, letter: Letter<M>) -> Result<(), Letter<M>> {
         let Ok(cpus) = self.cpus.try_lock() else { return Err(letter) };
         let Some((_, letters)) = cpus.iter().find(|(other, _)| *other == cpu) else { return Err(letter) };
@@ -151,7 +155,7 @@ impl<M> Office<M> {
         Ok(())
     }
 
-    /// Like [`forward`](Self::forward), at the end of a CPU, which may wait for locks.
+    /// Like [`forward`](Self::forward), but is called when a CPU ends, and may wait for locks.
     fn forward_last(&self, cpu: CpuId, letter: Letter<M>) {
         lock(&self.letters(cpu)).add_forwarded(letter);
         let _ = self.handle.get().map(|handle| handle.wake(cpu));
@@ -159,9 +163,10 @@ impl<M> Office<M> {
 }
 
 impl<M> Letters<M> {
-    /// Adds a message that was posted to another CPU. There is room for it, because it had a place
-    /// there: if it waited for a place here, two CPUs could wait for each other. If the handler has
-    /// ended, there is nobody left to get the message.
+    /// Adds a message that was first posted to another CPU. A forwarded message always has room,
+    /// because it already had a place at the first CPU. If the message had to wait for a place at
+    /// the second CPU, two CPUs could wait for each other. If the handler has ended, no handler is
+    /// left that could get the message.
     fn add_forwarded(&mut self, letter: Letter<M>) {
         if !self.has_ended {
             self.waiting.push_back(letter);
@@ -169,7 +174,7 @@ impl<M> Letters<M> {
     }
 }
 
-/// Adds a message, or returns it, and whether the handler has ended.
+/// Adds a message, or returns it if there is no room. Also returns true if the handler has ended.
 fn add<M>(letters: &mut Letters<M>, letter: Letter<M>, places: usize) -> Result<(), (Letter<M>, bool)> {
     if letters.has_ended || letters.waiting.len() >= places {
         return Err((letter, letters.has_ended));
@@ -178,8 +183,8 @@ fn add<M>(letters: &mut Letters<M>, letter: Letter<M>, places: usize) -> Result<
     Ok(())
 }
 
-/// Posts messages to the handlers of an instance, from any thread. Clones post to the same
-/// handlers.
+/// A post sends messages to the handlers of an instance, from any thread. Clones of a post send to
+/// the same handlers.
 pub struct Post<M>(Arc<Office<M>>);
 
 impl<M> Clone for Post<M> {
@@ -195,31 +200,33 @@ impl<M> fmt::Debug for Post<M> {
 }
 
 impl<M: Send + 'static> Post<M> {
-    /// A post with room for `places` messages for each CPU. [`connect`](Self::connect) must follow.
+    /// Creates a post with room for `places` messages for each CPU. [`connect`](Self::connect) must
+    /// be called after this.
     pub fn new(places: usize) -> Self {
         Self(Arc::new(Office { cpus: Mutex::default(), places, handle: OnceLock::new() }))
     }
 
-    /// Connects the post to the instance whose handlers are [`WithMessages`] of it.
+    /// Connects this post to the instance whose handlers are the [`WithMessages`] of this post.
     pub fn connect(&self, handle: &Handle) {
-        // The post belongs to the first instance.
+        // If there are several calls, the post belongs to the instance of the first call.
         let _ = self.0.handle.set(handle.clone());
     }
 
-    /// Posts a message to the handler of `cpu`, and wakes the CPU if it sleeps.
+    /// Posts a message to the handler of `cpu`. If the CPU sleeps, it is woken.
     ///
     /// # Errors
-    /// [`Unposted`] returns the message.
+    /// [`Unposted`] contains the message.
     pub fn to_cpu(&self, cpu: CpuId, message: M) -> Result<(), Unposted<M>> {
         self.0.post(cpu, Letter { to: None, message })
     }
 
     /// Posts a message to the handler that has the state of `bucket`. If the bucket moves, the
-    /// message follows it, perhaps after messages that were posted later. The call may wait for the
-    /// control lock, so a handler must not use it.
+    /// message follows it. A message that follows its bucket may arrive after messages that were
+    /// posted later. A handler must not call `to_bucket`, because this call may wait for the
+    /// control lock.
     ///
     /// # Errors
-    /// [`Unposted`] returns the message.
+    /// [`Unposted`] contains the message.
     pub fn to_bucket(&self, bucket: BucketId, message: M) -> Result<(), Unposted<M>> {
         match self.0.handle.get().and_then(|handle| handle.cpu_of(bucket)) {
             Some(cpu) => self.0.post(cpu, Letter { to: Some(bucket), message }),
@@ -227,8 +234,8 @@ impl<M: Send + 'static> Post<M> {
         }
     }
 
-    /// Posts a copy of a message to the handler of each CPU. Returns the CPUs that did not get it,
-    /// because too many messages wait for them or because their handlers have ended.
+    /// Posts a copy of a message to the handler of each CPU. Returns the CPUs that did not get the
+    /// message, because too many messages wait for them or because their handlers have ended.
     pub fn to_all(&self, message: &M) -> Vec<CpuId>
     where
         M: Clone,
@@ -238,8 +245,8 @@ impl<M: Send + 'static> Post<M> {
     }
 }
 
-/// A handler with the messages that wait for it. `Builder::build_with_messages` wraps each handler
-/// into this type.
+/// A handler, together with the messages that wait for it. `Builder::build_with_messages` wraps
+/// each handler in this type.
 pub struct WithMessages<H: TakesMessages> {
     handler: H,
     cpu: CpuId,
@@ -247,12 +254,12 @@ pub struct WithMessages<H: TakesMessages> {
     post: Post<H::Message>,
 }
 
-/// What [`WithMessages::take`] did with the message that has waited longest.
+/// What [`WithMessages::take`] did with the oldest message.
 enum Taken<M> {
     /// The message is for this handler.
     Ours(M),
     PassedOn,
-    /// The message waits, and so do the messages after it, to stay in order.
+    /// The message waits, and all messages after it wait too, so that they stay in order.
     NotNow,
     Nothing,
 }
@@ -264,19 +271,19 @@ impl<H: TakesMessages> fmt::Debug for WithMessages<H> {
 }
 
 impl<H: TakesMessages> WithMessages<H> {
-    /// Wraps the handler of `cpu`.
+    /// Wraps the handler of the CPU `cpu`.
     pub fn new(cpu: CpuId, handler: H, post: &Post<H::Message>) -> Self {
         let letters = post.0.letters(cpu);
-        // A handler that was made again, after a panic or because it did not return in time, gets the
-        // messages that wait.
+        // If a handler is created again, after a panic or because it did not return in time, the
+        // new handler gets the messages that wait.
         if !lock(&letters).waiting.is_empty() {
             let _ = post.0.handle.get().map(|handle| handle.wake(cpu));
         }
         Self { handler, cpu, letters, post: post.clone() }
     }
 
-    /// Delivers as many messages as may wait. Others follow after the next round, so that the CPU
-    /// also handles its packets while messages keep coming.
+    /// Delivers at most as many messages as may wait for a CPU. Further messages are delivered
+    /// after the next round, so that the CPU also handles packets while messages keep coming.
     fn deliver(&mut self, cpu: &mut Cpu) {
         let Some(handle) = self.post.0.handle.get() else { return };
         for _ in 0..self.post.0.places {
@@ -290,13 +297,13 @@ impl<H: TakesMessages> WithMessages<H> {
         let _ = handle.wake(self.cpu);
     }
 
-    /// Takes a message. Messages stay in the common list until their turn, so that they count as
-    /// waiting, and none is lost with a handler that panics.
+    /// Takes a message. Messages stay in the common list until they are delivered. Waiting messages
+    /// are counted, and no other message is lost if a handler panics.
     fn take(&self, handle: &Handle) -> Taken<H::Message> {
         let mut letters = match self.letters.try_lock() {
             Ok(letters) => letters,
             Err(TryLockError::Poisoned(letters)) => letters.into_inner(),
-            // The thread that has the lock wakes this CPU afterwards.
+            // The thread that holds the lock wakes this CPU afterwards.
             Err(TryLockError::WouldBlock) => return Taken::Nothing,
         };
         let Some(letter) = letters.waiting.pop_front() else { return Taken::Nothing };
@@ -341,8 +348,9 @@ impl<H: TakesMessages> Handler for WithMessages<H> {
         self.handler.bucket_arrives(bucket, state);
     }
 
-    /// Messages that wait at the end are delivered first. A message to a bucket of another CPU goes to
-    /// that CPU, and is lost if the handler there has ended.
+    /// Messages that wait when the run ends are delivered before the handler finishes. A message to
+    /// a bucket of another CPU goes to that CPU. If the handler on the other CPU has ended, the
+    /// message is lost.
     fn finish(mut self, cpu: &mut Cpu) -> H::Report {
         let waiting = {
             let mut letters = lock(&self.letters);

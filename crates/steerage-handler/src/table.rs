@@ -1,4 +1,4 @@
-//! State by flow that moves with its bucket.
+//! A table of state by flow that moves with its bucket.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -10,10 +10,10 @@ use steerage_core::ids::BucketId;
 use steerage_core::limits::BUCKETS;
 use steerage_flow::{Timestamp, WallTime};
 
-/// A time that a [`Table`] can store: [`Timestamp`] (the clock of the CPUs) or [`WallTime`] (the
-/// times of packets).
+/// The types of time that a [`Table`] can store: [`Timestamp`] (the clock of the CPUs) or
+/// [`WallTime`] (the times of packets).
 pub trait Moment: Copy + Ord {
-    /// The time from `earlier` to `self`, or 0 if `earlier` is later.
+    /// Returns the time from `earlier` to `self`, or 0 if `earlier` is later than `self`.
     fn since(self, earlier: Self) -> Duration;
 }
 
@@ -29,8 +29,8 @@ impl Moment for WallTime {
     }
 }
 
-/// The entries of one bucket: what a handler returns when the bucket leaves, and takes when the
-/// bucket arrives.
+/// The entries of one bucket. A handler returns these entries when the bucket leaves, and takes
+/// them when the bucket arrives.
 pub struct Part<K, V, T = Timestamp>(HashMap<K, (V, T)>);
 
 impl<K, V, T> Default for Part<K, V, T> {
@@ -51,20 +51,20 @@ impl<K, V, T> Part<K, V, T> {
         self.0.len()
     }
 
-    /// Whether there is no entry.
+    /// Returns true if there is no entry in the bucket.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The values, which can be changed while they move.
+    /// Iterates over the values, which can be changed while the bucket moves.
     pub fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
         self.0.values_mut().map(|(value, _)| value)
     }
 }
 
-/// The state of one CPU's handler: values by key, grouped by bucket, so that the state of a bucket
-/// moves in one step. Entries expire after they were not used for a while, and their number is
-/// limited.
+/// The state of one CPU's handler: values by key. The values are grouped by bucket, so that the
+/// state of a bucket moves in one step. Entries expire if they are not used for some time, and the
+/// number of entries is limited.
 ///
 /// ```
 /// # mod steerage { pub use {steerage_core::{handler::*, ids::*, packet::*}, steerage_flow::*, steerage_testing as testing}; pub mod flow { pub use steerage_handler::table::*; } }
@@ -114,12 +114,14 @@ impl<K, V, T> Part<K, V, T> {
 /// assert_eq!(steerage::testing::run(make, [[0; 60]]).report, (0, 0));
 /// ```
 pub struct Table<K, V, T = Timestamp> {
-    /// By group, and then by bucket. A group that this CPU has not used is empty.
+    /// The entries, by group and then by bucket. If this CPU has not used a group, the group's list
+    /// is empty.
     groups: Vec<Vec<Part<K, V, T>>>,
     len: usize,
     limit: usize,
     idle: Duration,
-    /// Where the next call of `expire` continues: a number of a bucket over all groups.
+    /// The bucket at which the next call of `expire` continues. The number counts the buckets of
+    /// all groups.
     next: usize,
 }
 
@@ -130,7 +132,8 @@ impl<K, V, T> fmt::Debug for Table<K, V, T> {
 }
 
 impl<K: Eq + Hash, V, T: Moment> Table<K, V, T> {
-    /// A table for at most `limit` entries, which expire when they were not used for `idle`.
+    /// Creates a table for at most `limit` entries. An entry expires if it is not used for the time
+    /// `idle`.
     pub fn new(limit: usize, idle: Duration) -> Self {
         Self { groups: Vec::new(), len: 0, limit, idle, next: 0 }
     }
@@ -140,15 +143,15 @@ impl<K: Eq + Hash, V, T: Moment> Table<K, V, T> {
         self.len
     }
 
-    /// Whether there is no entry.
+    /// Returns true if there is no entry in the table.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The value of a key, which is the default value if it is new. `now` is the time of this use.
-    /// `None` if the table is full and no entry of the bucket has expired. If the table is full, the
-    /// expired entries of the bucket make room: they are dropped, and [`expire`](Self::expire) does not
-    /// pass them on.
+    /// Returns the value of a key. If the key is new, the result is the default value. `now` is the
+    /// time at which the entry is used. Returns `None` if the table is full and no entry of the
+    /// bucket has expired. If the table is full, expired entries of the bucket are dropped to make
+    /// room. [`expire`](Self::expire) does not pass them on.
     pub fn entry(&mut self, bucket: BucketId, key: K, now: T) -> Option<&mut V>
     where
         V: Default,
@@ -156,7 +159,7 @@ impl<K: Eq + Hash, V, T: Moment> Table<K, V, T> {
         self.entry_with(bucket, key, now, V::default)
     }
 
-    /// Like [`entry`](Self::entry), with another first value.
+    /// Like [`entry`](Self::entry), with another initial value.
     pub fn entry_with(&mut self, bucket: BucketId, key: K, now: T, make: impl FnOnce() -> V) -> Option<&mut V> {
         let (limit, idle, at) = (self.limit, self.idle, usize::from(bucket.group));
         if self.groups.len() <= at {
@@ -192,7 +195,7 @@ impl<K: Eq + Hash, V, T: Moment> Table<K, V, T> {
         self.groups.get_mut(usize::from(bucket.group))?.get_mut(usize::from(bucket.bucket))
     }
 
-    /// The value of a key, without counting as a use.
+    /// Returns the value of a key. Reading a value does not count as a use of the entry.
     pub fn get_mut(&mut self, bucket: BucketId, key: &K) -> Option<&mut V> {
         self.part(bucket)?.0.get_mut(key).map(|(value, _)| value)
     }
@@ -205,8 +208,8 @@ impl<K: Eq + Hash, V, T: Moment> Table<K, V, T> {
     }
 
     /// Takes the entries of a bucket out of the table, for
-    /// [`Handler::bucket_leaves`](steerage_core::handler::Handler::bucket_leaves). `None` if there
-    /// are none.
+    /// [`Handler::bucket_leaves`](steerage_core::handler::Handler::bucket_leaves). Returns `None`
+    /// if the bucket has no entries.
     pub fn leave(&mut self, bucket: BucketId) -> Option<Part<K, V, T>> {
         let part = std::mem::take(self.part(bucket)?);
         self.len -= part.len();
@@ -215,9 +218,9 @@ impl<K: Eq + Hash, V, T: Moment> Table<K, V, T> {
 
     /// Adds the entries of a bucket, for
     /// [`Handler::bucket_arrives`](steerage_core::handler::Handler::bucket_arrives). If the table
-    /// already has one of the keys, the entry that was used last remains. Entries that arrive are
-    /// kept even above the limit. The table then takes new keys only when it is below the limit
-    /// again.
+    /// already has an entry with the same key, the entry that was used last remains. Entries that
+    /// arrive are kept even if the table then exceeds its limit. The table accepts new keys again
+    /// only when it is below the limit.
     pub fn arrive(&mut self, bucket: BucketId, part: Part<K, V, T>) {
         self.arrive_with(bucket, part, |here, arrived| {
             if here.1 < arrived.1 {
@@ -226,8 +229,9 @@ impl<K: Eq + Hash, V, T: Moment> Table<K, V, T> {
         });
     }
 
-    /// Like [`arrive`](Self::arrive), but `merge` decides which value remains of a key that the
-    /// table already has. It gets the values with the times of their last use.
+    /// Like [`arrive`](Self::arrive). If the table already has an entry with the same key, `merge`
+    /// decides which value remains. `merge` gets both values with the times at which they were last
+    /// used.
     pub fn arrive_with(&mut self, bucket: BucketId, part: Part<K, V, T>, merge: impl Fn(&mut (V, T), (V, T))) {
         if self.part(bucket).is_none() {
             let at = usize::from(bucket.group);
@@ -251,8 +255,9 @@ impl<K: Eq + Hash, V, T: Moment> Table<K, V, T> {
     }
 
     /// Removes entries that were not used for the table's idle time, and passes them to `each`. One
-    /// call reads about `most` entries, or all entries if there are fewer, and the next call goes
-    /// on from there. So a tick stays short, however many entries there are.
+    /// call reads about `most` entries, or all entries if there are fewer. The next call of
+    /// `expire` continues after the entries that were read. So a tick of a handler stays short for
+    /// any number of entries.
     pub fn expire(&mut self, now: T, most: usize, mut each: impl FnMut(&K, &mut V)) {
         let (idle, buckets) = (self.idle, self.groups.len() * BUCKETS);
         let mut read = 0;
@@ -275,12 +280,12 @@ impl<K: Eq + Hash, V, T: Moment> Table<K, V, T> {
         }
     }
 
-    /// All keys and values, in no order.
+    /// Iterates over all keys and values, in any order.
     pub fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
         self.groups.iter().flatten().flat_map(|part| part.0.iter().map(|(key, (value, _))| (key, value)))
     }
 
-    /// All keys and values, in no order.
+    /// Iterates over all keys and values, in any order.
     pub fn into_entries(self) -> impl Iterator<Item = (K, V)> {
         self.groups.into_iter().flatten().flat_map(|part| part.0).map(|(key, (value, _))| (key, value))
     }
@@ -314,7 +319,8 @@ mod tests {
         assert!(one.leave(bucket(0, 7)).is_none() && one.leave(bucket(3, 0)).is_none());
         let part = one.leave(bucket(1, 1)).unwrap();
         assert_eq!((one.len(), part.len(), one.get_mut(bucket(1, 1), &1)), (2, 2, None));
-        // The other CPU already has a newer value of one key, and an older value of another.
+        // In this test, the other CPU already has a newer value of one key, and an older value of
+        // another key.
         *other.entry(bucket(2, 1), 1, at(2)).unwrap() += 100;
         *other.entry(bucket(2, 1), 3, at(0)).unwrap() += 100;
         other.arrive(bucket(2, 1), part);
@@ -336,7 +342,8 @@ mod tests {
         assert_eq!((table.len(), table.get_mut(here, &2)), (2, None));
     }
 
-    /// Entries expire once, after their idle time, and a call reads only a part of a large table.
+    /// Each entry expires once, after its idle time. A call of `expire` reads only a part of a
+    /// large table.
     #[test]
     fn entries_expire_in_parts() {
         let mut table = Table::new(1000, Duration::from_secs(5));

@@ -2,22 +2,23 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A count with one writer, so that an addition is a plain load and store without a locked
-/// instruction.
+/// A count that only one thread writes. Because there is only one writer, an addition is a plain
+/// load and store, without a locked instruction.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// Adds to the count. Only one thread may call this function.
+    /// Adds to the count. Only the thread that writes this count may call `add`.
     #[inline(always)]
     pub fn add(&self, n: u64) {
-        // Release pairs with the acquire in `get`: a reader of this count also sees all earlier
-        // counts of the writer. Therefore a packet that is counted as delivered is also counted as
-        // received. Release costs nothing on x86.
+        // The release store pairs with the acquire load in `get`: a reader of this count also sees
+        // all earlier counts of the same writer. Therefore a packet that is counted as delivered is
+        // also counted as received. A release store costs nothing on x86.
         self.0.store(self.0.load(Ordering::Relaxed) + n, Ordering::Release);
     }
 
-    /// Sets the count to `n`, if `n` is greater. Only one thread may call this function.
+    /// Sets the count to `n` if `n` is greater than the count. Only the thread that writes this
+    /// count may call `raise_to`.
     #[inline(always)]
     pub fn raise_to(&self, n: u64) {
         if n > self.0.load(Ordering::Relaxed) {
@@ -25,8 +26,8 @@ impl Counter {
         }
     }
 
-    /// Sets the count to `n`, for a counter that can also fall. Only one thread may call this
-    /// function.
+    /// Sets the count to `n`. `set` is for counts that can also decrease. Only the thread that
+    /// writes this count may call `set`.
     #[inline(always)]
     pub fn set(&self, n: u64) {
         self.0.store(n, Ordering::Release);
@@ -35,26 +36,26 @@ impl Counter {
     /// Returns the count.
     #[inline(always)]
     pub fn get(&self) -> u64 {
-        // Acquire pairs with the release in `add`.
+        // The acquire load pairs with the release store in `add`.
         self.0.load(Ordering::Acquire)
     }
 }
 
-/// A count with many writers, for rare and slow events, such as waking a CPU.
+/// A count that many threads write. Such a count is for rare and slow events, such as waking a CPU.
 #[derive(Debug, Default)]
 pub struct SharedCounter(AtomicU64);
 
 impl SharedCounter {
     /// Adds to the count.
     pub fn add(&self, n: u64) {
-        // Relaxed: the count publishes no other memory.
+        // Relaxed: no other memory depends on this count.
         self.0.fetch_add(n, Ordering::Relaxed);
     }
 
-    /// Sets the count to `n`, if `n` is greater.
+    /// Sets the count to `n` if `n` is greater than the count.
     pub fn raise_to(&self, n: u64) {
-        // Relaxed: the count publishes no other memory. Most counts have not changed, and a load is
-        // cheaper than `fetch_max`.
+        // Relaxed: no other memory depends on this count. Most of these counts have not changed,
+        // and a load is cheaper than `fetch_max`.
         if n > self.0.load(Ordering::Relaxed) {
             self.0.fetch_max(n, Ordering::Relaxed);
         }

@@ -1,4 +1,5 @@
-//! The counts of queues, rings, outputs and CPUs. Each count names the CPU that writes it.
+//! The counts of queues, rings, outputs and CPUs. The comment of each count names the CPU that
+//! writes it.
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -26,20 +27,21 @@ pub struct QueueLedger {
     pub copied: Counter,
     pub passed: Counter,
     pub dropped: DropCounters,
-    /// Frames in the parking lot.
+    /// The number of frames in the parking lot.
     pub parked: Counter,
     pub unparked: Counter,
-    /// Frames in the lane, which stay on the CPU of the owner and are not finished.
+    /// The number of frames in the lane: frames that stay on the owner's CPU and are not finished.
     pub in_lane: Counter,
     pub buckets: BucketLoads,
     /// The number of frames that were sampled for `buckets`.
     pub samples: Counter,
-    /// The times of buckets, written by the CPU that has the bucket.
+    /// The handler's times by bucket. The time of each bucket is written by the CPU that has the
+    /// bucket.
     pub timed: TimedBuckets,
 }
 
-/// The approximate number of frames for each bucket. A poll credits the bucket of one sampled frame
-/// with all frames of the poll.
+/// For each bucket, the approximate number of its frames. In each poll, one frame is sampled. All
+/// frames of the poll are added to the count of this frame's bucket.
 #[derive(Debug)]
 pub struct BucketLoads(Box<[Counter]>);
 
@@ -63,9 +65,9 @@ impl BucketLoads {
 }
 
 /// For each bucket, the handler's time for sampled packets in nanoseconds, and the number of these
-/// packets. A bucket belongs to one CPU at a time, so each count has one writer. The exception is a
-/// CPU that was declared dead: a late write of that CPU may restore an older count, which loses a
-/// sample.
+/// packets. A bucket belongs to one CPU at a time, so each of these counts has one writer. There is
+/// one exception: a CPU that was declared dead may write late and restore an older count, which
+/// loses a sample.
 #[derive(Debug)]
 pub struct TimedBuckets(Box<[(Counter, Counter)]>);
 
@@ -89,7 +91,7 @@ impl TimedBuckets {
 }
 
 impl QueueLedger {
-    /// Makes the ledger of a queue whose flows are divided into `buckets` buckets.
+    /// Creates the ledger of a queue whose flows are divided into `buckets` buckets.
     pub fn new(buckets: usize) -> Self {
         Self {
             buckets: BucketLoads::new(buckets),
@@ -110,8 +112,8 @@ impl QueueLedger {
         }
     }
 
-    /// Counts a poll that handed over `frames` frames. The counts of losses are usually 0 and are
-    /// then not touched.
+    /// Counts a poll in which the device handed over `frames` frames. Counts of lost frames are
+    /// usually 0. Therefore these counts are not written if no frame was lost.
     #[inline]
     pub fn polled(&self, frames: u64, counts: &PollCounts) {
         let PollCounts { wire_bytes, lost, no_page, copied, passed } = *counts;
@@ -120,7 +122,7 @@ impl QueueLedger {
             self.received.add(received);
             self.received_bytes.add(wire_bytes);
         }
-        // One compare of all four counts is enough for nearly every poll.
+        // One comparison of all four counts is enough for nearly every poll.
         if lost | no_page | copied | passed != 0 {
             self.dropped.add(DropReason::Device, lost);
             self.dropped.add(DropReason::NoPage, no_page);
@@ -129,8 +131,8 @@ impl QueueLedger {
         }
     }
 
-    /// Counts the outcome of hashing a batch of `frames` frames. Unparsed frames and fragments are
-    /// rare, and their counts are usually not touched.
+    /// Counts the result of hashing a batch of `frames` frames. Unparsed frames and fragments are
+    /// rare, so their counts are usually not written.
     pub fn hashed(&self, frames: u64, unparsed: u64, fragments: FragmentCounts) {
         self.hashed.add(frames);
         if unparsed > 0 {
@@ -143,7 +145,7 @@ impl QueueLedger {
     }
 }
 
-/// The counts of one queue's ring to one CPU.
+/// The counts of the ring from one queue to one CPU.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct RingLedger {
@@ -162,10 +164,10 @@ impl RingLedger {
 #[repr(align(128))]
 #[non_exhaustive]
 pub struct ProducerLedger {
-    /// Frames that were dropped because this CPU's backlog was full.
+    /// The number of frames that were dropped because this CPU's backlog was full.
     pub backlog_full: Counter,
-    /// Frames that were dropped by the flow limit, so that this CPU's backlog has room for other
-    /// flows.
+    /// The number of frames that the flow limit dropped, so that this CPU's backlog has room for
+    /// other flows.
     pub flow_limit: Counter,
 }
 
@@ -173,7 +175,8 @@ pub struct ProducerLedger {
 #[repr(align(128))]
 #[non_exhaustive]
 pub struct ConsumerLedger {
-    /// Packets of all batches that the CPU finished, also packets that an output finishes later.
+    /// The packets in all batches that the CPU finished. Packets that an output finishes later are
+    /// included.
     pub finished: Counter,
     pub consumed: Counter,
     pub discarded: Counter,
@@ -190,22 +193,23 @@ pub struct ConsumerLedger {
 pub struct TxLedger {
     pub packets: Counter,
     pub bytes: Counter,
-    /// Packets that the output refused, and packets for which the output had no room.
+    /// The number of packets that the output refused, and of packets for which the output had no
+    /// room.
     pub dropped: DropCounters,
-    /// The packets that the output takes and finishes later. `None` for an output that finishes
+    /// The packets that the output accepts and finishes later. `None` for an output that finishes
     /// packets at once.
     pub deferred: Option<Deferred>,
     error: Mutex<Option<String>>,
 }
 
 impl TxLedger {
-    /// Makes the ledger of an output that may finish packets later. The packets come from `sources`
-    /// sources.
+    /// Creates the ledger of an output that may finish packets later. The packets of an output come
+    /// from `sources` different sources.
     pub fn deferring(sources: usize) -> Self {
         Self { deferred: Some(Deferred::new(sources)), ..Self::default() }
     }
 
-    /// Returns the number of packets that the output holds.
+    /// Returns how many packets the output holds.
     pub fn held(&self) -> u64 {
         self.deferred.as_ref().map_or(0, Deferred::held)
     }
@@ -229,16 +233,18 @@ pub struct CpuLedger {
     pub processed: Counter,
     pub inline: Counter,
     pub busy_nanos: Counter,
-    /// The part of `busy_nanos` that was spent on receiving, estimated from a sample of the rounds.
+    /// The part of `busy_nanos` that was spent on receiving. The time spent on receiving is
+    /// estimated from a sample of the rounds.
     pub receive_nanos: Counter,
     pub rounds: Counter,
-    /// The rounds in which a poll or a batch was full, so that packets had to wait for the next
-    /// round.
+    /// The number of rounds that had a full poll or a full batch, so that packets had to wait for
+    /// the next round.
     pub full_rounds: Counter,
     pub time_squeeze: Counter,
     pub backlog_max: Counter,
     pub wakes_sent: Counter,
-    /// The number of wake-ups of this CPU. The CPUs that wake this CPU write the count.
+    /// How often this CPU was woken. The count of wake-ups is written by the CPUs that wake this
+    /// CPU.
     pub wakes_received: SharedCounter,
     pub wakes_for_control: SharedCounter,
     /// In nanoseconds.
@@ -263,7 +269,7 @@ impl CpuLedger {
     }
 }
 
-/// The error that ended a queue.
+/// The error that ended a queue of a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 #[non_exhaustive]
@@ -274,53 +280,55 @@ pub struct QueueError {
     pub offset: Option<u64>,
 }
 
-/// The counts of one poll, without the frames that the poll hands over.
+/// The counts of one poll, apart from the frames that it hands over.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct PollCounts {
     /// The length of the frames on the wire, in bytes.
     pub wire_bytes: u64,
-    /// Frames lost before they were received.
+    /// The number of frames that were lost before steerage received them.
     pub lost: u64,
-    /// Frames that were lost because no free page could replace the frame's page.
+    /// The number of frames that were lost because no free page could replace the frame's page.
     pub no_page: u64,
-    /// Frames in memory borrowed from the device that were copied so that the device could
+    /// The number of frames in memory of the device that were copied, so that the device could
     /// continue.
     pub copied: u64,
-    /// Frames that the device passed to the kernel.
+    /// The number of frames that the device left to the kernel.
     pub passed: u64,
 }
 
-/// The counters of a page pool, in pages. The names are those of ENA's driver (`lpc_*`) and of the
-/// kernel's page_pool (`alloc_*`, `recycle_*`). The counters have cache lines of their own, because
-/// their owner writes them once per poll.
+/// The counters of a queue's page pool, in pages. The names of these counters are those of the ENA
+/// driver (`lpc_*`) and of the kernel's page_pool (`alloc_*`, `recycle_*`). The page pool's
+/// counters have cache lines of their own, because their owner writes them once per poll.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 #[non_exhaustive]
 pub struct PoolCounters {
-    /// Pages that the local page cache supplied.
+    /// The number of pages that the local page cache supplied.
     pub alloc_fast: Counter,
-    /// Pages that were taken from the shared pool, in bulk.
+    /// The number of pages that were taken from the shared pool, in bulk.
     pub alloc_slow: Counter,
-    /// The number of times that a page was needed and no page was free.
+    /// The number of times that a page was needed but no page was free.
     pub alloc_empty: Counter,
-    /// Pages that were returned to the local page cache.
+    /// The number of pages that returned to the local page cache.
     pub recycle_cached: Counter,
-    /// Pages that were returned while the local page cache was full, and went to the shared pool.
+    /// The number of pages that returned while the local page cache was full. They went to the
+    /// shared pool.
     pub recycle_cache_full: Counter,
-    /// Pages that were returned after a handler had kept them.
+    /// The number of pages that returned after a handler had kept them.
     pub recycle_kept: Counter,
-    /// Frames that were copied out of a device's page, so that the page stayed in the device's
-    /// ring.
+    /// The number of frames that were copied out of a device's page, so that the page stayed in the
+    /// device's ring.
     pub rx_copybreak: Counter,
-    /// Pages from the shared pool that raised the queue's number of pages to a new maximum, or
-    /// replaced a page of another NUMA node.
+    /// The number of pages that were taken from the shared pool for one of two reasons: the queue
+    /// needed more pages than ever before, or a page of another NUMA node was replaced.
     pub lpc_warm_up: Counter,
-    /// Pages from the shared pool that the local page cache would have had if it had not been full
-    /// when as many pages were returned.
+    /// The number of pages that were taken from the shared pool only because the same number of
+    /// pages had returned to the pool while the local page cache was full.
     pub lpc_full: Counter,
-    /// Pages from the shared pool that were taken while the local page cache was switched off.
+    /// The number of pages that were taken from the shared pool while the local page cache was
+    /// switched off.
     pub lpc_passed_by: Counter,
-    /// Returned pages of another NUMA node, which went to the shared pool.
+    /// The number of pages of another NUMA node that returned. They went to the shared pool.
     pub lpc_wrong_numa: Counter,
 }

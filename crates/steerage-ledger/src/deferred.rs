@@ -1,9 +1,10 @@
-//! Packets that an output has taken and not sent yet. A deferred packet is in flight until the
-//! output reports the packet as sent or lost.
+//! The accounting of packets that an output has accepted but not sent yet. A deferred packet is in
+//! flight until the output reports that it was sent or lost.
 //!
-//! The CPU that sends counts the packets that the output took. The output settles each packet once,
-//! on a thread of its own: as sent or as lost. A queue's ledger counts only settled packets.
-//! Therefore packets that an output still holds are in flight without a separate count.
+//! The CPU that sends counts the packets that the output accepted. The output settles each packet
+//! once, on a thread of its own: it counts the packet as sent or as lost. A queue's ledger counts
+//! only settled packets. Packets that an output still holds are in flight, without a count of their
+//! own.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,8 +13,8 @@ use crate::counter::Counter;
 use crate::drops::Drops;
 use crate::reasons::DropReason;
 
-/// Where the packets of a batch come from: a receive queue, or the handler itself. An output that
-/// finishes packets later reports them to its account with this source.
+/// The source of a batch's packets: a receive queue, or the handler itself. An output that finishes
+/// packets later reports this source to its account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TxSource(u32);
 
@@ -23,7 +24,7 @@ impl TxSource {
         Self(queue as u32)
     }
 
-    /// The source for packets that a handler made itself. The index of this source follows the
+    /// The source of packets that a handler created. The index of this source comes after the
     /// indices of the `queues` receive queues.
     pub fn originated(queues: usize) -> Self {
         Self(queues as u32)
@@ -35,13 +36,13 @@ impl TxSource {
     }
 }
 
-/// The outcomes of packets that an output took.
+/// The outcomes of packets that an output accepted.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct Settled {
     /// Packets sent.
     pub packets: u64,
-    /// The bytes of the sent packets.
+    /// The number of bytes in the packets that were sent.
     pub bytes: u64,
     /// Packets lost, by reason.
     pub dropped: Drops,
@@ -60,27 +61,27 @@ impl Settled {
     }
 }
 
-/// The packets that one CPU's queue to an output took and settled, by source.
+/// The packets that one CPU's queue to an output accepted and settled, by source.
 #[derive(Debug)]
 pub struct Deferred {
-    /// Packets that the output took, written by the CPU that sends.
+    /// The number of packets that the output accepted. The CPU that sends writes this count.
     taken: Box<[Counter]>,
     books: Mutex<Books>,
-    /// True after the run stopped waiting for the output. Relaxed: the flag publishes no other
-    /// memory.
+    /// True if the run no longer waits for the output. Relaxed: no other memory depends on this
+    /// flag.
     over: AtomicBool,
 }
 
 #[derive(Debug)]
 struct Books {
     settled: Box<[Settled]>,
-    /// True after all packets were counted as sent or lost. Later reports of the output are
+    /// True if all packets were counted as sent or lost. Reports of the output after that are
     /// ignored.
     closed: bool,
 }
 
 impl Deferred {
-    /// Makes the counts for packets of `sources` sources.
+    /// Creates the counts for packets from `sources` sources.
     pub fn new(sources: usize) -> Self {
         let settled = vec![Settled::default(); sources].into();
         let taken = (0..sources).map(|_| Counter::default()).collect();
@@ -91,7 +92,7 @@ impl Deferred {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts packets that the output took.
+    /// Counts packets that the output accepted.
     pub fn take(&self, source: TxSource, packets: u64) {
         if let Some(taken) = self.taken.get(source.index()) {
             taken.add(packets);
@@ -109,30 +110,30 @@ impl Deferred {
         }
     }
 
-    /// Returns the settled packets, by source.
+    /// Returns the settled packets by source.
     pub fn settled(&self) -> Box<[Settled]> {
         self.books().settled.clone()
     }
 
-    /// Returns the number of packets that the output holds.
+    /// Returns how many packets the output holds.
     pub fn held(&self) -> u64 {
         let settled: u64 = self.books().settled.iter().map(Settled::total).sum();
-        // The output may settle packets before the sending CPU has counted them as taken.
+        // The output may settle packets before the sending CPU has counted them as accepted.
         self.taken.iter().map(Counter::get).sum::<u64>().saturating_sub(settled)
     }
 
-    /// Returns true if the output was requested to drop the packets that it holds.
+    /// Returns true if the output should drop the packets that it holds.
     pub fn is_over(&self) -> bool {
         self.over.load(Ordering::Relaxed)
     }
 
-    /// Requests the output to drop the packets that it holds.
+    /// Asks the output to drop the packets that it holds.
     pub fn ask_to_end(&self) {
         self.over.store(true, Ordering::Relaxed);
     }
 
-    /// Counts the packets that the output still holds as lost. Later reports of the output are
-    /// ignored.
+    /// Counts all packets that the output still holds as lost. Reports of the output after this
+    /// call are ignored.
     pub fn close(&self) {
         let mut books = self.books();
         books.closed = true;

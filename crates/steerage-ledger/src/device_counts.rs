@@ -1,10 +1,10 @@
-//! [`DeviceCounts`]: a device's own counts, in addition to received and lost packets.
+//! [`DeviceCounts`] contains a device's own counts, in addition to received and lost packets.
 
 use crate::counter::SharedCounter;
 
-/// The counts of a queue that only its kind of device has, with the names that the kernel or the
-/// driver uses. The queue and all other threads that use the device may add to the counts. Every
-/// thread may read the counts.
+/// The counts of a queue that only its kind of device has. Device counts have the names that the
+/// kernel or the driver uses. The queue may add to its device counts, and so may all other threads
+/// that use the device. Every thread may read the counts.
 ///
 /// ```
 /// # mod steerage { pub mod device { pub use steerage_ledger::DeviceCounts; } }
@@ -22,12 +22,12 @@ pub struct DeviceCounts {
 }
 
 impl DeviceCounts {
-    /// Makes counts with these names, all 0.
+    /// Creates counts with these names. All counts are 0.
     pub fn new(names: &'static [&'static str]) -> Self {
         Self { names, counts: names.iter().map(|_| SharedCounter::default()).collect() }
     }
 
-    /// Sets the count at index `nth` of the list of names, unless the count is already greater.
+    /// Sets the count with the `nth` name in the list, unless the count is already greater.
     ///
     /// # Panics
     /// Panics if the list of names is too short for `nth`.
@@ -35,7 +35,7 @@ impl DeviceCounts {
         self.counts[nth].raise_to(count);
     }
 
-    /// Adds to the count at index `nth` of the list of names.
+    /// Adds to the count with the `nth` name in the list.
     ///
     /// # Panics
     /// Panics if the list of names is too short for `nth`.

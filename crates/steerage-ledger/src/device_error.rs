@@ -1,9 +1,9 @@
-//! [`DeviceError`]: the errors of a device.
+//! [`DeviceError`] is an error of a device.
 
 use std::fmt;
 use std::io;
 
-/// An error of a device, in one line that also says what the user can do.
+/// An error of a device. The text of the error has one line, which also says what the user can do.
 ///
 /// ```
 /// # mod steerage { pub use steerage_ledger::DeviceError; }
@@ -16,11 +16,11 @@ use std::io;
 /// ```
 #[non_exhaustive]
 pub struct DeviceError {
-    /// The device's name as the user gave it.
+    /// The name of the device, as the user gave it.
     pub device: String,
-    /// The operation that failed. The text completes the sentence "cannot ...".
+    /// The operation that failed, as the end of a sentence. The sentence begins with "cannot".
     pub operation: &'static str,
-    /// The error of the kernel, or of the input's format.
+    /// The error of the kernel, or an error in the input's format.
     pub cause: io::Error,
     /// The offset of the error in the input, in bytes.
     pub offset: Option<u64>,
@@ -29,7 +29,7 @@ pub struct DeviceError {
 }
 
 impl DeviceError {
-    /// Makes the error of `device` for a failed `operation`.
+    /// Creates the error of `device` for an `operation` that failed.
     pub fn new(device: impl Into<String>, operation: &'static str, cause: io::Error) -> Self {
         Self { device: device.into(), operation, cause, offset: None, advice: "" }
     }
@@ -63,8 +63,8 @@ impl fmt::Display for DeviceError {
     }
 }
 
-/// Prints the same text as `Display`, because Rust prints the `Debug` form of an error that `main`
-/// returns.
+/// `Debug` prints the same text as `Display`, because Rust prints the `Debug` form of an error that
+/// `main` returns.
 impl fmt::Debug for DeviceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

@@ -1,9 +1,9 @@
-//! [`DeviceName`]: the name of a device, which follows renames.
+//! [`DeviceName`] is the name of a device. It follows renames.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
-/// The name of a device. Most names never change, but a network interface can be renamed while it
+/// The name of a device. Most names never change. But a network interface can be renamed while it
 /// is open. Clones share the name.
 ///
 /// ```
@@ -31,10 +31,10 @@ struct Inner {
 type Current = Box<dyn FnMut() -> Option<String> + Send>;
 
 impl DeviceName {
-    /// Makes a name that may change, and is `name` at first. Every call of [`get`](Self::get), from
-    /// any thread, calls `current` for the current name. If `current` returns `None`, for example
-    /// because the device no longer exists, or if a call of another thread has not returned, the
-    /// last known name stays.
+    /// Creates a name that may change. At first it is `name`. Each call of [`get`](Self::get), from
+    /// any thread, calls `current` to get the current name. The last known name is used in two
+    /// cases: `current` returns `None`, for example because the device no longer exists, or another
+    /// thread's call of `current` has not returned.
     pub fn following(name: impl Into<String>, current: impl FnMut() -> Option<String> + Send + 'static) -> Self {
         Self::of(name.into(), Some(Mutex::new(Box::new(current))))
     }
@@ -43,10 +43,10 @@ impl DeviceName {
         Self(Arc::new(Inner { last: Mutex::new(last), current }))
     }
 
-    /// Returns the current name of the device. Does not wait while another thread requests the
-    /// name, because a packet CPU may call this function.
+    /// Returns the current name of the device. `get` does not wait while another thread asks for
+    /// the name, because a packet CPU may call `get`.
     pub fn get(&self) -> String {
-        // A panic of another thread leaves the name intact.
+        // The name is still valid after another thread has panicked.
         let current = match self.0.current.as_ref().map(Mutex::try_lock) {
             Some(Ok(current)) => Some(current),
             Some(Err(TryLockError::Poisoned(current))) => Some(current.into_inner()),
@@ -118,7 +118,7 @@ mod tests {
         begins.recv().unwrap();
         let ((to, got), clone) = (mpsc::channel(), name.clone());
         thread::spawn(move || to.send(clone.get()));
-        // A call that waits for the other call would wait without end.
+        // In this test, the inner call would wait forever if it waited for the first call.
         let got = got.recv_timeout(Duration::from_secs(60));
         drop(end);
         assert_eq!(got.as_deref(), Ok("eth0"));

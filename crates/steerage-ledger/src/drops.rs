@@ -5,7 +5,7 @@ use std::{array, fmt};
 use crate::counter::Counter;
 use crate::reasons::DropReason;
 
-/// Lost packets by reason. Reasons that did not occur are not printed.
+/// Lost packets by reason. Reasons with no lost packets are not printed.
 ///
 /// ```
 /// use steerage_ledger::{DropReason, Drops};
@@ -21,9 +21,9 @@ use crate::reasons::DropReason;
 pub struct Drops([u64; DropReason::ALL.len()]);
 
 impl Drops {
-    /// Divides `count` packets that an output did not send among the reasons that the output
-    /// reported: too long, of another link type, cut, and refused. The remaining packets are
-    /// counted as [`DropReason::TxFull`]. If an output reports too many packets, the parts still
+    /// Divides `count` packets that an output did not send. The output reports how many were too
+    /// long, of another link type, truncated, or refused. All other packets of `count` are counted
+    /// as [`DropReason::TxFull`]. If an output reports more packets than `count`, the parts still
     /// add up to `count`.
     pub fn unsent(mut count: u64, reported: [u64; 4]) -> Self {
         use DropReason::{TxCut, TxLinkType, TxRefused, TxTooLong};
@@ -54,12 +54,12 @@ impl Drops {
         }
     }
 
-    /// Returns the number of all lost packets.
+    /// Returns the total number of lost packets.
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
     }
 
-    /// Returns the reasons that occurred, with their counts.
+    /// Returns the reasons with lost packets, and how many packets each reason has.
     pub fn iter(&self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
         DropReason::ALL.into_iter().map(|reason| (reason, self.get(reason))).filter(|(_, packets)| *packets > 0)
     }
@@ -75,8 +75,8 @@ impl fmt::Debug for Drops {
     }
 }
 
-/// Prints one line, such as `3 backlog_full, 1 tx_full`, in the order of the stages that a packet
-/// passes. Prints `none` if no packet was lost.
+/// Prints one line, such as `3 backlog_full, 1 tx_full`. The reasons have the order of the stages
+/// through which a packet passes. Prints `none` if no packet was lost.
 impl fmt::Display for Drops {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if *self == Self::default() {
@@ -89,7 +89,7 @@ impl fmt::Display for Drops {
     }
 }
 
-/// Counters of lost packets by reason, with one writer.
+/// Counters of lost packets by reason. Only one thread writes them.
 pub struct DropCounters([Counter; DropReason::ALL.len()]);
 
 impl Default for DropCounters {
@@ -110,7 +110,7 @@ impl DropCounters {
     }
 }
 
-/// Prints the same text as the `Debug` form of [`Drops`].
+/// `Debug` prints the same text as the `Debug` form of [`Drops`].
 impl fmt::Debug for DropCounters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.read().fmt(f)

@@ -1,15 +1,16 @@
-//! The ledger of steerage: received = delivered + dropped by reason + in flight, for each queue and
-//! in total.
+//! The ledger of steerage: received = delivered + dropped by reason + in flight. The equation holds
+//! for each queue and in total.
 //!
-//! Every count has one writer. The receiving CPU counts the packets that it receives and drops. For
-//! each ring, the handling CPU counts the packets that it delivers and drops. The number of packets
-//! in flight is the difference. A snapshot reads the counts of delivered and dropped packets before
-//! the count of received packets, so that the difference is never negative. At rest the difference
-//! equals the number of packets in the rings and parking lots.
+//! Every count is written by only one CPU or thread. The receiving CPU counts the packets that it
+//! receives and drops. The CPU that handles the packets of a ring counts, for each ring, the
+//! packets that it delivers and drops. The number of packets in flight is the difference between
+//! these counts. A snapshot reads the counts of delivered and dropped packets before the count of
+//! received packets. The number of packets in flight is therefore never negative. When no CPU runs,
+//! the difference equals the number of packets in the rings and parking lots.
 //!
-//! The receive path writes the counts. Policies, reports and metrics read the counts and need
-//! nothing else from the path. Therefore the ledger is a crate that the path imports. A module
-//! imports only modules below it in this table:
+//! The receive path writes the counts. Policies, reports and metrics read the counts, and need
+//! nothing else from the receive path. Therefore the ledger is a crate of its own, which the
+//! receive path imports. A module imports only modules that are below it in this table:
 //!
 //! | module | what it holds |
 //! |---|---|

@@ -1,9 +1,9 @@
-//! [`MemoryUse`]: how the packet memory is divided.
+//! [`MemoryUse`] says how the packet memory is divided.
 
 use steerage_mem::Supply;
 
-/// The purposes of an instance's packet memory, in bytes. The kernel allocates most of this memory
-/// when it is first used.
+/// What an instance's packet memory is used for, in bytes. The kernel provides most of this memory
+/// only when it is first used.
 ///
 /// ```
 /// # mod steerage { pub mod stats { pub use steerage_ledger::*; } }
@@ -28,20 +28,20 @@ pub struct MemoryUse {
     pub parked: u64,
     /// Pages for the packets that handlers keep.
     pub kept: u64,
-    /// Pages in the local page caches of queues. A single queue has 0, because it caches the pages
-    /// of its own backlogs.
+    /// Pages in the local page caches of the queues. The size is 0 if there is only one queue,
+    /// because that queue caches the pages of its own backlogs.
     pub caches: u64,
-    /// All other pages: the pages of devices and outputs, of packets that handlers make, and of one
-    /// poll per queue.
+    /// All other pages: those of devices and outputs, those of packets that handlers create, and
+    /// those of one poll per queue.
     pub others: u64,
-    /// Rings, parking lots and tables of fragments.
+    /// Rings, parking lots and fragment tables.
     pub rings: u64,
     /// The blocks of memory that devices provide.
     pub lent: u64,
-    /// The limit on all packet memory.
+    /// The limit on all packet memory together.
     pub cap: u64,
-    /// The number of packets that may wait for a CPU, which follows from each CPU's share of the
-    /// memory.
+    /// The number of packets that may wait for a CPU. The length of the backlog follows from each
+    /// CPU's share of the memory.
     pub backlog: u64,
     /// The backlog that was requested at the start, in packets.
     pub backlog_asked: u64,
@@ -50,7 +50,7 @@ pub struct MemoryUse {
 }
 
 impl MemoryUse {
-    /// Computes the memory use of an instance whose devices provide `lent` bytes.
+    /// Computes the memory use of an instance whose devices provide `lent` bytes of memory.
     pub fn of(supply: &Supply, lent: u64) -> Self {
         let (budget, page) = (supply.budget(), supply.region().page_bytes() as u64);
         let bytes = |pages: usize| pages as u64 * page;

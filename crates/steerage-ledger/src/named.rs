@@ -12,11 +12,11 @@ use steerage_topology::CpuId;
 use crate::counter::Counter;
 use crate::limits::{COUNTER_NAME_MAX, COUNTERS_MAX};
 
-/// The number of counts in a line.
+/// The number of counts that a [`Line`] has.
 const LINE_COUNTS: usize = 16;
 
-/// Counts of one CPU, which only this CPU writes. A line fills two cache lines, because CPUs fetch
-/// pairs of cache lines.
+/// The counts of one CPU. Only this CPU writes them. A line fills two cache lines, because CPUs
+/// fetch cache lines in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Line([Counter; LINE_COUNTS]);
@@ -34,7 +34,8 @@ struct Declared {
 #[derive(Debug, Default)]
 struct Set {
     declared: Vec<Declared>,
-    /// The lines of each CPU that has counted. Counter `n` is in line `n / LINE_COUNTS`.
+    /// The lines of each CPU that has added to a counter. Counter `n` is in line number `n /
+    /// LINE_COUNTS`.
     lines: Vec<(CpuId, Vec<Arc<Line>>)>,
 }
 
@@ -51,23 +52,23 @@ impl Set {
         Arc::clone(&lines[nth])
     }
 
-    /// The counts of a counter, for each CPU in `lines`.
+    /// The counts of one counter, for each CPU in `lines`.
     fn counts(&self, counter: usize) -> impl Iterator<Item = u64> + '_ {
         let (nth, at) = (counter / LINE_COUNTS, counter % LINE_COUNTS);
         self.lines.iter().map(move |(_, lines)| lines.get(nth).map_or(0, |line| line.0[at].get()))
     }
 }
 
-/// The counters of a packet function. Each counter has a name, and a count for each CPU that only
-/// this CPU writes: adding is a load and a store, without a lock and without a cache line that
-/// another CPU writes. Any thread can read the counts at any time.
+/// The counters of a packet function. Each counter has a name, and one count for each CPU. Only the
+/// CPU itself writes its count: an addition is a load and a store, without a lock and without a
+/// cache line that another CPU writes. Any thread can read the counts at any time.
 ///
-/// `Builder::counters` has the counters of an instance. They are in its snapshots, in metrics, and
-/// in what `steerage top` shows. Tests make a set of their own.
+/// `Builder::counters` returns the counters of an instance. The counters appear in the instance's
+/// snapshots, in metrics, and in `steerage top`. Tests create their own set of counters.
 ///
-/// A count outlives the handler that wrote it: after a panic, the next handler of the CPU continues
-/// the count. A flow that moves to another CPU counts there, so the sum over all CPUs is what
-/// matters.
+/// A count outlives the handler that wrote it. If a handler panics, the CPU's next handler
+/// continues the count. If a flow moves to another CPU, its later packets are counted on that CPU.
+/// Therefore the meaningful number is the total of a counter over all CPUs.
 ///
 /// ```
 /// # mod steerage { pub mod stats { pub use steerage_ledger::*; } pub use steerage_topology::CpuId; }
@@ -83,7 +84,7 @@ impl Set {
 /// # Ok::<(), steerage::stats::CounterError>(())
 /// ```
 ///
-/// Clones are the same counters.
+/// A clone refers to the same counters.
 #[derive(Clone, Default)]
 pub struct Counters(Arc<Mutex<Set>>);
 
@@ -95,17 +96,17 @@ impl Counters {
 
     /// Declares a counter.
     ///
-    /// The name follows the conventions of Prometheus, without a prefix, a unit or `_total`: small
-    /// letters, digits and `_`, such as `passed`. `help` is a sentence that says what is counted.
-    /// The unit is a plural such as `packets` or `bytes`, and empty for a mere number. The metric of
-    /// this counter is `PREFIX_NAME_UNIT_total`.
+    /// The name follows the conventions of Prometheus, but without prefix, unit or `_total`:
+    /// lower-case letters, digits and `_`, such as `passed`. `help` is a sentence that says what
+    /// the counter counts. The unit is a plural such as `packets` or `bytes`. The unit is empty for
+    /// a plain number. The name of this counter's metric is `PREFIX_NAME_UNIT_total`.
     ///
-    /// If the counter exists already, it is returned. So a function that makes a handler may declare
-    /// the counters of that handler.
+    /// If the counter exists already, `add` returns it. So the function that creates a handler may
+    /// declare the handler's counters.
     ///
     /// # Errors
-    /// [`CounterError`] if the name or the unit has another form, if the name belongs to a counter
-    /// with another help text or unit, or if there are [`COUNTERS_MAX`] counters.
+    /// [`CounterError`] if the name or the unit is malformed, if a counter with this name has
+    /// another help text or unit, or if there are [`COUNTERS_MAX`] counters already.
     pub fn add(
         &self,
         name: impl Into<Cow<'static, str>>,
@@ -133,7 +134,7 @@ impl Counters {
         Ok(NamedCounter { counters: self.clone(), at })
     }
 
-    /// Reads all counters, in the order in which they were declared. `cpus` are the CPUs of
+    /// Reads all counters, in the order in which they were declared. `cpus` are the CPUs for
     /// [`CounterSnapshot::by_cpu`].
     pub fn snapshot(&self, cpus: &[CpuId]) -> Vec<CounterSnapshot> {
         let set = self.locked();
@@ -151,7 +152,7 @@ impl Counters {
         set.declared.iter().enumerate().map(read).collect()
     }
 
-    /// No code that holds this lock counts packets, and none panics.
+    /// The code that holds the lock on the counters never panics, and never counts packets.
     fn locked(&self) -> MutexGuard<'_, Set> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -164,10 +165,10 @@ impl fmt::Debug for Counters {
     }
 }
 
-/// What metrics add to the name of a counter.
+/// The suffix that metrics add to the name of a counter.
 const SUFFIX: &str = "_total";
 
-/// Lower-case letters, digits and `_`, of which the first is a letter.
+/// Returns true for lower-case letters, digits and `_`, if the first character is a letter.
 fn is_name(text: &str) -> bool {
     let is_legal = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
     text.len() <= COUNTER_NAME_MAX
@@ -175,7 +176,7 @@ fn is_name(text: &str) -> bool {
         && text.bytes().all(is_legal)
 }
 
-/// A declared counter, from [`Counters::add`]. Clones are the same counter.
+/// A counter that was declared with [`Counters::add`]. A clone refers to the same counter.
 #[derive(Clone)]
 pub struct NamedCounter {
     counters: Counters,
@@ -183,14 +184,15 @@ pub struct NamedCounter {
 }
 
 impl NamedCounter {
-    /// The count of `cpu`. Call this function when a handler is made: the CPU's own thread then adds
-    /// to the count. If several threads add to the count of one CPU, additions are lost.
+    /// The count of `cpu`. Call this function when a handler is created, because only the CPU's own
+    /// thread may then add to the count. If several threads add to the count of one CPU, some
+    /// additions are lost.
     pub fn on(&self, cpu: CpuId) -> CpuCounter {
         let line = self.counters.locked().line(cpu, self.at / LINE_COUNTS);
         CpuCounter { line, at: self.at % LINE_COUNTS, one_thread: PhantomData }
     }
 
-    /// The sum of the counts of all CPUs.
+    /// Returns the sum of the counts of all CPUs.
     pub fn total(&self) -> u64 {
         self.counters.locked().counts(self.at).sum()
     }
@@ -203,11 +205,11 @@ impl fmt::Debug for NamedCounter {
     }
 }
 
-/// The count of one CPU, to which the handler of this CPU adds.
+/// The count of one CPU. The handler of a CPU adds to the CPU's count.
 pub struct CpuCounter {
     line: Arc<Line>,
     at: usize,
-    /// Two threads cannot share a count.
+    /// Two threads cannot share the count of a CPU.
     one_thread: PhantomData<Cell<u64>>,
 }
 
@@ -231,37 +233,38 @@ impl fmt::Debug for CpuCounter {
     }
 }
 
-/// A counter of a packet function at one point in time.
+/// The value of a packet function's counter at one point in time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 #[non_exhaustive]
 pub struct CounterSnapshot {
     /// The name of the counter.
     pub name: Cow<'static, str>,
-    /// What is counted, as a sentence.
+    /// A sentence that says what is counted.
     pub help: Cow<'static, str>,
     /// The unit, such as `packets`. Empty for a mere number.
     pub unit: Cow<'static, str>,
-    /// The sum of all counts. Counts of CPUs that the instance does not have are in the sum alone.
+    /// The sum of all counts. The counts of CPUs that do not belong to the instance are included
+    /// only in the total.
     pub total: u64,
     /// The count of each CPU, in the order of [`Snapshot::cpus`](crate::Snapshot::cpus).
     pub by_cpu: Vec<u64>,
 }
 
-/// The reason why a counter was not declared.
+/// The reason why a counter could not be declared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CounterError {
-    /// The name does not have the form of a metric's name.
+    /// The name cannot be used as the name of a metric.
     Name(String),
-    /// The unit does not have the form of a metric's unit.
+    /// The unit cannot be used as the unit of a metric.
     Unit {
         /// The name of the counter.
         counter: String,
         /// The unit.
         unit: String,
     },
-    /// A counter of this name has another help text or unit.
+    /// A counter with this name exists already, and has another help text or unit.
     Differs(String),
     /// There are [`COUNTERS_MAX`] counters already.
     TooMany(String),
@@ -316,13 +319,13 @@ mod tests {
         let shown = |of: &CounterSnapshot| (of.name.to_string(), of.unit.to_string(), of.total, of.by_cpu.clone());
         assert_eq!(shown(&read[0]), ("passed".to_owned(), "packets".to_owned(), 12, vec![0, 3, 4]));
         assert_eq!(shown(&read[1]), ("seen".to_owned(), "bytes".to_owned(), 64, vec![0, 0, 64]));
-        // A handler that is made again continues the count.
+        // A handler that replaces another handler continues its count.
         drop(one);
         passed.on(CpuId(1)).add(1);
         assert_eq!((passed.on(CpuId(1)).get(), passed.total()), (4, 13));
     }
 
-    /// The counts of two CPUs never share a cache line, however many counters there are.
+    /// The counts of two CPUs are never in the same cache line, for any number of counters.
     #[test]
     fn lines_of_cpus_are_apart() {
         let counters = Counters::new();

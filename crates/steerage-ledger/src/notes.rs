@@ -1,4 +1,4 @@
-//! The notes of a snapshot: what its numbers alone do not show.
+//! The notes in a snapshot: facts that its numbers alone do not show.
 
 use crate::limits::{HANDLER_SLOW, HASHES_FEW, HASHES_SAMPLE};
 use crate::reasons::DropReason;
@@ -13,7 +13,8 @@ pub(crate) fn notes(queues: &[QueueSnapshot], cpus: &[CpuSnapshot], infos: &[Que
     of_cpus.chain(of_queues).flatten().collect()
 }
 
-/// A handler that was made again has lost its state, and reports only what it saw afterwards.
+/// A handler that was created again has lost its state, and reports only what it has seen since
+/// then.
 fn of_rebuilt(cpu: &CpuSnapshot) -> Option<String> {
     let CpuSnapshot { cpu, panics, deaths, .. } = cpu;
     let why = match (panics, deaths) {
@@ -38,8 +39,8 @@ fn of_slow(cpu: &CpuSnapshot, lost: u64) -> Option<String> {
     })
 }
 
-/// The upper 12 bits of a hash choose the bucket, so a hash that fills only its lower bits sends all
-/// packets to one CPU.
+/// The upper 12 bits of a hash choose the bucket. So if a hash uses only its lower bits, all
+/// packets go to one CPU.
 fn of_hashes(queue: &QueueSnapshot, info: &QueueInfo) -> Option<String> {
     if queue.hash != "device" || queue.received < HASHES_SAMPLE {
         return None;

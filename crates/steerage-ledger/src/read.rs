@@ -16,14 +16,14 @@ use crate::reasons::DropReason;
 use crate::records::{Ledgers, OutputInfo, QueueInfo};
 use crate::snapshot::{CpuSnapshot, OutputSnapshot, PoolSnapshot, QueueSnapshot, Snapshot, Totals, Verdicts};
 
-/// The packets that outputs took and finished later, summed in the three ways in which a snapshot
-/// shows them.
+/// The packets that outputs accepted and finished later. The packets are added up in the three ways
+/// in which a snapshot shows them.
 struct SettledBy {
     output: Vec<Settled>,
     queue: Vec<Settled>,
-    /// Settled packets from receive queues, by CPU.
+    /// Settled packets that came from receive queues, by CPU.
     cpu: Vec<Settled>,
-    /// Settled packets that a CPU's handler made, by CPU.
+    /// Settled packets that a CPU's handler created, by CPU.
     originated: Vec<Settled>,
 }
 
@@ -53,24 +53,24 @@ impl SettledBy {
     }
 }
 
-/// The contents of a snapshot that are not in the ledgers.
+/// The values in a snapshot that are not stored in the ledgers.
 #[derive(Debug)]
 pub struct Facts<'a> {
     /// The CPUs of the instance.
     pub cpus: &'a [CpuId],
     /// The time since the instance was built.
     pub elapsed: Duration,
-    /// The CPUs in each queue's mask.
+    /// For each queue, the CPUs in its mask.
     pub masks: Vec<Vec<CpuId>>,
-    /// The recent share of each CPU's time that other programs, interrupts or guests took.
+    /// For each CPU, the share of its time that other programs, interrupts or guests took recently.
     pub others: Vec<f64>,
-    /// For each CPU that is in its handler, the time since the handler was called.
+    /// For each CPU that is in its handler: the time since the handler was called.
     pub in_handler: Vec<Option<Duration>>,
     /// The counts of moves.
     pub moves: MoveCounts,
-    /// The steering of each group.
+    /// How each group is steered.
     pub groups: Vec<GroupSnapshot>,
-    /// The kind of pages that back the packet memory.
+    /// The kind of memory pages that hold the packets.
     pub backing: Backing,
     /// A page's size, in bytes.
     pub page_bytes: u64,
@@ -85,8 +85,8 @@ pub struct Facts<'a> {
 impl Ledgers {
     /// Reads all counts into a snapshot.
     pub fn snapshot(&self, facts: Facts<'_>) -> Snapshot {
-        // Delivered and dropped packets must be read before received packets, so that the number in
-        // flight is never negative.
+        // Delivered and dropped packets must be read before received packets. Otherwise the number
+        // of packets in flight could be negative.
         let settled = SettledBy::of(self);
         let mut of_cpus: Vec<OfCpu> = settled.cpu.iter().map(|of| OfCpu { dropped: of.dropped, backlog: 0 }).collect();
         let rings: Vec<_> = self.queues.iter().map(|queue| OfQueue::read(queue, &mut of_cpus)).collect();
@@ -162,13 +162,13 @@ fn output_snapshot(output: &OutputInfo, settled: &Settled) -> OutputSnapshot {
     }
 }
 
-/// The sums of all rings to a CPU.
+/// For each CPU, the total counts of all rings to this CPU.
 struct OfCpu {
     dropped: Drops,
     backlog: u64,
 }
 
-/// The sums of all rings of a queue.
+/// For each queue, the total counts of all of its rings.
 struct OfQueue {
     verdicts: Verdicts,
     dropped: Drops,
@@ -176,9 +176,10 @@ struct OfQueue {
 }
 
 impl OfQueue {
-    /// Reads the rings of a queue, in the order in which they lie in memory, and adds what counts for their CPUs. With 1,024 CPUs and
-    /// 256 queues there are 262,144 rings, so nothing is read that cannot count: how full a ring is, if no packet of its queue is in
-    /// flight, or what a CPU did with the packets of a ring that it never took.
+    /// Reads the rings of a queue in the order in which they lie in memory, and adds their counts
+    /// to the totals of their CPUs. With 1,024 CPUs and 256 queues, there are 262,144 rings. So
+    /// values that cannot matter are not read: how full a ring is if its queue has no packet in
+    /// flight, and what a CPU did with the packets of a ring from which it took none.
     fn read(queue: &QueueInfo, cpus: &mut [OfCpu]) -> Self {
         let (mut verdicts, mut dropped, mut reordered) = (Verdicts::default(), Drops::default(), 0);
         let all = queue.ledger.dropped.read();
@@ -226,8 +227,8 @@ fn queue_snapshot(
 ) -> QueueSnapshot {
     let OfQueue { mut verdicts, mut dropped, reordered } = *rings;
     verdicts.transmitted += settled.packets;
-    // Delivered and dropped packets must be read before received packets, so that the number in
-    // flight is never negative.
+    // Delivered and dropped packets must be read before received packets. Otherwise the number of
+    // packets in flight could be negative.
     dropped.merge(&settled.dropped);
     dropped.merge(&queue.ledger.dropped.read());
     let received = queue.ledger.received.get();

@@ -1,12 +1,12 @@
-//! [`DropReason`]: the reasons for which packets are lost.
+//! [`DropReason`] is the reason why a packet was lost.
 
 use std::fmt;
 
-/// The reason for which a packet was lost. Each lost packet adds one to exactly one reason.
+/// The reason why a packet was lost. Each lost packet adds one to the count of exactly one reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum DropReason {
-    /// The packet was lost before steerage received it: the kernel dropped the packet, a device's
+    /// The packet was lost before steerage received it. Either the kernel dropped it, a device's
     /// ring overflowed, or the device placed the frame outside of its memory.
     Device,
     /// No free page could replace the packet's page, because too many packets are kept or in
@@ -19,29 +19,29 @@ pub enum DropReason {
     FlowLimit,
     /// The packet's bucket was moving, and the parking lot was full or the move took too long.
     Moving,
-    /// The packet waited for a CPU that made no progress, and a move took its bucket away from that
-    /// CPU.
+    /// The packet waited for a CPU that made no progress. A move took the packet's bucket away from
+    /// that CPU.
     Revoked,
-    /// The handler panicked before it was done with the packet.
+    /// The handler panicked before it had finished the packet.
     HandlerPanicked,
     /// The output had no room for the packet.
     TxFull,
     /// The packet is too long for the output.
     TxTooLong,
-    /// The packet's link type differs from the output's.
+    /// The packet's link type differs from the link type of the output.
     TxLinkType,
-    /// The packet was cut off by a capture, so the output cannot send all of it.
+    /// A capture has truncated the packet, so the output cannot send all of it.
     TxCut,
     /// The output refused the packet for another reason: the output has failed, its interface is
     /// down, or the packet is invalid.
     TxRefused,
-    /// The output took the packet and never sent it, because the output failed or the run ended
-    /// first.
+    /// The output accepted the packet but never sent it, because the output failed or the run ended
+    /// before that.
     TxLost,
 }
 
 impl DropReason {
-    /// All reasons, in the order of the stages that a packet passes.
+    /// All reasons, in the order of the stages through which a packet passes.
     pub const ALL: [Self; 13] = [
         Self::Device,
         Self::NoPage,
@@ -58,11 +58,11 @@ impl DropReason {
         Self::TxLost,
     ];
 
-    /// The reasons for which an output does not send a packet.
+    /// The reasons why an output does not send a packet.
     pub const OF_OUTPUTS: [Self; 6] =
         [Self::TxFull, Self::TxTooLong, Self::TxLinkType, Self::TxCut, Self::TxRefused, Self::TxLost];
 
-    /// Returns the name of the reason in reports and metrics.
+    /// Returns the name of the reason that reports and metrics use.
     pub fn name(self) -> &'static str {
         match self {
             Self::Device => "device",

@@ -1,5 +1,5 @@
-//! The ledgers of an instance: the properties and counts of its queues, outputs and CPUs that all
-//! threads may read.
+//! The ledgers of an instance: the properties and counts of its queues, outputs and CPUs. All
+//! threads may read them.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
@@ -18,36 +18,36 @@ use crate::device_name::DeviceName;
 use crate::limits::{DRAIN_LOOK, DRAIN_MAX, LEAVE_BEHIND_AFTER, OUTPUT_STUCK_AFTER};
 use crate::named::{CounterSnapshot, Counters};
 
-/// The properties and counts of a queue that all threads may read.
+/// The properties and counts of a queue. All threads may read them.
 #[derive(Debug)]
 pub struct QueueInfo {
     pub device: DeviceName,
     pub kind: &'static str,
     pub mode: &'static str,
     pub number: usize,
-    /// The index of the CPU that polls the queue. Relaxed: a thread that reads the index to wake
-    /// that CPU has executed a fence before.
+    /// The index of the CPU that polls the queue. Relaxed: a thread that reads this index in order
+    /// to wake the CPU has executed a fence before.
     pub owner: AtomicU16,
-    /// True if the user chose the polling CPU, so that no policy chooses another CPU. Relaxed: the
-    /// flag publishes no other memory.
+    /// True if the user chose the CPU that polls the queue. If true, no policy chooses another CPU.
+    /// Relaxed: no other memory depends on this flag.
     pub owner_is_chosen: AtomicBool,
     pub hash: &'static str,
     pub checks_order: bool,
     pub ledger: Arc<QueueLedger>,
-    /// The ledgers of the queue's rings, by CPU.
+    /// For each CPU, the ledger of the queue's ring to this CPU.
     pub rings: Vec<Arc<RingLedger>>,
     pub pool: Arc<PoolCounters>,
     pub kept_pages: Arc<KeptPages>,
-    /// The device's own counts, if the device has any.
+    /// The counts that only this kind of device has, if there are any.
     pub device_counts: Option<Arc<DeviceCounts>>,
-    /// True if the device provides the memory blocks of its frames.
+    /// True if the device provides the blocks in which its frames lie.
     pub lends: bool,
     /// True if short frames can be copied out of the device's pages.
     pub has_copybreak: bool,
     pub error: Mutex<Option<QueueError>>,
-    /// The steering group that handlers see. Relaxed: the group changes only while no packet of the
-    /// queue is in flight. Therefore a CPU that takes a frame from its ring sees, by the ring's
-    /// ordering (P1), the group under which the frame was sent.
+    /// The group of queues, as handlers see it. Relaxed: the group changes only while no packet of
+    /// the queue is in flight. So a CPU that takes a frame from its ring sees the group under which
+    /// the frame was sent, because the ring orders both (P1).
     pub group: AtomicU16,
 }
 
@@ -61,7 +61,7 @@ impl QueueInfo {
         self.owner.store(cpu, Ordering::Relaxed);
     }
 
-    /// Returns the queue's steering group, as handlers see it.
+    /// Returns the group of the queue, as handlers see it.
     pub fn group(&self) -> u16 {
         self.group.load(Ordering::Relaxed)
     }
@@ -70,15 +70,15 @@ impl QueueInfo {
         self.group.store(group, Ordering::Relaxed);
     }
 
-    /// Records the error that ended the queue: a one-line message, and the error's position in the
-    /// input.
+    /// Records the error that ended the queue: a message of one line, and the position of the error
+    /// in the input.
     #[cold]
     pub fn failed(&self, message: String, offset: Option<u64>) {
         *self.error.lock().unwrap_or_else(PoisonError::into_inner) = Some(QueueError { message, offset });
     }
 
-    /// Returns the number of frames in the rings, the lane and the parking lot. At rest, exactly these
-    /// frames are in flight.
+    /// Returns how many frames are in the rings, the lane and the parking lot. When no CPU runs,
+    /// the packets in flight are exactly these frames.
     pub fn held(&self) -> u64 {
         let unparked = self.ledger.unparked.get();
         let in_rings: u64 = self.rings.iter().map(|ring| ring.gauge.read()).map(|(p, f)| p - f).sum();
@@ -86,18 +86,18 @@ impl QueueInfo {
     }
 }
 
-/// The properties and counts of an output that all threads may read.
+/// The properties and counts of an output. All threads may read them.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct OutputInfo {
     pub name: DeviceName,
     pub kind: &'static str,
-    /// The ledgers of the queues to the output, by CPU.
+    /// For each CPU, the ledger of the CPU's queue to the output.
     pub ledgers: Vec<Arc<TxLedger>>,
 }
 
 impl OutputInfo {
-    /// Makes an output with this name and kind, and a ledger for each CPU.
+    /// Creates an output with this name and kind. Each CPU gets a ledger.
     pub fn new(name: DeviceName, kind: &'static str, ledgers: Vec<Arc<TxLedger>>) -> Self {
         Self { name, kind, ledgers }
     }
@@ -106,9 +106,9 @@ impl OutputInfo {
 /// All ledgers of an instance.
 #[derive(Debug)]
 pub struct Ledgers {
-    /// The ledgers of the CPUs, by the CPU's index.
+    /// The ledgers of the CPUs, by CPU index.
     pub cpus: Vec<CpuLedger>,
-    /// The queues, by number over all inputs.
+    /// The queues, by their number over all inputs.
     pub queues: Vec<QueueInfo>,
     /// The outputs, by number.
     pub outputs: Vec<OutputInfo>,
@@ -116,24 +116,25 @@ pub struct Ledgers {
 }
 
 impl Ledgers {
-    /// Makes the ledgers of this many CPUs.
+    /// Creates the ledgers of an instance with this many CPUs.
     pub fn new(cpus: usize, queues: Vec<QueueInfo>, outputs: Vec<OutputInfo>) -> Self {
         let cpus = (0..cpus).map(|_| CpuLedger::default()).collect();
         Self { cpus, queues, outputs, counters: OnceLock::new() }
     }
 
-    /// Shows the counters of the packet function in snapshots. Only the first call has an effect.
+    /// Makes the counters of the packet function visible in snapshots. Only the first call of this
+    /// function has an effect.
     pub fn show(&self, counters: Counters) {
         let _ = self.counters.set(counters);
     }
 
-    /// Reads the counters of the packet function. `cpus` are the CPUs of the instance.
+    /// Returns the values of the packet function's counters. `cpus` are the CPUs of the instance.
     pub fn counters(&self, cpus: &[CpuId]) -> Vec<CounterSnapshot> {
         self.counters.get().map(|counters| counters.snapshot(cpus)).unwrap_or_default()
     }
 
-    /// Counts a wake-up of the CPU with the index `cpu`. `by` is the CPU that handed packets over;
-    /// `None` stands for a wake-up for control.
+    /// Counts a wake-up of the CPU with the index `cpu`. `by` is the CPU that handed over packets.
+    /// `None` means that the CPU was woken for a change or a move.
     pub fn count_wake(&self, cpu: usize, by: Option<usize>) {
         match by {
             Some(by) => {
@@ -144,20 +145,21 @@ impl Ledgers {
         }
     }
 
-    /// Returns the number of frames in rings, parking lots and outputs.
+    /// Returns how many frames are in rings, parking lots and outputs.
     pub fn held(&self) -> u64 {
         self.queues.iter().map(QueueInfo::held).sum::<u64>() + self.held_by_outputs()
     }
 
-    /// Returns the number of packets that outputs have taken and not finished.
+    /// Returns how many packets the outputs have accepted and not finished.
     pub fn held_by_outputs(&self) -> u64 {
         self.outputs.iter().flat_map(|output| &output.ledgers).map(|ledger| ledger.held()).sum()
     }
 
-    /// Waits until the outputs that finish packets later have finished them. The function waits as
-    /// long as the outputs make progress, and at most [`OUTPUT_STUCK_AFTER`] without progress. After
-    /// a stop was requested, the function waits at most [`DRAIN_MAX`] in all. Packets that are then
-    /// unfinished count as lost. Call this function when no CPU sends any more.
+    /// Waits for the outputs that finish packets later. The wait ends when they have finished all
+    /// packets. The wait continues while the outputs make progress. The wait ends after
+    /// [`OUTPUT_STUCK_AFTER`] without progress. After a stop was requested, the whole wait takes at
+    /// most [`DRAIN_MAX`]. Packets that are not finished after the wait count as lost. Call this
+    /// function after all CPUs have stopped sending.
     pub fn finish_outputs(&self, is_stopping: impl Fn() -> bool) {
         let deferred = || self.outputs.iter().flat_map(|output| &output.ledgers).filter_map(|of| of.deferred.as_ref());
         let (mut left, mut since, mut stopping) = (self.held_by_outputs(), Instant::now(), None);
@@ -172,7 +174,7 @@ impl Ledgers {
             }
         }
         deferred().for_each(Deferred::ask_to_end);
-        // Outputs that can still report exactly which packets were sent do so now.
+        // Outputs that can still report which packets were sent report this now.
         let asked = Instant::now();
         while self.held_by_outputs() > 0 && asked.elapsed() < LEAVE_BEHIND_AFTER {
             thread::sleep(DRAIN_LOOK);

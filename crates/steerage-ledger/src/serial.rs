@@ -1,8 +1,8 @@
-//! How reports format values whose types do not implement serde's traits: times as seconds, CPUs as
-//! a list, counts by name.
+//! Serializes values whose types do not implement serde's traits: times as seconds, CPUs as a list,
+//! counts by name.
 //!
-//! `FlowKey` deliberately has no serialized form. A ledger type that contains the addresses of a
-//! packet therefore does not compile until a programmer decides who may see the addresses.
+//! A `FlowKey` deliberately cannot be serialized. So if a ledger type contains the addresses of a
+//! packet, it does not compile until a programmer decides who may see these addresses.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -11,7 +11,8 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer, Serializer, de};
 use steerage_topology::CpuId;
 
-/// More CPUs than any machine has. A list from another program is parsed only up to this CPU.
+/// A number that is greater than the number of CPUs in any machine. A CPU list from another program
+/// is parsed only up to this CPU number.
 const NR_CPU_IDS: usize = 1 << u16::BITS;
 
 /// Formats a CPU as its number.
@@ -43,7 +44,7 @@ pub(crate) mod cpu_list {
     }
 }
 
-/// Formats a time in seconds with six decimals, because the times in reports are not more exact.
+/// Formats a time in seconds with six decimals, because the times in reports are not more precise.
 pub(crate) mod seconds {
     use super::*;
 
@@ -56,7 +57,7 @@ pub(crate) mod seconds {
     }
 }
 
-/// Formats a time in seconds, with 0 for no time.
+/// Formats a time in seconds. No time is formatted as 0.
 pub(crate) mod seconds_or_zero {
     use super::*;
 
@@ -85,7 +86,7 @@ pub(crate) mod nanoseconds {
     }
 }
 
-/// Formats a name, or null if the name is empty.
+/// Formats a name. An empty name is formatted as null.
 pub(crate) mod name {
     use super::*;
 
@@ -98,7 +99,7 @@ pub(crate) mod name {
     }
 }
 
-/// Formats counts with names as an object.
+/// Formats named counts as an object.
 pub(crate) mod by_name {
     use super::*;
 
@@ -116,7 +117,7 @@ pub(crate) mod by_name {
     }
 }
 
-/// Formats an estimate rounded to a tenth, because further digits would be noise.
+/// Formats an estimate, rounded to a tenth. Further digits would be noise.
 pub(crate) mod tenths {
     use super::*;
 
@@ -129,7 +130,7 @@ pub(crate) mod tenths {
     }
 }
 
-/// Formats an estimate rounded to a whole number.
+/// Formats an estimate, rounded to a whole number.
 pub(crate) mod whole {
     use super::*;
 
@@ -142,7 +143,7 @@ pub(crate) mod whole {
     }
 }
 
-/// Formats the kind of pages as its name.
+/// Formats the kind of memory pages by its name.
 pub(crate) mod backing {
     use super::*;
     use crate::backing::Backing;
@@ -158,7 +159,7 @@ pub(crate) mod backing {
     }
 }
 
-/// Formats lost packets by reason, with only the reasons that occurred.
+/// Formats lost packets by reason. Reasons without lost packets are left out.
 mod drops {
     use serde::Serialize;
 
@@ -172,7 +173,7 @@ mod drops {
         }
     }
 
-    /// Ignores unknown reasons, which a later version may write.
+    /// When reading, ignores unknown reasons, which a later version may have written.
     impl<'de> Deserialize<'de> for Drops {
         fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
             let counts = BTreeMap::<String, u64>::deserialize(deserializer)?;
@@ -185,7 +186,7 @@ mod drops {
     }
 }
 
-/// Formats the counts of moves by cause, with only the causes that occurred.
+/// Formats how many moves had which cause. Causes without moves are left out.
 pub(crate) mod moves {
     use serde::Serialize;
     use steerage_moves::{MoveCause, MoveCounts};

@@ -1,4 +1,4 @@
-//! The ledger in plain numbers, read at one point in time.
+//! A snapshot: the ledger in plain numbers, read at one point in time.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -28,19 +28,19 @@ use crate::serial;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BucketSnapshot {
-    /// The CPU that has the bucket. During a move, this is the old CPU until the new CPU receives
-    /// packets.
+    /// The CPU that has the bucket. During a move, `cpu` is the old CPU until the new CPU receives
+    /// packets of the bucket.
     pub cpu: CpuId,
-    /// The approximate number of the queue's packets for this bucket. A poll credits the bucket of
-    /// one sampled packet with all packets of the poll. While one CPU has all buckets, no packet is
-    /// hashed and none is counted here.
+    /// The approximate number of packets in this bucket. In each poll, one packet is sampled. All
+    /// packets of the poll are added to the count of this packet's bucket. While one CPU has all
+    /// buckets, packets are not hashed, so they are not counted here.
     pub packets: u64,
-    /// The number of times that the bucket moved to another CPU.
+    /// The number of times that the bucket has moved to another CPU.
     pub moves: u64,
 }
 
 impl BucketSnapshot {
-    /// Makes the state of a bucket on `cpu`.
+    /// Creates the state of a bucket that is on `cpu`.
     pub fn new(cpu: CpuId, packets: u64, moves: u64) -> Self {
         Self { cpu, packets, moves }
     }
@@ -51,13 +51,13 @@ impl BucketSnapshot {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 #[non_exhaustive]
 pub struct Verdicts {
-    /// Packets that the handler consumed.
+    /// The number of packets that the handler consumed.
     pub consumed: u64,
-    /// Packets that the handler discarded.
+    /// The number of packets that the handler discarded.
     pub discarded: u64,
-    /// Packets that the handler kept after their batch.
+    /// The number of packets that the handler kept after their batch.
     pub kept: u64,
-    /// Packets that an output sent.
+    /// The number of packets that an output sent.
     pub transmitted: u64,
 }
 
@@ -88,93 +88,97 @@ pub struct QueueSnapshot {
     /// The mode in which the device runs.
     #[cfg_attr(feature = "serde", serde(with = "serial::name"))]
     pub mode: Cow<'static, str>,
-    /// The number of the queue within the input.
+    /// The number of the queue among the queues of its input.
     pub queue: usize,
     /// The CPU that polls the queue.
     #[cfg_attr(feature = "serde", serde(with = "serial::cpu"))]
     pub cpu: CpuId,
-    /// The source of the flow hash: `device`, or the name of steerage's own hash.
+    /// Where the queue's flow hashes come from: `device`, or the name of steerage's own hash.
     pub hash: Cow<'static, str>,
     /// The CPUs in the queue's mask that have buckets of the queue.
     #[cfg_attr(feature = "serde", serde(rename = "rps_cpus_list", with = "serial::cpu_list"))]
     pub rps_cpus: Vec<CpuId>,
-    /// Frames received, including frames that were lost before steerage received them.
+    /// The number of frames that were received. Frames that were lost before steerage received them
+    /// are included.
     pub received: u64,
-    /// The length of the received frames on the wire, in bytes, without the frames that were lost
-    /// before steerage received them.
+    /// The length of the received frames on the wire, in bytes. Frames that were lost before
+    /// steerage received them are not included.
     pub received_bytes: u64,
     /// Frames delivered.
     pub delivered: u64,
     /// The outcomes of the delivered frames.
     pub verdicts: Verdicts,
-    /// Frames dropped, by reason.
+    /// The number of frames that were dropped, by reason.
     pub dropped: Drops,
-    /// Frames that were received and are neither delivered nor dropped yet.
+    /// The number of frames that were received but are neither delivered nor dropped yet.
     pub in_flight: u64,
-    /// Frames whose flow hash was computed on arrival. Frames with a usable hash from the device
-    /// are not counted. While one CPU has all buckets, no frame is hashed.
+    /// The number of frames that were hashed by steerage when they arrived. Frames with a usable
+    /// hash of the device are not counted here. While one CPU has all buckets, no frame is hashed.
     pub hashed: u64,
-    /// The number of hashed frames that have neither an IP flow nor a flow key of the user, and
-    /// that are steered by their link addresses. While one CPU has all buckets, no frame is hashed
-    /// and none is counted here.
+    /// The number of hashed frames that have neither an IP flow nor a flow key of the user. Frames
+    /// without a flow or key are steered by their link addresses. While one CPU has all buckets, no
+    /// frame is hashed, so none is counted here.
     pub unparsed: u64,
-    /// The number of fragments whose datagram is steered by a key of its own, because the fragment
+    /// The number of fragments that were steered by a key of their datagram, because the fragment
     /// table was full.
     pub fragments_full: u64,
-    /// Later fragments that arrived after the time limit of their datagram
+    /// The number of later fragments that arrived after the time limit of their datagram
     /// ([`FRAGMENT_TIME`](steerage_flow::limits::FRAGMENT_TIME)).
     pub fragments_aged: u64,
-    /// Frames in the device's memory that were copied so that the device could continue, because
-    /// handlers did not release the frames in time.
+    /// The number of frames in the device's memory that were copied so that the device could
+    /// continue, because handlers did not release these frames in time.
     pub copied: u64,
-    /// The number of frames that the device passed to the kernel, which count neither as received
-    /// nor as dropped.
+    /// The number of frames that the device left to the kernel. Frames that are left to the kernel
+    /// count neither as received nor as dropped.
     pub passed: u64,
-    /// The counts that only this kind of device has, with the kernel's names.
+    /// The counts that only this kind of device has, with the names that the kernel uses.
     #[cfg_attr(feature = "serde", serde(with = "serial::by_name"))]
     pub device_counts: Vec<(Cow<'static, str>, u64)>,
-    /// Frames that completed out of order. `None` if the order is not checked.
+    /// The number of frames that were finished out of order. `None` if the order is not checked.
     pub reordered: Option<u64>,
-    /// The page pool's counters.
+    /// The counters of the queue's page pool.
     pub pool: PoolSnapshot,
     /// The error that ended the queue, if any.
     pub error: Option<QueueError>,
 }
 
-/// The counters of a queue's page pool, in pages. The names are those of ENA's driver and of the
-/// kernel's page_pool.
+/// The counters of a queue's page pool, in pages. The names of these counters are those of the ENA
+/// driver and of the kernel's page_pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 #[non_exhaustive]
 pub struct PoolSnapshot {
-    /// Pages that the local page cache supplied.
+    /// The number of pages that the local page cache supplied.
     pub alloc_fast: u64,
-    /// Pages that were taken from the shared pool.
+    /// The number of pages that were taken from the shared pool.
     pub alloc_slow: u64,
-    /// The number of times that a page was needed and no page was free.
+    /// The number of times that a page was needed but no page was free.
     pub alloc_empty: u64,
-    /// Pages that were returned to the local page cache.
+    /// The number of pages that returned to the local page cache.
     pub recycle_cached: u64,
-    /// Pages that were returned while the local page cache was full.
+    /// The number of pages that returned while the local page cache was full.
     pub recycle_cache_full: u64,
-    /// Pages that were returned after a handler had kept them.
+    /// The number of pages that returned after a handler had kept them.
     pub recycle_kept: u64,
-    /// Frames that were copied out of a device's page, so that the page stayed in the device's
-    /// ring.
+    /// The number of frames that were copied out of a device's page, so that the page stayed in the
+    /// device's ring.
     pub rx_copybreak: u64,
-    /// Pages from the shared pool that raised the queue's number of pages to a new maximum, or
-    /// replaced a page of another NUMA node. The number grows while the cache warms up.
+    /// The number of pages that were taken from the shared pool for one of two reasons: the queue
+    /// needed more pages than ever before, or a page of another NUMA node was replaced. The number
+    /// of such pages grows while the local page cache fills up.
     pub lpc_warm_up: u64,
-    /// Pages from the shared pool that the local page cache would have had if it had not been full
-    /// when as many pages were returned. `alloc_slow` is the sum of `lpc_warm_up`, `lpc_full` and
-    /// `lpc_passed_by`.
+    /// The number of pages that were taken from the shared pool only because the same number of
+    /// pages had returned to the pool while the local page cache was full. `alloc_slow` is the sum
+    /// of `lpc_warm_up`, `lpc_full` and `lpc_passed_by`.
     pub lpc_full: u64,
-    /// Pages from the shared pool that were taken while the local page cache was switched off.
+    /// The number of pages that were taken from the shared pool while the local page cache was
+    /// switched off.
     pub lpc_passed_by: u64,
-    /// Returned pages of another NUMA node than the queue's CPU, which went to the shared pool. The
-    /// queue takes a page of its own node instead of each.
+    /// The number of returned pages that belong to another NUMA node than the queue's CPU. They
+    /// went to the shared pool. The queue replaces each page of another node by a page of its own
+    /// node.
     pub lpc_wrong_numa: u64,
-    /// Packets that handlers currently keep.
+    /// The number of packets that handlers currently keep.
     pub kept: u64,
 }
 
@@ -186,54 +190,58 @@ pub struct CpuSnapshot {
     /// The number of the CPU.
     #[cfg_attr(feature = "serde", serde(with = "serial::cpu"))]
     pub cpu: CpuId,
-    /// Frames that the CPU polled from its queues.
+    /// The number of frames that the CPU polled from its queues.
     pub polled: u64,
-    /// Frames that the CPU took from other CPUs.
+    /// The number of frames that the CPU took from other CPUs.
     pub handed_in: u64,
-    /// Frames that were passed to the CPU's handler.
+    /// The number of frames that were passed to the CPU's handler.
     pub processed: u64,
     /// The number of frames that the CPU polled itself and passed to its own handler.
     pub inline: u64,
-    /// Frames that were dropped because this CPU's backlog was full or this CPU made no progress.
+    /// The number of frames that were dropped because this CPU's backlog was full or because this
+    /// CPU made no progress.
     pub dropped: Drops,
-    /// The total time of rounds that did some work. A round lasts until the next round starts.
+    /// The total duration of the rounds that found work. A round lasts until the next round starts.
     #[cfg_attr(feature = "serde", serde(rename = "busy_seconds", with = "serial::seconds"))]
     pub busy: Duration,
-    /// Rounds that did some work.
+    /// How many rounds found work.
     pub rounds: u64,
-    /// Rounds that ended early because their time was over.
+    /// The number of rounds that ended early because their time was over.
     pub time_squeeze: u64,
-    /// Frames that currently wait for the CPU.
+    /// The number of frames that currently wait for the CPU.
     pub backlog: u64,
-    /// The most frames that the CPU has found waiting on one of its rings.
+    /// The maximum number of frames that the CPU has found waiting in one of its rings.
     pub backlog_max: u64,
-    /// The number of times that this CPU woke a sleeping CPU after handing over packets.
+    /// The number of times that this CPU woke a sleeping CPU after it had handed over packets.
     pub wakes_sent: u64,
-    /// The number of times that another CPU woke this CPU after handing over packets.
+    /// The number of times that another CPU woke this CPU after it had handed over packets to this
+    /// CPU.
     pub wakes_received: u64,
     /// The number of times that this CPU was woken for another reason: a change, a move, a stop, or
-    /// free space for packets.
+    /// room for packets.
     pub wakes_for_control: u64,
-    /// The longest time that the CPU needed for one batch. The time also includes the poll before
-    /// the batch and the time in which the system ran other threads on the CPU.
+    /// The longest time that the CPU needed for one batch. The time for a batch includes the poll
+    /// before the batch. The time for a batch also includes time in which other threads ran on the
+    /// CPU.
     #[cfg_attr(feature = "serde", serde(rename = "longest_batch_seconds", with = "serial::seconds"))]
     pub longest_batch: Duration,
     /// The number of times that the CPU's handler panicked.
     pub panics: u64,
     /// The number of times that the CPU was declared dead.
     pub deaths: u64,
-    /// Packets that the CPU's handler made itself and that were sent. No queue's ledger counts
-    /// these packets, because no queue received them.
+    /// The number of sent packets that the CPU's handler created. Packets that a handler creates
+    /// are not in the ledger of a queue, because no queue received them.
     pub originated: u64,
-    /// Packets that the CPU's handler made itself and that were not sent, because the output was
-    /// full or cannot send such packets.
+    /// The number of packets that the CPU's handler created but that were not sent, because the
+    /// output was full or cannot send such packets.
     pub originated_dropped: u64,
-    /// The recent share of the CPU's time that other programs, interrupts or other guests of the
-    /// hypervisor took, from 0 to 1. The share is 0 if no thread measures it
+    /// The share of the CPU's time that other programs, interrupts or other guests of the
+    /// hypervisor took recently, from 0 to 1. The share is 0 if no thread measures it
     /// (`Handle::set_others_time`).
     pub others: f64,
-    /// The time since the handler was called, or `None` while the handler is not running. A call of
-    /// the handler usually takes microseconds. A handler that does not return for seconds is stuck.
+    /// The time since the CPU's handler was called, or `None` while the handler does not run. A
+    /// call of a handler usually takes microseconds. A handler that does not return for seconds is
+    /// stuck.
     #[cfg_attr(feature = "serde", serde(rename = "handler_seconds", with = "serial::seconds_or_zero"))]
     pub in_handler: Option<Duration>,
 }
@@ -249,14 +257,14 @@ pub struct OutputSnapshot {
     pub kind: Cow<'static, str>,
     /// Packets sent.
     pub packets: u64,
-    /// The bytes of the sent packets.
+    /// The number of bytes in the packets that were sent.
     pub bytes: u64,
-    /// Packets that the output should have sent and that were lost, by reason.
+    /// The number of packets that the output should have sent but that were lost, by reason.
     pub dropped: Drops,
-    /// The number of packets that the output has taken and not sent yet, and that are therefore in
+    /// The number of packets that the output has accepted and not sent yet. These packets are in
     /// flight.
     pub held: u64,
-    /// The error that ended the output on a CPU, if any.
+    /// The error that ended the output on a CPU, if there was one.
     pub error: Option<String>,
 }
 
@@ -298,8 +306,8 @@ pub struct Snapshot {
     /// The time since the instance was built.
     #[cfg_attr(feature = "serde", serde(rename = "seconds", with = "serial::seconds"))]
     pub elapsed: Duration,
-    /// The sums over all queues. They are computed once, when the snapshot is made, and do not
-    /// follow later changes of `queues`.
+    /// The sums over all queues. The totals over all queues are computed once, when the snapshot is
+    /// taken. If `queues` is changed later, the totals do not change.
     #[cfg_attr(feature = "serde", serde(flatten))]
     pub totals: Totals,
     /// The receive queues.
@@ -313,24 +321,25 @@ pub struct Snapshot {
     /// The counts of moves.
     #[cfg_attr(feature = "serde", serde(with = "serial::moves"))]
     pub moves: MoveCounts,
-    /// The steering groups. The queues of a group have the same mask.
+    /// The steering groups. All queues of a group have the same mask.
     pub groups: Vec<GroupSnapshot>,
-    /// The kind of pages that back the packet memory.
+    /// The kind of memory pages that hold the packets.
     #[cfg_attr(feature = "serde", serde(with = "serial::backing"))]
     pub backing: Backing,
     /// The size of a page, in bytes.
     pub page_bytes: u64,
     /// The number of pages in the pool.
     pub pages: u64,
-    /// The number of pages that no queue has. At rest, if no packets are kept, this equals `pages`.
+    /// The number of pages that no queue has. The number of free pages equals `pages` when no CPU
+    /// runs and no packets are kept.
     pub pages_free: u64,
     /// The upper limit of packet memory and rings, in bytes.
     pub memory_bytes: u64,
-    /// How the packet memory is divided.
+    /// The parts into which the packet memory is divided.
     pub memory: MemoryUse,
-    /// What the numbers alone do not show, in one sentence each: a report of a handler that is
-    /// incomplete after a panic, a slow handler that lost packets, a device's hash that fills few
-    /// buckets.
+    /// Facts that the numbers alone do not show, in one sentence each. Examples: a handler's report
+    /// that is incomplete after a panic, a slow handler that lost packets, a device's hash that
+    /// fills few buckets.
     pub notes: Vec<String>,
 }
 
@@ -347,16 +356,16 @@ pub struct Totals {
     pub delivered: u64,
     /// The outcomes of the delivered frames.
     pub verdicts: Verdicts,
-    /// Frames dropped, by reason.
+    /// The number of frames that were dropped, by reason.
     pub dropped: Drops,
-    /// Frames that are in flight.
+    /// The number of frames that are in flight.
     pub in_flight: u64,
-    /// Frames that completed out of order. `None` if the order is not checked.
+    /// The number of frames that were finished out of order. `None` if the order is not checked.
     pub reordered: Option<u64>,
 }
 
 impl Totals {
-    /// Returns the sums over these queues.
+    /// Returns the totals over these queues.
     pub fn of(queues: &[QueueSnapshot]) -> Self {
         let mut sums = Self { reordered: Some(0), ..Self::default() };
         for queue in queues {
@@ -373,7 +382,7 @@ impl Totals {
 }
 
 impl Snapshot {
-    /// Returns the number of frames received.
+    /// Returns how many frames were received.
     pub fn received(&self) -> u64 {
         self.totals.received
     }
@@ -388,23 +397,22 @@ impl Snapshot {
         self.totals.verdicts
     }
 
-    /// Returns the number of frames delivered.
+    /// Returns how many frames were delivered.
     pub fn delivered(&self) -> u64 {
         self.totals.delivered
     }
 
-    /// Returns the frames dropped, by reason.
+    /// Returns how many frames were dropped, by reason.
     pub fn dropped(&self) -> Drops {
         self.totals.dropped
     }
 
-    /// Returns the number of frames in flight.
+    /// Returns how many frames are in flight.
     pub fn in_flight(&self) -> u64 {
         self.totals.in_flight
     }
 
-    /// Returns the number of frames that completed out of order, or `None` if the order is not
-    /// checked.
+    /// Returns how many frames were finished out of order, or `None` if the order is not checked.
     pub fn reordered(&self) -> Option<u64> {
         self.totals.reordered
     }

@@ -1,5 +1,4 @@
-//! [`TxAccount`]: the account in which an output counts the packets that it took and finished
-//! later.
+//! [`TxAccount`] counts the packets that an output accepted and finished later.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,8 +7,8 @@ use crate::counts::TxLedger;
 use crate::deferred::{Deferred, Settled, TxSource};
 use crate::reasons::DropReason;
 
-/// Counts the packets that an output took in `TxQueue::send` and finished later. Every thread may
-/// use the account.
+/// The account for packets that an output accepted in `TxQueue::send` and finished later. Every
+/// thread may use the account.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -29,7 +28,7 @@ use crate::reasons::DropReason;
 pub struct TxAccount(Arc<TxLedger>);
 
 impl TxAccount {
-    /// Makes the account of an output with this ledger.
+    /// Creates the account of an output with this ledger.
     pub fn new(ledger: &Arc<TxLedger>) -> Self {
         Self(Arc::clone(ledger))
     }
@@ -38,7 +37,8 @@ impl TxAccount {
         self.0.deferred.as_ref()
     }
 
-    /// Counts `packets` packets as sent. `bytes` is their total length including link headers.
+    /// Counts `packets` packets as sent. `bytes` is the total length of these packets, including
+    /// link headers.
     pub fn sent(&self, source: TxSource, packets: u64, bytes: u64) {
         self.settle(source, |settled| {
             settled.packets += packets;
@@ -47,7 +47,7 @@ impl TxAccount {
     }
 
     /// Counts `packets` packets as lost for [`DropReason::TxLost`]: the output failed, or the run
-    /// ended before the packets were sent.
+    /// ended before they were sent.
     pub fn lost(&self, source: TxSource, packets: u64) {
         self.settle(source, |settled| settled.dropped.add(DropReason::TxLost, packets));
     }
@@ -63,8 +63,8 @@ impl TxAccount {
         self.0.failed(error);
     }
 
-    /// Returns true if the run no longer waits for the output. The output should then count packets
-    /// that it cannot send at once as lost.
+    /// Returns true if the run no longer waits for the output. When the run no longer waits, the
+    /// output should count packets that it cannot send at once as lost.
     pub fn is_over(&self) -> bool {
         self.deferred().is_some_and(|deferred| deferred.is_over())
     }

@@ -1,8 +1,10 @@
-//! Limits the frames of all queues that wait for one CPU: Linux's `netdev_max_backlog`.
+//! [`Admission`] limits how many frames wait for one CPU, counted over all queues: Linux's
+//! `netdev_max_backlog`.
 //!
-//! Producers count the frames that they publish, and the consumer counts the frames that it has
-//! finished, each in a cache line of its own. The consumer's count needs no atomic
-//! read-modify-write operation. A producer's count needs one such operation for each list.
+//! Each producer adds the frames that it publishes to one counter. The consumer adds the frames
+//! that it has finished to a second counter in another cache line. The consumer's counter needs no
+//! atomic read-modify-write operation. The producers' counter needs one atomic read-modify-write
+//! operation for each published list.
 
 use crossbeam_utils::CachePadded;
 
@@ -26,13 +28,15 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// Requests to publish `frames` frames if at most `limit` frames may wait. Returns how many
-    /// frames may be published. The count never exceeds the limit. If several producers call this
-    /// function at once, it may refuse frames for which there is room.
+    /// Asks for permission to publish `frames` frames. At most `limit` frames may wait for the CPU.
+    /// Returns how many of the frames may be published. The number of waiting frames never exceeds
+    /// `limit`. If several producers call `admit` at the same time, `admit` may refuse frames
+    /// although there is room.
     #[inline]
     pub fn admit(&self, frames: u64, limit: u64) -> u64 {
-        // Relaxed everywhere, because these counters hand no memory over. An old value of
-        // `finished` admits fewer frames, not more.
+        // All loads and stores are relaxed, because no memory is handed over through these
+        // counters. If a producer reads an old value of `finished`, it admits fewer frames, not
+        // more.
         let before = self.admitted.fetch_add(frames, Ordering::Relaxed);
         let waiting = before.saturating_sub(self.finished.load(Ordering::Relaxed));
         let admitted = frames.min(limit.saturating_sub(waiting));
@@ -42,13 +46,14 @@ impl Admission {
         admitted
     }
 
-    /// Counts frames that the CPU has finished. Only that CPU may call this function.
+    /// Counts frames that the consuming CPU has finished. Only this CPU may call `finish`.
     #[inline]
     pub fn finish(&self, frames: u64) {
         self.finished.store(self.finished.load(Ordering::Relaxed) + frames, Ordering::Relaxed);
     }
 
-    /// How many frames wait: an estimate while other threads publish or finish frames.
+    /// Returns how many frames wait for the CPU. The number of waiting frames is an estimate while
+    /// other threads publish or finish frames.
     #[inline]
     pub fn waiting(&self) -> u64 {
         let finished = self.finished.load(Ordering::Relaxed);

@@ -1,6 +1,7 @@
-//! A set of small numbers, such as the rings that a producer has touched.
+//! [`Bits`]: a set of small numbers, such as the numbers of the rings to which a producer has
+//! written.
 
-/// A set of the numbers below a fixed limit.
+/// A set of numbers below a fixed limit, with one bit for each number.
 ///
 /// ```
 /// let mut touched = steerage_mem::Bits::new(100);
@@ -14,7 +15,7 @@
 pub struct Bits(Box<[u64]>);
 
 impl Bits {
-    /// An empty set of numbers below `end`.
+    /// Creates an empty set for the numbers below `end`.
     pub fn new(end: usize) -> Self {
         Self(vec![0; end.div_ceil(64).max(1)].into())
     }
@@ -25,13 +26,13 @@ impl Bits {
         self.0[number / 64] |= 1 << (number % 64);
     }
 
-    /// Adds the numbers below 64 whose bits are set in `numbers`.
+    /// Adds each number below 64 for which the bit in `numbers` is set.
     #[inline(always)]
     pub fn insert_all(&mut self, numbers: u64) {
         self.0[0] |= numbers;
     }
 
-    /// Adds the numbers of a set of the same size.
+    /// Adds all numbers of another set of the same size.
     #[inline]
     pub fn insert_set(&mut self, other: &Self) {
         self.0.iter_mut().zip(&other.0).for_each(|(word, other)| *word |= other);
@@ -43,7 +44,7 @@ impl Bits {
         self.0[number / 64] &= !(1 << (number % 64));
     }
 
-    /// Whether a number is in the set.
+    /// Returns true if a number is in the set.
     #[inline(always)]
     pub fn has(&self, number: usize) -> bool {
         self.0[number / 64] >> (number % 64) & 1 != 0
@@ -54,25 +55,25 @@ impl Bits {
         self.0.fill(0);
     }
 
-    /// Whether there is no number in the set.
+    /// Returns true if there is no number in the set.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.0.iter().all(|word| *word == 0)
     }
 
-    /// The number of [words](Self::word).
+    /// The number of 64-bit [words](Self::word) that hold the bits.
     #[inline(always)]
     pub fn words(&self) -> usize {
         self.0.len()
     }
 
-    /// The word that holds the numbers from 64 x `nth` on, with one bit for each number.
+    /// The 64-bit word that holds the bits of the numbers from 64 x `nth` to 64 x `nth` + 63.
     #[inline(always)]
     pub fn word(&self, nth: usize) -> u64 {
         self.0[nth]
     }
 
-    /// The smallest number in the set that is at least `from`.
+    /// Returns the smallest number in the set that is at least `from`.
     #[inline(always)]
     pub fn next(&self, from: usize) -> Option<usize> {
         let mut mask = u64::MAX << (from % 64);

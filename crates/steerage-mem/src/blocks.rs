@@ -1,30 +1,33 @@
 //! Blocks: memory that holds many frames at once, such as a part of a capture file or of an
 //! AF_PACKET ring.
 //!
-//! A frame in a block is called a lent frame. A lent frame is read-only and has no headroom.
-//! Writing or keeping a lent frame copies it to a page. A block may be filled again when its last
-//! lent frame has returned. A lent frame returns when the owner of the blocks reads its slot after
-//! the finished index has passed the slot. Only the owner counts the frames, so the count is a
-//! plain number and not an atomic.
+//! A frame in a block is called a lent frame. A lent frame is read-only and has no headroom. If a
+//! handler writes or keeps a lent frame, the frame is first copied to a page. A block may be filled
+//! again when all of its lent frames have returned. A lent frame returns in two steps: the worker's
+//! finished index passes the frame's slot, and then the owner of the blocks reads the slot. Only
+//! the owner counts the lent frames, so the count is a plain number and not an atomic.
 //!
-//! The frames of a block are lent from front to back. The part after the last lent frame ([`Tail`])
-//! may be written while earlier frames are in use. A capture reader can therefore replace the
-//! record header before the next frame by a [`FrameHeader`](crate::FrameHeader). A pipe can fill a
-//! block in small pieces.
+//! The frames of a block are lent from front to back. The part of a block after its last lent frame
+//! is its [`Tail`]. The tail may be written while earlier frames are in use. A capture reader can
+//! therefore overwrite the capture's record header before the next frame with a
+//! [`FrameHeader`](crate::FrameHeader). For the same reason, a reader of a pipe can fill a block
+//! step by step, while earlier frames of the block are in use.
 //!
-//! Some blocks can be windows to a file instead of memory ([`FileWindows`]). Nobody writes to such a
-//! block. The record headers of the file stay in front of the frames, and are read when a handler
-//! needs them ([`RecordForm`](crate::RecordForm)).
+//! Some blocks can be windows, which show parts of a file ([`FileWindows`]). No code writes to a
+//! window. In a window, the file's record headers stay in front of the frames. Record headers are
+//! read when a handler needs them ([`RecordForm`](crate::RecordForm)).
 //!
-//! The path holds the [`Blocks`] and takes frames back. The device holds the [`Claim`] to the
-//! blocks. Only code with the claim can write a block, read a block, or lend a frame from a block.
-//! A device hands its blocks over once. So no safe code, not even a device that wraps this device,
-//! can reach memory that the kernel is writing.
+//! The receive path holds the [`Blocks`] and takes the lent frames back. The device holds the
+//! [`Claim`] to the blocks. Only the holder of the claim can write a block, read a block, or lend a
+//! frame from a block. A device hands its blocks over to the receive path once. So safe code cannot
+//! reach memory that the kernel is writing. A device that wraps the blocks' device cannot reach
+//! that memory either.
 //!
-//! Two costs determine how a device should use blocks. A reader should fill a block in less time
-//! than its workers need for their backlogs. Otherwise, the workers wait while the reader fills a
-//! block, and then the reader waits for the workers. The owner collects finished frames only in
-//! every eighth poll, because the finished index is in a cache line that the worker writes.
+//! Two costs determine how a device should use blocks. First, a reader should fill a block in less
+//! time than its workers need to empty their backlogs. Otherwise, the workers run out of frames
+//! while the reader fills a block, and then the reader waits for the workers. Second, the owner
+//! collects finished frames only in every eighth poll, because reading the finished index moves a
+//! cache line from the worker's CPU.
 
 mod bus_error;
 mod lease;
@@ -47,9 +50,9 @@ pub use runs::Homecoming;
 pub use tail::{Spot, Tail};
 pub use windows::{FileWindows, LeaseRequest, Shown};
 
-/// The right to access the bytes of the [`Blocks`] that were created together with the claim.
-/// Blocks have exactly one claim, and a claim cannot be copied. The device that supplies the blocks
-/// keeps the claim.
+/// A [`Claim`] is the right to access the bytes of the [`Blocks`] that were created together with
+/// it. Blocks have exactly one claim, and a claim cannot be copied. The device that supplies the
+/// blocks keeps the claim.
 ///
 /// ```compile_fail,E0451
 /// // Nobody can make one.
@@ -65,7 +68,7 @@ pub struct Claim {
     first: u32,
 }
 
-/// The blocks of one queue, with the number of lent frames of each.
+/// The blocks of one queue, and how many frames of each block are lent.
 ///
 /// ```
 /// use steerage_mem::Blocks;
@@ -92,23 +95,23 @@ pub struct Claim {
 pub struct Blocks {
     region: Arc<Region>,
     lent: Box<[Lent]>,
-    /// The number of blocks that are memory, and the number of bytes in each of them. Later blocks
-    /// are windows.
+    /// The number of blocks of memory (not windows), and the number of bytes in each of them. The
+    /// blocks after these are windows.
     memory_blocks: usize,
     block_bytes: usize,
-    /// For each window, the number of bytes that can be read.
+    /// For each window, the number of its bytes that can be read.
     shown: Box<[u32]>,
-    /// The maximum memory, in bytes.
+    /// The maximum memory of the blocks, in bytes.
     memory: usize,
     shares: Shares,
 }
 
-/// The lent frames of one block.
+/// The state of one block's lent frames.
 #[derive(Clone, Copy, Debug, Default)]
 struct Lent {
     frames: u32,
-    /// The end of the last lent frame, or later. While a frame is lent, no byte before it is
-    /// written.
+    /// The offset at which the last lent frame ends, or a larger offset. While a frame is lent, no
+    /// byte before this offset is written.
     end: u32,
 }
 
@@ -120,12 +123,13 @@ impl Lent {
 }
 
 impl Blocks {
-    /// Maps `count` blocks of `block_bytes` bytes, and returns them with the claim to them.
+    /// Maps `count` blocks of `block_bytes` bytes, and returns the blocks and their claim.
     ///
     /// # Errors
     /// As [`Region::map`].
     pub fn map(count: usize, block_bytes: usize) -> Result<(Self, Claim), RegionError> {
-        // The page tokens are dropped, because a block is written only through `tail`.
+        // The tokens of the region's pages are dropped, because blocks are written only through
+        // `tail`.
         let (region, _tokens) = Region::map(count, block_bytes)?;
         let memory = region.bytes();
         Ok(Self::of(region, memory))
@@ -139,9 +143,9 @@ impl Blocks {
         (Self { region, lent, memory_blocks, block_bytes, shown, memory, shares }, claim)
     }
 
-    /// Creates `count` blocks of `block_bytes` bytes in memory that the caller mapped at `base`.
-    /// `owner` is dropped when no code can reach the blocks any more. `memory` is the maximum
-    /// memory that the blocks take, in bytes.
+    /// Creates `count` blocks of `block_bytes` bytes in memory that the caller has mapped at
+    /// `base`. The value `owner` is dropped as soon as no code can reach the blocks any more.
+    /// `memory` is the maximum memory that the blocks take, in bytes.
     ///
     /// # Errors
     /// [`RegionError`] if the size is zero or too large.
@@ -151,9 +155,9 @@ impl Blocks {
     /// other `Blocks` ever contain any of these bytes. The caller does not pass the [`Claim`] on.
     ///
     /// The caller uses the claim for a block only while the block is readable and writable, and
-    /// nothing else writes it. "Nothing else" includes other threads, other processes and the
-    /// kernel. The following keep a block in use: a [`Tail`] of it, a borrow from
-    /// [`readable`](Self::readable), and a frame that was lent from it. A block in use stays
+    /// while nothing else writes it. "Nothing else" includes other threads, other processes and the
+    /// kernel. A block is in use while there is a [`Tail`] of the block, a borrow from
+    /// [`readable`](Self::readable), or a frame that was lent from the block. A block in use stays
     /// readable, and nothing else changes the bytes that are read from it.
     pub unsafe fn foreign(
         base: NonNull<u8>,
@@ -165,12 +169,12 @@ impl Blocks {
         Ok(Self::of(Region::foreign(base, count, block_bytes, Owner::new(owner))?, memory))
     }
 
-    /// Limits how many blocks the frames that wait for one CPU may hold, so that a stalled CPU
-    /// leaves blocks for other CPUs. All CPUs together may hold `units` units. Each block has one
-    /// unit unless [`weigh`](Self::weigh) sets another number.
+    /// Limits how many blocks can be held by the frames that wait for one CPU. So a stalled CPU
+    /// leaves blocks for the other CPUs. `units` is the size of all blocks together, in units. Each
+    /// block has one unit unless [`weigh`](Self::weigh) sets another number.
     ///
-    /// A CPU may hold one more block if it then holds no more units than are free. With that block,
-    /// a CPU may hold up to three times the free units for frames of up to 16 KiB. The limit
+    /// A CPU may hold one more block if its frames then hold no more units than are free. A CPU may
+    /// hold up to three times the free units if the next frame has at most 16 KiB. The limit
     /// applies once the blocks belong to an [`Outbox`](crate::Outbox).
     #[must_use]
     pub fn shared(mut self, units: u32) -> Self {
@@ -178,14 +182,14 @@ impl Blocks {
         self
     }
 
-    /// If the blocks are [shared](Self::shared), begins to limit the units that each of `rings`
-    /// rings holds.
+    /// If the blocks are [shared](Self::shared), sets the number of rings to `rings`, and begins to
+    /// limit the units that each ring holds.
     pub(crate) fn divide(&mut self, rings: usize) {
         self.shares.divide(rings);
     }
 
-    /// Sets how many units a block has. Does nothing while a frame of the block waits for a CPU, or
-    /// if `claim` is the claim to other blocks.
+    /// Sets the size of a block in units. `weigh` does nothing while a frame of the block waits for
+    /// a CPU, or if `claim` is the claim to other blocks.
     pub fn weigh(&mut self, claim: &Claim, block: usize, units: u32) {
         if self.are_claimed_by(claim) {
             self.shares.weigh(block, units);
@@ -197,7 +201,7 @@ impl Blocks {
         self.shares.is_full(ring)
     }
 
-    /// Whether `claim` is the claim to these blocks.
+    /// Returns true if `claim` is the claim to these blocks.
     #[inline(always)]
     pub fn are_claimed_by(&self, claim: &Claim) -> bool {
         claim.first == self.region.number_of(0)
@@ -218,20 +222,21 @@ impl Blocks {
         self.lent.len()
     }
 
-    /// The number of lent frames of `block` that have not returned. 0 if the block does not exist.
+    /// Returns how many lent frames of `block` have not returned. 0 if the block does not exist.
     #[inline(always)]
     pub fn out(&self, block: usize) -> u32 {
         self.lent.get(block).map_or(0, |lent| lent.frames)
     }
 
-    /// The number of lent frames of all blocks that have not returned.
+    /// Returns how many lent frames of all blocks have not returned.
     pub fn out_in_all(&self) -> u64 {
         self.lent.iter().map(|lent| u64::from(lent.frames)).sum()
     }
 
-    /// The part of `block` after the last lent frame, or the whole block while no frame is lent.
-    /// The caller may lend frames from this part, and may write this part unless the block is a
-    /// window. `None` if the block does not exist, or if `claim` is the claim to other blocks.
+    /// Returns the part of `block` after the last lent frame, or the whole block if no frame of it
+    /// is lent. The caller may lend frames from this part, and may write this part unless the block
+    /// is a window. Returns `None` if the block does not exist, or if `claim` is the claim to other
+    /// blocks.
     #[inline]
     pub fn tail(&mut self, claim: &Claim, block: usize) -> Option<Tail<'_>> {
         if !self.are_claimed_by(claim) {
@@ -244,14 +249,15 @@ impl Blocks {
         let len = end.checked_sub(lent.end as usize)?;
         let start = self.region.start_of(number, lent.end, len)?;
         // SAFETY: the span was checked, and no lent frame reaches into it (`end`). Frames are made
-        // only through a `Tail` or by `lend`, which need `&mut self` like this function. So while
-        // the tail lives, no other code can reach these bytes, and a `Tail` gives up the bytes that
-        // it lends. The holder of the claim has promised that nothing else writes foreign memory. A
-        // window is readable up to its end, and nobody writes it.
+        // only through a `Tail` or by `lend`, which need `&mut self` like this function. So no
+        // other code can reach these bytes as long as the `Tail` exists. When a `Tail` lends bytes,
+        // it no longer contains these bytes. For memory that a device has mapped, the holder of the
+        // claim has promised that nothing else writes it. A window is readable up to its end, and
+        // no code writes it.
         Some(unsafe { Tail::new(start, len, block < self.memory_blocks, number, lent) })
     }
 
-    /// The end of the bytes in a block that can be read.
+    /// Returns the offset in `block` up to which its bytes can be read.
     #[inline(always)]
     fn end_of(&self, block: usize) -> usize {
         if block < self.memory_blocks {
@@ -260,23 +266,26 @@ impl Blocks {
         self.shown.get(block - self.memory_blocks).map_or(0, |shown| *shown as usize)
     }
 
-    /// The bytes of `block`, which the owner may read while frames of the block are lent. The
-    /// result is empty if the block does not exist, or if `claim` is the claim to other blocks.
+    /// Returns the bytes of `block`. The owner may read the bytes of a block while frames of the
+    /// block are lent. The slice is empty if the block does not exist, or if `claim` is the claim
+    /// to other blocks.
     pub fn readable(&self, claim: &Claim, block: usize) -> &[u8] {
         if block >= self.lent.len() || !self.are_claimed_by(claim) {
             return &[];
         }
         let len = self.end_of(block);
         match self.region.start_of(self.region.number_of(block as u32), 0, len) {
-            // SAFETY: the span was checked. A `Tail` needs `&mut self`, so no code writes while
-            // this is borrowed. For foreign memory, the promise is that of `tail`.
+            // SAFETY: the span was checked. A `Tail` needs `&mut self`, so no code writes the block
+            // while this slice is borrowed. For memory that a device has mapped, the same promise
+            // holds as for `tail`.
             Some(start) => unsafe { std::slice::from_raw_parts(start, len) },
             None => &[],
         }
     }
 
-    /// Lends `len` bytes at `offset` of `block` as a frame. `None` if these bytes do not lie within
-    /// the block or are more than [`FRAME_BYTES_MAX`], or if `claim` is the claim to other blocks.
+    /// Lends `len` bytes at `offset` of `block` as a frame. Returns `None` if these bytes do not
+    /// lie within the block or are more than [`FRAME_BYTES_MAX`], or if `claim` is the claim to
+    /// other blocks.
     #[inline]
     pub fn lend(&mut self, claim: &Claim, block: usize, offset: usize, len: usize) -> Option<Completion> {
         let offset = offset_of(offset);
@@ -294,13 +303,13 @@ impl Blocks {
         Some(Completion::lent(number, offset, len))
     }
 
-    /// Takes a lent frame back. `Err` returns a frame that does not lie in these blocks.
+    /// Takes a lent frame back. `Err` returns the frame if it does not lie in these blocks.
     #[inline]
     pub fn recycle(&mut self, frame: Completion) -> Result<(), Completion> {
         self.homecoming().recycle(frame)
     }
 
-    /// Records that a frame is no longer published on `ring`. The frame stays lent.
+    /// Records that a frame is no longer in the ring `ring`. The frame stays lent.
     pub(crate) fn unpublish(&mut self, ring: usize, frame: &Completion) {
         if let Some(block) = self.region.index_of(frame.slot().page) {
             self.shares.give_back(ring, block as usize, 1);
@@ -462,7 +471,7 @@ mod tests {
         }
     }
 
-    /// Frames that were lent before `next` panicked still count as lent frames.
+    /// If `next` panics, the frames that were lent before the panic still count as lent.
     #[test]
     fn a_panic_while_frames_are_lent_loses_none() {
         let (mut blocks, claim) = Blocks::map(1, 512).unwrap();

@@ -1,24 +1,28 @@
-//! Frames that lie in several pages: one slot, and a chain of pages that starts at the slot's page.
+//! A frame that lies in several pages has one slot, and a chain of pages that starts at the slot's
+//! page.
 //!
-//! A frame of several pages has one slot, as any frame does: the slot of its first page (its head).
-//! A bit of the slot says that more pages follow. A separate table names the following pages, with
-//! one entry for each page.
+//! Every frame has one slot. The slot of a frame in several pages names its first page, the head. A
+//! bit of the slot says that more pages follow the head. The following pages are listed in a
+//! separate table, with one entry for each page.
 //!
-//! The alternative is a slot for each page, with a flag MORE in all slots but the last. Then a full
-//! ring, a parking lot, a budget or a revocation could cut a frame in two. Counts would count slots
-//! instead of frames, and every loop over slots would have to check for MORE. With one slot, no
-//! code between poll and handler knows about chains: a frame is staged, parked, fenced, dropped,
-//! kept and counted as a whole. Only the code that takes pages back checks the bit, in the
-//! comparison that already detects lent frames.
+//! The alternative would be one slot for each page, with a flag MORE in all slots but the last.
+//! With a slot for each page, a frame could be cut in two at the end of a full ring or a full
+//! parking lot, or by a budget or a revocation. Counters would count slots instead of frames, and
+//! every loop over slots would have to check the flag MORE. With one slot per frame, the code
+//! between poll and handler knows nothing about chains: a frame is staged, parked, fenced, dropped,
+//! kept and counted as a whole. Only the code that takes pages back checks the bit for chains, in
+//! the same comparison that detects lent frames.
 //!
-//! The table is not in the pages, because other code may write there: a device, or a packet
-//! function that adds a header before the frame. So following a chain relies on no code outside of
-//! this crate. A page keeps all of its headroom, and a frame of one page does not read the table.
+//! The table is not stored in the pages, because other code may write to a page: a device, or a
+//! packet function that adds a header before the frame. So the links of a chain cannot be changed
+//! by code outside of this crate. Every page of a chain keeps its full headroom. For a frame of one
+//! page, the table of links is not read.
 //!
-//! The holder of the slot holds all pages of the chain. The pages stay in the chain until the chain
-//! is [taken apart](Region::take_apart). If the end of a frame is cut off, or its parts are copied
-//! into its head (`linearise`), the other pages stay as empty parts. So a handler never holds a
-//! single page of a chain. The hash and the flow key are read from the head.
+//! Whoever holds the slot of a frame also holds all pages of its chain. The pages stay in the chain
+//! until the chain is [taken apart](Region::take_apart). If the end of a frame is cut off, or all
+//! parts are copied into the head (`linearise`), the other pages stay in the chain as empty parts.
+//! So a handler never owns a page of a chain on its own. The flow hash and the flow key are
+//! computed from the head's bytes.
 
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -30,8 +34,8 @@ use crate::page::{BLANK, Completion, FRAME_BYTES_MAX, Page, Slot, offset_of};
 use crate::region::Region;
 use crate::sync::{Ordering, UnsafeCell};
 
-/// The largest number of pages of a frame. The value is the kernel's limit for a frame in AF_XDP:
-/// `CONFIG_MAX_SKB_FRAGS` (17 by default) plus one (Documentation/networking/af_xdp.rst).
+/// The largest number of pages of a frame. The value is the maximum number of buffers of a frame in
+/// AF_XDP: `CONFIG_MAX_SKB_FRAGS` (17 by default) plus one (Documentation/networking/af_xdp.rst).
 pub const SEGMENTS_MAX: usize = 18;
 
 #[derive(Clone, Debug)]
@@ -48,7 +52,7 @@ impl Iterator for Parts<'_> {
     fn next(&mut self) -> Option<Slot> {
         let part = self.next.take()?;
         self.left -= 1;
-        // Read the link first, because the receiver may put the part's page into another chain.
+        // Read the link first, because `each` may put this part's page into another chain.
         if part.is_chained() && self.left > 0 {
             self.next = self.region.behind(&part);
         }
@@ -72,7 +76,7 @@ impl Region {
         Parts { region: self, next: Some(*slot), left: SEGMENTS_MAX }
     }
 
-    /// Appends `len` bytes at `offset` of `page` to a frame.
+    /// Appends `len` bytes at `offset` of `page` to a frame as its last part.
     ///
     /// `Err` returns the page and does not change the frame, in three cases: the page belongs to
     /// another region than the frame, the bytes do not lie in the page, or the frame would have
@@ -108,16 +112,17 @@ impl Region {
         if slot.is_chained() { self.total_of_chain(slot.page, slot.len()) } else { slot.len() }
     }
 
-    /// Takes its arguments by value, so that the slot of a frame of one page can stay in registers.
+    /// The slot is passed by value, so that the slot of a frame of one page can stay in registers.
     #[cold]
     #[inline(never)]
     fn total_of_chain(&self, page: u32, len: usize) -> usize {
-        // A frame whose pages were taken has no bytes left.
+        // A frame has no bytes left after its pages were taken.
         self.link(page).map_or(0, |link| len + link.rest.load(Ordering::Relaxed) as usize)
     }
 
-    /// Takes a frame apart, and passes each of its pages to `each`, with the offset and the length
-    /// of the frame's part in that page. A lent frame has no pages.
+    /// Takes a frame apart. `each` gets each page of the frame, with the offset and the length of
+    /// the frame's part in that page. For a lent frame, `each` is not called, because the frame has
+    /// no pages.
     pub fn take_apart(&self, frame: Completion, mut each: impl FnMut(Page, u32, usize)) {
         let head = frame.slot();
         if !head.is_lent() {
@@ -125,9 +130,9 @@ impl Region {
         }
     }
 
-    /// Creates an empty frame with as many pages as `frame` has, taken from the end of `pages`.
-    /// Returns `None` and takes no page if there are too few pages, or if the pages belong to
-    /// another region.
+    /// Creates an empty frame with as many pages as `frame` has. The pages are taken from the end
+    /// of `pages`. Returns `None` and takes no page if there are too few pages, or if the pages
+    /// belong to another region.
     pub(crate) fn in_exchange(&self, frame: &Slot, pages: &mut Vec<Page>) -> Option<Completion> {
         let count = if frame.is_chained() { self.parts_of(frame).count() } else { 1 };
         let from = pages.len().checked_sub(count)?;
@@ -142,7 +147,7 @@ impl Region {
     }
 }
 
-/// The bytes of a frame, part by part, without empty parts.
+/// The bytes of a frame, part by part. Empty parts are left out.
 ///
 /// ```
 /// /// The sum of a frame's bytes, whichever pages they lie in.
@@ -154,7 +159,7 @@ impl Region {
 pub struct Segments<'a> {
     memory: &'a Memory,
     parts: Parts<'a>,
-    /// Payload that follows the parts and is stored in other memory.
+    /// Payload that follows the frame's parts but is stored in other memory.
     then: Option<Behind<'a>>,
 }
 
@@ -165,8 +170,8 @@ impl<'a> Segments<'a> {
     }
 }
 
-/// The payload of a packet whose headers were copied: the rest of its frame, and of the frames that
-/// were [merged](crate::merged) into it. Iterates over the payload without empty parts.
+/// The payload of a packet with copied headers: the remaining bytes of its frame, and of the frames
+/// that were [merged](crate::merged) into it. Iterates over the payload, without empty parts.
 #[derive(Clone, Debug)]
 pub struct Behind<'a> {
     memory: &'a Memory,
@@ -176,8 +181,8 @@ pub struct Behind<'a> {
 }
 
 impl<'a> Behind<'a> {
-    /// The bytes of `frame` and of `slots` after the first `skip` bytes of each. The slots are held
-    /// and not written as long as the result lives.
+    /// The bytes of `frame` and of each of `slots`, without the first `skip` bytes of each. As long
+    /// as the result exists, its creator holds the slots, and no code writes them.
     pub(crate) fn new(memory: &'a Memory, frame: &'a [u8], slots: [&'a [UnsafeCell<Slot>]; 2], skip: usize) -> Self {
         Self { memory, first: frame.get(skip..).unwrap_or_default(), slots, skip }
     }
@@ -217,7 +222,7 @@ impl<'a> Iterator for Segments<'a> {
     }
 }
 
-/// The bytes of a frame for writing, part by part, without empty parts. See
+/// The bytes of a frame for writing, part by part. Empty parts are left out. See
 /// [`Frame::segments_mut`](crate::ring::Frame::segments_mut) and
 /// [`Kept::segments_mut`](crate::Kept::segments_mut).
 ///
@@ -270,8 +275,8 @@ impl Memory {
         SegmentsMut { memory: self, parts: self.pool().parts_of(slot) }
     }
 
-    /// Copies the bytes of all pages of a frame to `to`. Returns their length, or `None` if they do
-    /// not fit.
+    /// Copies the bytes of all pages of a frame to `to`. Returns the number of copied bytes, or
+    /// `None` if they do not fit.
     pub fn copy_to(&self, frame: &Completion, to: &mut [u8]) -> Option<usize> {
         let mut at = 0;
         for part in self.segments(frame) {
@@ -281,8 +286,8 @@ impl Memory {
         Some(at)
     }
 
-    /// The memory that the frame occupies, in bytes: all of its pages, including their unused
-    /// bytes. A lent frame occupies its own bytes and those of its header.
+    /// The memory that the frame occupies, in bytes: all of its pages, including unused bytes. A
+    /// lent frame occupies only its own bytes and the bytes of its header.
     pub(crate) fn truesize(&self, slot: &Slot) -> usize {
         if slot.is_lent() {
             return slot.len() + if slot.has_header() { FrameHeader::BYTES } else { 0 };
@@ -311,7 +316,8 @@ impl Memory {
         if total > FRAME_BYTES_MAX {
             return None;
         }
-        // Resize the front first: a cut at the end may remove bytes that were added at the front.
+        // The front is resized first, because a cut at the end may remove bytes that were added at
+        // the front.
         chain.0[0] = chain.0[0].resized(front, 0)?;
         self.start(&chain.0[0])?;
         if back > 0 {
@@ -329,9 +335,9 @@ impl Memory {
     }
 
     /// Copies all bytes of the frame into the page of its head, after the head's bytes. If there is
-    /// not enough room after the head's bytes, these bytes move towards the front of the page,
-    /// together with the device's record of the frame. Returns `None` and changes nothing if the
-    /// page is too short.
+    /// not enough room after the head's bytes, they are moved towards the front of the page. The
+    /// device's record of the frame moves with them. Returns `None` and changes nothing if the page
+    /// is too short.
     ///
     /// # Safety
     /// As for [`slice_mut`](Self::slice_mut), for all pages of the frame.
@@ -365,7 +371,8 @@ impl Memory {
     }
 }
 
-/// A copy of a frame's parts, which can be changed and then written to the table.
+/// A copy of the list of a frame's parts. The copy can be changed and then written back to the
+/// table.
 struct Chain([Slot; SEGMENTS_MAX], usize);
 
 impl Chain {

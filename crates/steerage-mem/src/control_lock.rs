@@ -1,18 +1,20 @@
-//! The control lock. Control threads may wait for this lock. Packet CPUs only try to take it.
+//! Control threads may wait for a [`ControlLock`]. Packet CPUs only try to take the lock, and never
+//! wait for it.
 
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
 use crate::round;
 
-/// How many times a control thread tries the lock without a pause between two attempts. A packet
-/// CPU holds the lock for less than 50 us.
+/// The number of times that a control thread tries the lock without a pause between attempts. A
+/// packet CPU holds the lock for less than 50 us.
 const LOOKS: u32 = 100;
 
-/// The pause between two later attempts, when the lock's holder was probably interrupted.
+/// The pause between later attempts. If the lock is held for so long, the kernel has probably
+/// interrupted the holder of the lock.
 const BETWEEN_LOOKS: Duration = Duration::from_micros(50);
 
-/// A lock that only control threads wait for. In a build with debug assertions, the lock panics if
+/// A lock for which only control threads wait. In a build with debug assertions, the lock panics if
 /// a packet CPU would wait.
 #[derive(Debug)]
 pub struct ControlLock<T>(Mutex<T>);
@@ -25,9 +27,9 @@ impl<T> ControlLock<T> {
 
     /// Waits for the lock. Only control threads may call this function.
     ///
-    /// Control threads try the lock repeatedly instead of sleeping on it. If a control thread
-    /// slept, the packet CPU that releases the lock would have to wake it. The system call for
-    /// waking takes up to 100 us on a virtual machine.
+    /// A waiting control thread tries the lock repeatedly and does not sleep in the kernel. If the
+    /// control thread slept, the packet CPU that releases the lock would have to wake it. The
+    /// wake-up needs a system call, which takes up to 100 us on a virtual machine.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         assert!(!round::is_inside(), "a packet CPU would wait for the control lock in its round");
         for looks in 0_u32.. {
@@ -43,8 +45,8 @@ impl<T> ControlLock<T> {
         unreachable!("the loop has no end")
     }
 
-    /// Takes the lock if no other thread holds it. The state that the lock protects is consistent
-    /// between any two events, so a panic of another thread does no harm.
+    /// Takes the lock if no other thread holds it. Between any two events, the state under the lock
+    /// is consistent. So the state is still valid after a panic of another thread.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         match self.0.try_lock() {
             Ok(guard) => Some(guard),

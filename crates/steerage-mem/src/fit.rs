@@ -1,29 +1,30 @@
-//! The position of a frame in its page, with the headroom, alignment and tailroom that Linux's
-//! `build_skb` requires of a driver.
+//! [`Fit`] is the position of a frame in its page, with the headroom, alignment and tailroom that
+//! Linux's `build_skb` requires of a driver.
 
-/// The room before a frame in its page, in bytes, for headers that a packet function adds. The room
-/// is twice the kernel's `NET_SKB_PAD` and half of the 256 bytes that XDP promises. The headers of
-/// a tunnel over IPv6 with options fit.
+/// The room before a frame in its page, in bytes, for headers that a packet function adds. The
+/// headroom is twice the kernel's `NET_SKB_PAD`, and half of the 256 bytes that XDP promises. The
+/// headers of a tunnel over IPv6 with options fit into this room.
 pub const HEADROOM: usize = 128;
 
-/// The room after a frame in its page, in bytes, for data that a packet function appends. The
-/// padding and the check value of ESP, MACsec or WireGuard have at most 50 bytes together. Linux
-/// uses its tailroom for the `skb_shared_info`, and not for data.
+/// The room after a frame in its page, in bytes, for data that a packet function appends. In ESP,
+/// MACsec and WireGuard, the padding and the integrity check value together take at most 50 bytes.
+/// Linux uses the room after a frame for the `skb_shared_info`, and not for data.
 pub const TAILROOM: usize = 64;
 
-/// Pages begin at multiples of this size, a cache line, so no [`Fit`] can require more.
+/// Pages begin at multiples of this size, a cache line. So no [`Fit`] can require a larger
+/// alignment.
 pub const PAGE_ALIGN: usize = 64;
 
-/// The minimum length of a page, in bytes. A page of this length fits a frame of 1514 bytes, two
-/// VLAN tags, the headroom and the tailroom. The length is an odd number of cache lines. At a
-/// stride of 2048 bytes, the first cache lines of all frames would fall into the same few cache
-/// sets, and each packet would cost four times as much.
+/// The minimum length of a page, in bytes. A page of this length has room for a frame of 1514
+/// bytes, two VLAN tags, the headroom and the tailroom. The page length is an odd number of cache
+/// lines. If pages were 2048 bytes long, the first cache lines of all frames would fall into the
+/// same few cache sets, and each packet would cost four times as much.
 pub const PAGE_BYTES_MIN: usize = 2112;
 
 /// The maximum length of a frame, and the byte of the frame that is aligned.
 ///
-/// Every page begins at a multiple of [`PAGE_ALIGN`], so a frame of the same `Fit` begins at the
-/// same [`offset`](Self::offset) in every page.
+/// Every page begins at a multiple of [`PAGE_ALIGN`]. So all frames of the same `Fit` begin at the
+/// same [`offset`](Self::offset) in their pages.
 ///
 /// ```
 /// use steerage_mem::fit::{Fit, HEADROOM};
@@ -41,15 +42,15 @@ pub struct Fit {
 }
 
 impl Fit {
-    /// A frame of up to `bytes` bytes that begins at a multiple of [`PAGE_ALIGN`], immediately
-    /// after the headroom. A device then writes whole cache lines, so this position is the best
-    /// unless a header has to be aligned.
+    /// A fit for frames of up to `bytes` bytes that begin at a multiple of [`PAGE_ALIGN`],
+    /// immediately after the headroom. A device that writes such a frame writes whole cache lines.
+    /// This position is the best one unless a header has to be aligned.
     pub const fn new(bytes: usize) -> Self {
         Self { bytes, offset: HEADROOM }
     }
 
-    /// Aligns byte `at` of the frame to a multiple of `align` bytes. `align` is reduced to a power
-    /// of two, at most [`PAGE_ALIGN`].
+    /// Aligns the frame's byte number `at` to a multiple of `align` bytes. `align` is rounded down
+    /// to a power of two, at most [`PAGE_ALIGN`].
     #[must_use]
     pub const fn aligned(self, align: usize, at: usize) -> Self {
         let mut unit = 1;
@@ -59,9 +60,9 @@ impl Fit {
         Self { offset: (HEADROOM + at).next_multiple_of(unit) - at, ..self }
     }
 
-    /// Aligns the IP header after an Ethernet header to a multiple of 4 bytes: Linux's
+    /// Aligns the IP header that follows an Ethernet header to a multiple of 4 bytes: Linux's
     /// `NET_IP_ALIGN` of 2. On x86 and 64-bit ARM, Linux sets `NET_IP_ALIGN` to 0, because
-    /// unaligned reads are cheap there.
+    /// unaligned reads are cheap on these CPUs.
     #[must_use]
     pub const fn ip_aligned(self) -> Self {
         self.aligned(4, 14)
@@ -78,14 +79,14 @@ impl Fit {
         self.bytes
     }
 
-    /// The offset of the frame in its page. The offset is at least [`HEADROOM`].
+    /// The offset at which the frame begins in its page. The offset is at least [`HEADROOM`].
     pub const fn offset(self) -> usize {
         self.offset
     }
 
-    /// The length of a page for the frame and the [`TAILROOM`] after it, in bytes. The length is a
-    /// whole number of cache lines. The length is not a multiple of 1024 bytes, because the first
-    /// cache lines of all frames would then fall into few cache sets.
+    /// The length of a page, in bytes. A page holds the headroom, the frame and the [`TAILROOM`].
+    /// The length is a whole number of cache lines. The length is not a multiple of 1024 bytes:
+    /// otherwise, the first cache lines of all frames would fall into few cache sets.
     pub const fn page_bytes(self) -> usize {
         let needed = (self.offset + self.bytes + TAILROOM).next_multiple_of(PAGE_ALIGN);
         let bytes = if needed < PAGE_BYTES_MIN { PAGE_BYTES_MIN } else { needed };

@@ -1,20 +1,22 @@
-//! The gate decides whether a batch of a handler counts. The batch counts only if its CPU was not
+//! [`Gate`] decides whether a handler's batch counts. A batch counts only if its CPU was not
 //! declared dead during the batch.
 //!
 //! A CPU can be declared dead only while it runs its handler. Outside of the handler, the CPU may
 //! be steering packets by a map that is about to change. If a CPU is slow outside of its handler,
-//! other CPUs wait for it.
+//! the other CPUs wait for it.
 //!
-//! Each CPU has one word, which is changed by compare-and-exchange at the start and the end of a
-//! batch. So a declaration of death is clearly before or after each change. The word has its own
-//! cache line, and two exchanges per batch take less than a tick per packet.
+//! The gate of each CPU is one 64-bit word. The word is changed by compare-and-exchange at the
+//! start and at the end of each batch. Each change of the word happens either entirely before or
+//! entirely after a declaration of death. The word has a cache line of its own, and the two
+//! exchanges per batch take less than a tick per packet.
 //!
-//! Either a batch counts or its CPU is dead, never both. For this guarantee, no memory order is
-//! needed, because all changes of one word have a single order. But a CPU that declares a second
-//! CPU dead must see everything that the second CPU did before its batch. For example, the first
-//! CPU revokes the last packets that the second CPU sent, and the ledger contains the second CPU's
-//! counts. So entering the handler releases (G1), and the declaration acquires (G2). Everything
-//! else is relaxed.
+//! Either a batch counts or its CPU is dead, never both. The guarantee that a batch counts or its
+//! CPU is dead needs no memory order, because all changes of one word have a single order. But a
+//! CPU that declares a second CPU dead must see everything that the second CPU did before its
+//! batch. For example, the first CPU revokes the last packets that the second CPU sent. The counts
+//! of the second CPU are part of the ledger. So entering the handler is a release operation (G1),
+//! and the declaration of death is an acquire operation (G2). All other operations on the gate are
+//! relaxed.
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -24,7 +26,7 @@ const INSIDE: u64 = 1;
 const DEAD: u64 = 2;
 const NEXT_BATCH: u64 = STATE + 1;
 
-/// The error of a CPU that has been declared dead.
+/// The error for a CPU that has been declared dead.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Dead;
 
@@ -33,70 +35,72 @@ pub struct Dead;
 #[repr(align(128))]
 pub struct Gate {
     word: AtomicU64,
-    /// The time of the last entry, in nanoseconds of the caller's clock. The entering CPU already
-    /// has the cache line of the gate.
+    /// The time at which the CPU last entered its handler, in nanoseconds of the caller's clock.
+    /// The CPU that enters already has the cache line of the gate in its cache.
     entered: AtomicU64,
 }
 
 impl Gate {
-    /// Enters the handler, at `now` in nanoseconds of the caller's clock.
+    /// Enters the handler at the time `now`, in nanoseconds of the caller's clock.
     ///
     /// # Errors
-    /// [`Dead`] if the CPU was declared dead and has not been [revived](Self::revive).
+    /// Fails with [`Dead`] if the CPU was declared dead and has not been [revived](Self::revive).
     pub fn enter(&self, now: u64) -> Result<(), Dead> {
         self.entered.store(now, Ordering::Relaxed);
         // G1, release: pairs with G2.
         self.change(OUTSIDE, |word| word | INSIDE, Ordering::Release)
     }
 
-    /// Leaves the handler. From this moment, the batch counts.
+    /// Leaves the handler. After this exchange, the batch counts.
     ///
     /// # Errors
-    /// [`Dead`] if the CPU was declared dead during the batch, which then does not count.
+    /// Fails with [`Dead`] if the CPU was declared dead during the batch. The batch then does not
+    /// count.
     pub fn leave(&self) -> Result<(), Dead> {
-        // Relaxed: no other CPU acts on this CPU's work because of this change. Rings and locks
-        // hand the work over.
+        // Relaxed suffices, because no CPU relies on this change to see the results of the batch.
+        // Rings and locks hand these results over.
         self.change(INSIDE, |word| (word & !STATE) + NEXT_BATCH, Ordering::Relaxed)
     }
 
     fn change(&self, from: u64, to: impl Fn(u64) -> u64, order: Ordering) -> Result<(), Dead> {
-        // Only `declare_dead` and this CPU change the word. So if the word is not in the state
+        // Only `declare_dead` and this CPU change the gate's word. So if the word does not equal
         // `from`, this CPU was declared dead.
         let word = self.word.load(Ordering::Relaxed);
         if word & STATE != from {
             return Err(Dead);
         }
-        // Relaxed if the exchange fails: a CPU that was declared dead takes the control lock before
-        // it continues, and the declaration was made under that lock.
+        // A failed exchange is relaxed: a dead CPU takes the control lock before it continues, and
+        // it was declared dead under that lock.
         self.word.compare_exchange(word, to(word), order, Ordering::Relaxed).map(|_| ()).map_err(|_| Dead)
     }
 
-    /// Lets a CPU that was declared dead take part again, after its state was cleaned up. The
-    /// caller holds the control lock.
+    /// Lets a dead CPU take part again after its state was cleaned up. The caller holds the control
+    /// lock.
     pub fn revive(&self) {
-        // Relaxed: only this thread changes a dead CPU's word, and readers hold the control lock.
+        // Relaxed: only this thread changes the word of a dead CPU, and the word's readers hold the
+        // control lock.
         let word = self.word.load(Ordering::Relaxed);
         self.word.store((word & !STATE) + NEXT_BATCH, Ordering::Relaxed);
     }
 
-    /// The current word. If the word of a CPU does not change, the CPU makes no progress.
+    /// The current word. If the gate's word does not change, its CPU makes no progress.
     pub fn sign(&self) -> u64 {
         self.word.load(Ordering::Relaxed)
     }
 
-    /// The time at which the CPU entered its handler, in nanoseconds of the clock of
-    /// [`enter`](Self::enter). `None` if the CPU is not in its handler.
+    /// The time at which the CPU entered its handler, in nanoseconds of the clock that is passed to
+    /// [`enter`](Self::enter). Returns `None` if the CPU is not in its handler.
     pub fn inside_since(&self) -> Option<u64> {
-        // Acquire: pairs with G1, so the time is not older than this entry. If the CPU leaves and
-        // enters again between the two loads, the time may belong to the next entry, which is also
-        // recent.
+        // Acquire: pairs with G1. The loaded time is therefore not older than the entry that the
+        // gate's word shows. If the CPU leaves and enters again between the two loads, the time may
+        // belong to the next entry, which is also recent.
         let word = self.word.load(Ordering::Acquire);
         let entered = self.entered.load(Ordering::Relaxed);
         (word & STATE != OUTSIDE).then_some(entered)
     }
 
-    /// Declares the CPU dead if it is in its handler and its word still equals `sign`. Returns
-    /// whether the CPU is dead. The caller holds the control lock.
+    /// Declares the CPU dead if it is in its handler and the gate's word still equals `sign`.
+    /// Returns true if the CPU is dead. The caller holds the control lock.
     pub fn declare_dead(&self, sign: u64) -> bool {
         // G2, acquire: pairs with G1.
         sign & STATE == INSIDE

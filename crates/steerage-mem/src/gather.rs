@@ -1,52 +1,55 @@
-//! Assembles a frame that a device receives into several buffers.
+//! [`Gather`] assembles a frame that a device receives in several buffers.
 
 use crate::page::{Completion, Page};
 use crate::region::Region;
 
-/// A frame in several buffers that may not all have arrived yet. A device keeps a `Gather` from
-/// poll to poll, because the last buffer of a frame may arrive in a later poll than the first
-/// buffer. When the device is closed, the device returns the pages that are still in the `Gather`
+/// A frame in several buffers, some of which may not have arrived yet. A device keeps a `Gather`
+/// from poll to poll, because the last buffer of a frame may arrive in a later poll than the first
+/// buffer. When the device is closed, it returns the pages that are still in its `Gather`
 /// ([`close`](Self::close)).
 ///
-/// The guide has an
-/// [example](https://github.com/steerage/steerage/blob/main/docs/devices.md#frames-in-several-buffers).
+/// The documentation of `steerage::device` has an example. See also the
+/// [guide](https://github.com/steerage/steerage/blob/main/docs/devices.md#frames-in-several-buffers).
 #[derive(Debug, Default)]
 pub struct Gather {
     frame: Option<Completion>,
-    /// The reason why the frame cannot be handed over. The frame's remaining buffers are skipped.
+    /// The reason why the frame cannot be handed over to the receive path. If a reason is set, the
+    /// frame's remaining buffers are skipped.
     broken: Option<Broken>,
     skipped: usize,
 }
 
-/// The reason why a frame of several buffers is not handed over. `Completions` of the crate
-/// `steerage-core` counts the frame under this reason.
+/// The reason why a frame of several buffers is not handed over to the receive path. `Completions`
+/// of the crate `steerage-core` counts the lost frame under this reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broken {
-    /// The device lost a part of the frame, or the frame has too many parts or bytes.
+    /// The device lost a part of the frame, or the frame has too many parts or too many bytes.
     Lost,
     /// The result of [`Gather::finish`]: a frame of several buffers.
     NoPage,
 }
 
-/// The frame, or its part that had arrived when it broke. `None` if no part had arrived.
+/// The frame, or the parts of it that had arrived before it broke. `None` if no part of the frame
+/// had arrived.
 #[derive(Debug, Default)]
 pub struct Gathered {
-    /// If the frame is not complete: the reason, and the number of its bytes that arrived.
+    /// If the frame is incomplete: the reason, and how many of its bytes arrived.
     pub frame: Option<Completion>,
-    /// Set if the frame is not complete: the reason, and the number of its bytes that arrived.
+    /// Set if the frame is incomplete: the reason, and how many of its bytes arrived.
     pub broken: Option<(Broken, usize)>,
 }
 
 impl Gather {
-    /// Whether no buffer of a frame has arrived yet.
+    /// Returns true if no buffer of a frame has arrived yet.
     pub fn is_empty(&self) -> bool {
         self.frame.is_none() && self.broken.is_none()
     }
 
-    /// Adds `len` bytes at `offset` of `page`, a page of `region`.
+    /// Adds `len` bytes at `offset` of `page` to the frame. `page` is a page of `region`.
     ///
     /// # Errors
-    /// The page itself, if the frame does not need it, because the frame is broken or breaks now.
+    /// Returns the page if the frame does not need it: the frame was broken before, or this page
+    /// breaks it.
     pub fn add(&mut self, region: &Region, page: Page, offset: usize, len: usize) -> Result<(), Page> {
         if self.skips(len) {
             return Err(page);
@@ -58,8 +61,7 @@ impl Gather {
         region.append(frame, page, offset, len).inspect_err(|_| self.break_off(Broken::Lost, len))
     }
 
-    /// Returns whether a buffer of `len` bytes is skipped because the frame is broken, and counts
-    /// the bytes of a skipped buffer.
+    /// If the frame is broken, counts a buffer of `len` bytes as skipped and returns true.
     pub fn skips(&mut self, len: usize) -> bool {
         if self.broken.is_some() {
             self.skipped = self.skipped.saturating_add(len);
@@ -67,22 +69,22 @@ impl Gather {
         self.broken.is_some()
     }
 
-    /// Marks the frame as broken, and counts `len` skipped bytes. If the frame is broken already,
-    /// the reason does not change.
+    /// Marks the frame as broken, and counts `len` bytes as skipped. If the frame is already
+    /// broken, its first reason stays.
     pub fn break_off(&mut self, why: Broken, len: usize) {
         self.broken.get_or_insert(why);
         self.skipped = self.skipped.saturating_add(len);
     }
 
-    /// Ends the frame after its last buffer has arrived, and returns the result.
+    /// Ends the frame after its last buffer has arrived, and returns it.
     pub fn finish(&mut self, region: &Region) -> Gathered {
         let Self { frame, broken, skipped } = std::mem::take(self);
         let arrived = frame.as_ref().map_or(0, |frame| region.total_len(frame));
         Gathered { frame, broken: broken.map(|why| (why, arrived.saturating_add(skipped))) }
     }
 
-    /// Gives up the frame, and appends its pages, which belong to `region`, to `pages`. A device
-    /// calls this in `RxQueue::close`, which has the same arguments.
+    /// Gives up an unfinished frame, and appends its pages, which belong to `region`, to `pages`. A
+    /// device calls `close` in its `RxQueue::close`, which has the same arguments.
     pub fn close(&mut self, region: &Region, pages: &mut Vec<Page>) {
         if let Some(frame) = std::mem::take(self).frame {
             region.take_apart(frame, |page, _, _| pages.push(page));

@@ -1,18 +1,21 @@
-//! The header that a device writes before a frame: time, length on the wire, link type, interface.
+//! [`FrameHeader`] is written by a device before a frame: time, length on the wire, link type,
+//! interface.
 
-/// The header that a device writes in the [`BYTES`](Self::BYTES) bytes before a frame: in the
-/// headroom of the page, or over a capture's record header.
+/// A device writes this header into the [`BYTES`](Self::BYTES) bytes before a frame. The header
+/// lies in the headroom of the page, or replaces the record header of a capture.
 /// [`Completion::with_header`](crate::Completion::with_header) sets a bit of the slot to record
 /// that the header exists.
 ///
-/// The header does not travel through the rings. A CPU reads it from the page, in the cache line of
-/// the frame's first bytes or the cache line before. Any 16 bytes are a valid header.
+/// The header itself does not travel through the rings. A CPU reads the header from the page. The
+/// header lies in the cache line of the frame's first bytes, or in the cache line before. Any 16
+/// bytes are a valid header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
-    /// When the frame was received: nanoseconds since 1970-01-01 00:00 UTC, or
+    /// The time at which the frame was received: nanoseconds since 1970-01-01 00:00 UTC, or
     /// [`NO_TIME`](Self::NO_TIME).
     pub nanos: u64,
-    /// The frame's length on the wire in bytes. A capture may hold fewer bytes of the frame.
+    /// The length of the frame on the wire, in bytes. A capture may contain fewer bytes of the
+    /// frame.
     pub wire_len: u32,
     /// The link type in tcpdump's numbering: the kind of header at the start of the frame.
     pub link: u16,
@@ -21,29 +24,29 @@ pub struct FrameHeader {
 }
 
 impl FrameHeader {
-    /// The size of the header in memory.
+    /// The size of this header in memory.
     pub const BYTES: usize = 16;
 
-    /// The size of an optional record before the header, in which a device describes unusual
+    /// The size of an optional record before this header, in which a device describes unusual
     /// frames. This crate does not interpret the record.
     pub const EXTRA_BYTES: usize = 16;
 
-    /// The value of `link` if only the frame's slot has the link type.
+    /// The value of `link` if the link type is stored only in the frame's slot.
     pub const LINK_IN_SLOT: u16 = u16::MAX;
 
     /// The value of `nanos` if the time is unknown.
     pub const NO_TIME: u64 = u64::MAX;
 
-    /// The header of a frame in a capture file: its time in seconds and a fraction of `fraction_nanos`
-    /// nanoseconds each, and its captured and original length. The link type is
-    /// [`LINK_IN_SLOT`](Self::LINK_IN_SLOT).
+    /// Creates the header of a frame in a capture file from the time (seconds, and a fraction in
+    /// units of `fraction_nanos` nanoseconds), the captured length and the original length. The
+    /// header's link type is [`LINK_IN_SLOT`](Self::LINK_IN_SLOT).
     #[inline(always)]
     pub fn of_record((seconds, fraction, fraction_nanos): (u32, u32, u64), (captured, original): (u32, u32)) -> Self {
         Self {
-            // The sum cannot overflow: 2^32 seconds are a quarter of the 64-bit range in
-            // nanoseconds.
+            // The addition cannot overflow: 2^32 seconds in nanoseconds are a quarter of the 64-bit
+            // range.
             nanos: u64::from(seconds) * 1_000_000_000 + u64::from(fraction) * fraction_nanos,
-            // Some writers set the original length to 0, and no frame is shorter than its captured
+            // Some programs write 0 as the original length. No frame is shorter than its captured
             // part.
             wire_len: original.max(captured),
             link: Self::LINK_IN_SLOT,
@@ -57,7 +60,7 @@ impl FrameHeader {
         Self { nanos: Self::NO_TIME, wire_len: len as u32, link: Self::LINK_IN_SLOT, interface: 0 }
     }
 
-    /// The header of the frame after the last `bytes` bytes were cut off.
+    /// The header of the frame after its last `bytes` bytes were cut off.
     #[must_use]
     pub fn shorter(self, bytes: usize) -> Self {
         Self { wire_len: self.wire_len.saturating_sub(bytes as u32), ..self }
@@ -80,7 +83,7 @@ impl FrameHeader {
         (u128::from(nanos) | u128::from(small) << 64).to_le_bytes()
     }
 
-    /// Reads a header from memory. Any bytes are a valid header.
+    /// Reads a header from memory. Any 16 bytes are a valid header.
     #[inline(always)]
     pub fn from_bytes(bytes: [u8; Self::BYTES]) -> Self {
         let all = u128::from_le_bytes(bytes);

@@ -1,4 +1,4 @@
-//! Memory for many entries with random access, such as a flow table, in huge pages.
+//! [`HugeVec`] is memory in huge pages, for many entries with random access, such as a flow table.
 
 use std::alloc::{Layout, handle_alloc_error};
 use std::fmt;
@@ -8,13 +8,13 @@ use std::ptr::NonNull;
 use crate::mapping::{HUGE_BYTES, map_small, map_transparent, unmap};
 use crate::region::prefetch_read;
 
-/// A vector that never moves in memory. The vector reserves address space for its full capacity,
-/// and takes memory as entries are added.
+/// A vector that never moves its entries in memory. The vector reserves address space for its full
+/// capacity. The kernel provides memory as entries are added.
 ///
-/// A lookup in a large table costs a packet function a cache miss. With small pages, the lookup
-/// also costs a miss in the page table, and each small page causes a page fault on first access (a
-/// few microseconds on a virtual machine). From 2 MiB on, this vector lies in transparent huge
-/// pages if the kernel supports them.
+/// A lookup in a large table costs a packet function a cache miss. With small pages, each lookup
+/// also misses in the TLB, and the first access to each small page causes a page fault (a few
+/// microseconds on a virtual machine). From 2 MiB on, this vector uses transparent huge pages if
+/// the kernel supports them.
 ///
 /// ```
 /// let mut flows = steerage_mem::HugeVec::with_capacity(1 << 20);
@@ -31,12 +31,12 @@ pub struct HugeVec<T: Copy> {
 
 // SAFETY: the vector owns its entries, as a `Vec` does.
 unsafe impl<T: Copy + Send> Send for HugeVec<T> {}
-// SAFETY: as a `Vec`: `&HugeVec` gives `&[T]` and nothing else.
+// SAFETY: as a `Vec`: a `&HugeVec` only gives access to a `&[T]`.
 unsafe impl<T: Copy + Sync> Sync for HugeVec<T> {}
 
 impl<T: Copy> HugeVec<T> {
     /// Reserves room for exactly `capacity` entries. Aborts the process if there is no address
-    /// space for them, as `Vec` does.
+    /// space for the entries, as `Vec` does.
     ///
     /// # Panics
     /// If `capacity` or the size of an entry is 0, if the total size cannot be addressed, or if
@@ -51,7 +51,7 @@ impl<T: Copy> HugeVec<T> {
         Self { base: base.cast(), len: 0, capacity, mapped }
     }
 
-    /// A vector of `len` entries with the same value.
+    /// Creates a vector of `len` entries with the same value.
     ///
     /// # Panics
     /// As [`with_capacity`](Self::with_capacity).
@@ -118,9 +118,8 @@ impl<T: Copy> fmt::Debug for HugeVec<T> {
 
 impl<T: Copy> Drop for HugeVec<T> {
     fn drop(&mut self) {
-        // Entries are `Copy`, so they have no `Drop`.
-        // SAFETY: `base` and `mapped` are those of the mapping, and no reference to it exists any
-        // more.
+        // Entries are `Copy`, so they have no `Drop`. SAFETY: `base` and `mapped` are the address
+        // and the length of the mapping. No reference to the mapping exists any more.
         unsafe { unmap(self.base.cast(), self.mapped) };
     }
 }

@@ -1,10 +1,11 @@
-//! Pages that a device is sending from, until the device reports that they were sent.
+//! [`InFlight`] holds the pages from which a device is sending. It holds each page until the device
+//! reports that the page was sent.
 //!
-//! Several CPUs may send to one queue of a device, each through its own ring. The device reports
-//! all sent pages in one ring. So when a page is given to the device, its token becomes an address
-//! and a table entry, which names the sender. The CPU that reads the device's ring returns each
-//! page to its sender. An address that is not in the table yields no page, whichever program wrote
-//! the address.
+//! Several CPUs may send through one queue of a device. Each CPU that sends has its own ring to the
+//! device. The device reports all sent pages in a single ring. When a page is given to the device,
+//! its token is therefore replaced by an address and a table entry. The entry names the CPU that
+//! sends the page. The CPU that reads the device's reports returns each page to its sender. If the
+//! device reports an address that is not in the table, no page is returned.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use crate::region::Region;
 use crate::stack::PageStack;
 use crate::sync::{AtomicU32, Ordering};
 
-/// The pages from which one queue sends. Addresses count bytes from the region's start.
+/// The pages from which one queue sends. An address is the number of bytes from the region's start.
 ///
 /// ```
 /// use steerage_mem::{InFlight, Region};
@@ -33,11 +34,11 @@ use crate::sync::{AtomicU32, Ordering};
 /// ```
 pub struct InFlight {
     region: Arc<Region>,
-    /// One entry per page. The lower half is the page's sender, counted from 1. The upper half is
-    /// the number of parts that were not reported as sent yet. 0 means that the page is not in
-    /// flight.
+    /// One entry per page. The lower half of an entry is the page's sender, counted from 1. The
+    /// upper half is the number of the page's parts that were not yet reported as sent. 0 means
+    /// that the page is not in flight.
     pages: Box<[AtomicU32]>,
-    /// Sent pages that wait for their sender, by sender.
+    /// For each sender, the sent pages that it has not taken back yet.
     back: Box<[PageStack]>,
 }
 
@@ -49,7 +50,7 @@ pub const SENDERS_MAX: usize = SENDER as usize;
 
 impl InFlight {
     /// Creates a table for `senders` senders, at most [`SENDERS_MAX`], with no page of `region` in
-    /// flight. Returns the table and the [`Reaper`], which takes the device's reports.
+    /// flight. Returns the table and the [`Reaper`], which processes the device's reports.
     pub fn new(region: Arc<Region>, senders: usize) -> (Arc<Self>, Reaper) {
         let pages = (0..region.pages()).map(|_| AtomicU32::new(0)).collect();
         let back = (0..senders.min(SENDERS_MAX)).map(|_| PageStack::new()).collect();
@@ -57,20 +58,20 @@ impl InFlight {
         (Arc::clone(&in_flight), Reaper(in_flight))
     }
 
-    /// Takes a page's token and returns the page's address, to be sent by `sender` in `parts`
+    /// Takes a page's token and returns the page's address. `sender` then sends the page in `parts`
     /// parts. The page returns when all parts have been reported as sent. `Err` returns the page if
     /// it belongs to another region, or if `sender` or `parts` is out of range.
     #[inline]
     pub fn post(&self, sender: usize, page: Page, parts: usize) -> Result<u64, Page> {
         let sensible = sender < self.back.len() && (1..=SENDERS_MAX).contains(&parts);
         let Some(index) = self.region.index_of(page.number()).filter(|_| sensible) else { return Err(page) };
-        // F1, release: pairs with F2, so that the next holder of the page runs after this store.
-        // While the token of a page is held, only its holder stores to the page's entry.
+        // F1, release: pairs with F2, so that the next holder of the page runs after the store of
+        // F1. Only the holder of a page's token stores to the page's table entry.
         self.pages[index as usize].store(parts as u32 * ONCE + sender as u32 + 1, Ordering::Release);
         Ok(self.region.address_of(index))
     }
 
-    /// Passes the pages of `sender` that other senders found in the device's reports to `each`.
+    /// Passes to `each` the pages of `sender` that other CPUs found in the device's reports.
     #[inline]
     pub fn collect(&self, sender: usize, each: impl FnMut(Page)) {
         if let Some(back) = self.back.get(sender).filter(|back| back.any()) {
@@ -85,14 +86,15 @@ impl fmt::Debug for InFlight {
     }
 }
 
-/// Takes the device's reports. Each [`InFlight`] has exactly one `Reaper`.
+/// Processes the device's reports about sent pages. Each [`InFlight`] has exactly one `Reaper`.
 #[derive(Debug)]
 pub struct Reaper(Arc<InFlight>);
 
 impl Reaper {
-    /// Records that the device sent the part of a page in which `address` lies. After the last
-    /// part, the page returns: `each` gets the page if `me` is its sender, and otherwise the page
-    /// waits for its sender. Returns false if no page in flight has the address.
+    /// Records that the device has sent one part of a page. `address` lies in that part. After the
+    /// last part, the page returns: If `me` is the page's sender, `each` gets the page. If another
+    /// CPU is the sender, the page waits until that CPU collects it. Returns false if `address`
+    /// does not lie in a page in flight.
     #[inline]
     pub fn tell(&mut self, address: u64, me: usize, mut each: impl FnMut(Page)) -> bool {
         let Some((index, _)) = self.0.region.find(address) else { return false };
@@ -103,7 +105,7 @@ impl Reaper {
             return false;
         }
         let still = was - ONCE;
-        // Relaxed: only this thread and the holder of the page's token store to this entry.
+        // Relaxed: only this thread and the holder of the page's token store to this table entry.
         entry.store(if still < ONCE { 0 } else { still }, Ordering::Relaxed);
         if still < ONCE {
             let page = Page::new(self.0.region.number_of(index));
@@ -119,7 +121,7 @@ impl Reaper {
     pub fn take_all(&mut self, sender: usize, mut each: impl FnMut(Page)) {
         self.0.collect(sender, &mut each);
         for (index, entry) in self.0.pages.iter().enumerate() {
-            // Acquire, and relaxed, as in `tell`.
+            // The load is acquire and the store is relaxed, for the same reasons as in `tell`.
             if (entry.load(Ordering::Acquire) & SENDER) as usize == sender + 1 {
                 entry.store(0, Ordering::Relaxed);
                 each(Page::new(self.0.region.number_of(index as u32)));

@@ -1,30 +1,68 @@
-//! Records which rings to a CPU may have frames, so that the CPU does not check all rings.
+//! [`Inbox`] records which rings to a CPU may have frames, so that the CPU need not check all
+//! rings.
 //!
-//! A producer publishes, executes a fence, and then sets the ring's bit if the bit is clear. The
-//! consumer clears the bit of a ring that was empty for a while, executes a fence, and then checks
-//! the ring once more. One of these two fences comes first. So either the consumer sees the
-//! published frames, or the producer sees that the bit is clear. A bit stays set while packets keep
-//! coming, so usually producer and consumer only read it.
+//! A producer publishes frames, executes a fence, and then sets the bit of its ring if the bit is
+//! clear. The consumer clears the bit of a ring that was empty for a while, executes a fence, and
+//! then checks this ring once more. One of these two fences comes first. So either the consumer
+//! sees the published frames, or the producer sees that its bit is clear. A bit stays set as long
+//! as packets keep coming. Producer and consumer therefore usually only read the bit.
+//!
+//! With several queues, one counter shows that no frame waits in any ring ([`Admission`]). Then
+//! no ring is checked.
+
+use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
 
+use crate::admission::Admission;
 use crate::sync::{AtomicU64, Ordering, fence};
 
 const WORDS: usize = 8;
+
+/// The number of times in a row that a CPU checks an empty ring. After that, the CPU ignores the
+/// ring until frames are published. A check takes 2 to 4 ns. An ignored ring costs both CPUs a
+/// cache line and an atomic operation when it is used again. So only rings that are idle for about
+/// 100 us are worth ignoring. The rings of several queues share this number, because a round checks
+/// all of them.
+const LOOKS: u32 = 1024;
+
+/// The minimum number of checks for each ring, if there are many rings. This number of checks takes
+/// as long as using an ignored ring again.
+const LOOKS_MIN: u32 = 32;
 
 /// One bit for each ring to one CPU.
 #[derive(Debug)]
 pub struct Inbox {
     lines: Box<[CachePadded<[AtomicU64; WORDS]>]>,
     words: usize,
+    looks_max: u32,
+    /// The counters of all CPUs, and the index of this CPU.
+    counted: Option<(Arc<[Admission]>, usize)>,
 }
 
 impl Inbox {
-    /// Creates an inbox for the rings 0 to `rings` - 1, which are all empty.
-    pub fn new(rings: usize) -> Self {
+    /// Creates an inbox for the rings 0 to `rings` - 1, which are all empty. With `counted`, the
+    /// counter with this index counts the frames of all these rings before they are published.
+    pub fn new(rings: usize, counted: Option<(Arc<[Admission]>, usize)>) -> Self {
         let line = || CachePadded::new(std::array::from_fn(|_| AtomicU64::new(0)));
         let words = rings.div_ceil(64).max(1);
-        Self { lines: (0..words.div_ceil(WORDS)).map(|_| line()).collect(), words }
+        let looks_max = (LOOKS / rings.clamp(1, LOOKS as usize) as u32).max(LOOKS_MIN);
+        Self { lines: (0..words.div_ceil(WORDS)).map(|_| line()).collect(), words, looks_max, counted }
+    }
+
+    /// The number of times in a row that a CPU checks an empty ring before it [clears](Self::clear)
+    /// the ring's bit.
+    #[inline]
+    pub fn looks_max(&self) -> u32 {
+        self.looks_max
+    }
+
+    /// Returns true if a counter shows that no ring has frames. A CPU that has announced its sleep
+    /// misses no frame: a frame is counted before the producer's fence, and the fence comes before
+    /// the producer checks for sleeping CPUs.
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.counted.as_ref().is_some_and(|(all, cpu)| all[*cpu].waiting() == 0)
     }
 
     #[inline(always)]
@@ -32,40 +70,44 @@ impl Inbox {
         &self.lines[nth / WORDS][nth % WORDS]
     }
 
-    /// Records that frames were published on a ring. Since then, the caller has passed the fence of
-    /// [`after_publishing`](crate::park::Sleepers::after_publishing).
+    /// Records that frames were published on a ring. Between publishing and this call, the caller
+    /// has executed the fence of [`after_publishing`](crate::park::Sleepers::after_publishing).
     #[inline(always)]
     pub fn note(&self, ring: usize) {
         let (word, bit) = (self.word(ring / 64), 1 << (ring % 64));
-        // N1: ordered by the fence F2 before this load, which pairs with F3. Read before writing,
-        // so that the cache line stays shared.
+        // N1: the fence F2 before this load orders it, and pairs with F3. The bit is read before it
+        // is written, so that the cache line stays shared.
         if word.load(Ordering::Relaxed) & bit == 0 {
             word.fetch_or(bit, Ordering::Relaxed);
         }
     }
 
     /// Records that a ring is empty. The caller then checks the ring once more, and
-    /// [records](Self::note) it again if it has frames.
+    /// [records](Self::note) it again if the ring has frames.
     pub fn clear(&self, ring: usize) {
-        // N2. Relaxed: ordered by the fence.
+        // N2. The operation is relaxed, because the fence F3 orders it.
         self.word(ring / 64).fetch_and(!(1 << (ring % 64)), Ordering::Relaxed);
         // F3: pairs with F2.
         fence(Ordering::SeqCst);
     }
 
-    /// Begins a pass through all rings, starting with the ring `first`.
+    /// Begins a pass through all rings, starting with the ring `first`. The pass is over at once if
+    /// no ring has frames.
     #[inline]
     pub fn begin(&self, first: usize) -> Turns {
+        if self.is_empty() {
+            return Turns::default();
+        }
         let nth = first / 64;
         let not_before = u64::MAX << (first % 64);
         let noted = self.word(nth).load(Ordering::Relaxed);
-        // A single word is not read again if it has no further bits.
+        // If there is only one word of bits, it is read again only if it has bits before `first`.
         let words_left = if self.words == 1 { usize::from(noted & !not_before != 0) } else { self.words };
         Turns { nth, noted: noted & not_before, words_left, not_before }
     }
 
-    /// The next ring of the pass that may have frames. A ring that is recorded after the pass went
-    /// by is found in the next pass.
+    /// Returns the next ring of the pass that may have frames. If the bit of a ring is set after
+    /// the pass has read it, the next pass finds the ring.
     #[inline(always)]
     pub fn next(&self, turns: &mut Turns) -> Option<usize> {
         while turns.noted == 0 {
@@ -80,19 +122,20 @@ impl Inbox {
     }
 }
 
-/// A pass through an [`Inbox`]. The pass reads each word of bits once, and the first word twice if it
-/// has bits before the first ring or is not the only word.
+/// A pass through an [`Inbox`]. The pass reads each 64-bit word of the inbox once. The first word
+/// is read twice if it has bits before the first ring, or if there are other words.
 #[derive(Debug, Default)]
 pub struct Turns {
     nth: usize,
     noted: u64,
     words_left: usize,
-    /// The rings of the first word at the start of the pass. The word's other rings come last.
+    /// A mask of the first word's bits, for the rings that come at the start of the pass. The first
+    /// word's other rings come last.
     not_before: u64,
 }
 
 impl Turns {
-    /// The next ring of the pass, if the word that was read last contains it.
+    /// Returns the next ring of the pass if the last word that was read contains it.
     #[inline]
     pub fn peek(&self) -> Option<usize> {
         (self.noted != 0).then(|| self.nth * 64 + self.noted.trailing_zeros() as usize)
@@ -110,10 +153,10 @@ mod tests {
 
     #[test]
     fn every_ring_has_its_turn() {
-        // Miri takes ten minutes for all first rings.
+        // With all first rings, this test takes ten minutes under Miri.
         let (most, all_firsts) = if cfg!(miri) { (130, 10) } else { (1024, 200) };
         for rings in [1, 5, 63, 64, 65, 130, 512, 513, 1024].into_iter().filter(|rings| *rings <= most) {
-            let inbox = Inbox::new(rings);
+            let inbox = Inbox::new(rings, None);
             let noted = |ring: &usize| ring % 3 != 1 || ring % 64 == 63;
             (0..rings).filter(noted).for_each(|ring| inbox.note(ring));
             for first in (0..rings).filter(|first| rings < all_firsts || first % 7 == 0) {
@@ -125,7 +168,7 @@ mod tests {
 
     #[test]
     fn a_ring_that_was_cleared_is_not_found() {
-        let inbox = Inbox::new(130);
+        let inbox = Inbox::new(130, None);
         assert_eq!(found(&inbox, 7), [0; 0]);
         [3, 70, 129].iter().for_each(|ring| inbox.note(*ring));
         inbox.clear(70);
@@ -134,7 +177,7 @@ mod tests {
 
     #[test]
     fn the_next_ring_is_known_before_it_is_taken() {
-        let inbox = Inbox::new(8);
+        let inbox = Inbox::new(8, None);
         [2, 5].iter().for_each(|ring| inbox.note(*ring));
         let mut turns = inbox.begin(4);
         assert_eq!((turns.peek(), inbox.next(&mut turns), turns.peek()), (Some(5), Some(5), None));

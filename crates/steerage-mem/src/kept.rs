@@ -1,10 +1,10 @@
-//! Frames that a handler keeps after their batch is finished, and how their pages return to the
-//! pool.
+//! Frames that a handler keeps after their batch is finished ([`Kept`]), and how their pages return
+//! to the pool.
 //!
-//! A page normally returns through the finished index of its ring. If a handler keeps the frame,
-//! its slot is blanked, and the page returns through a stack instead. Any thread may push to the
-//! stack, and the owner of the pool empties it. A CPU that finds no page in the pool takes as many
-//! pages from the stack as it needs.
+//! Normally, a page returns after the finished index of its ring has passed its slot. If a handler
+//! keeps a frame, the frame's slot is blanked. The page later returns through a stack. Any thread
+//! may push pages to this stack, and the owner of the pool empties it. A CPU that finds no page in
+//! the pool takes from the stack as many pages as it needs.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::ring::Frame;
 use crate::stack::PageStack;
 use crate::sync::{AtomicU64, Ordering};
 
-/// The kept pages of one queue: their number, and the stack through which they return.
+/// The kept frames of one queue: their number, and the stack through which their pages return.
 #[derive(Debug)]
 pub struct KeptPages {
     memory: Memory,
@@ -28,18 +28,18 @@ pub struct KeptPages {
 }
 
 impl KeptPages {
-    /// Creates the record of kept frames for the pool of `memory`. At most `limit` frames may be
-    /// kept at the same time.
+    /// Creates the record of kept frames for the pool of `memory`. Handlers may keep at most
+    /// `limit` frames at the same time.
     pub fn new(memory: Memory, limit: usize) -> Arc<Self> {
         Arc::new(Self { memory, waiting: PageStack::new(), kept: AtomicU64::new(0), limit: limit as u64 })
     }
 
-    /// The number of frames that are kept.
+    /// The number of frames that handlers keep.
     pub fn kept(&self) -> u64 {
         self.kept.load(Ordering::Relaxed)
     }
 
-    /// The number of frames that may be kept at the same time.
+    /// The number of frames that handlers may keep at the same time.
     pub fn limit(&self) -> u64 {
         self.limit
     }
@@ -49,7 +49,8 @@ impl KeptPages {
         self.memory.pool().page_bytes()
     }
 
-    /// Keeps a frame after its batch. `Err` returns a lent frame, or any frame at the limit.
+    /// Keeps a frame after its batch is finished. `Err` returns the frame if it is lent, or if the
+    /// limit is reached.
     pub fn keep<'a>(self: &Arc<Self>, frame: Frame<'a>) -> Result<Kept, Frame<'a>> {
         if frame.is_lent() || !self.count_one() {
             return Err(frame);
@@ -63,9 +64,9 @@ impl KeptPages {
         }
     }
 
-    /// Keeps a copy of `parts`, joined together, in `page`. The copy has `offset` bytes of
-    /// headroom, which end with `header`. `Err` returns the page if the limit is reached, the page
-    /// belongs to another pool, or the copy does not fit.
+    /// Keeps a copy of `parts`, joined together, in the page `page`. The copy begins at `offset` of
+    /// the page, and `header` is written just before the copy. `Err` returns the page in three
+    /// cases: the limit is reached, the page belongs to another pool, or the copy does not fit.
     pub fn keep_copy(
         self: &Arc<Self>,
         mut page: Page,
@@ -97,8 +98,8 @@ impl KeptPages {
     }
 
     fn count_one(&self) -> bool {
-        // Relaxed: this count is only a limit, and no other memory depends on it. An increment
-        // above the limit is undone.
+        // Relaxed: the count only limits the kept frames, and no other memory depends on it. An
+        // increment above the limit is reverted.
         let room = self.kept.fetch_add(1, Ordering::Relaxed) < self.limit;
         if !room {
             self.kept.fetch_sub(1, Ordering::Relaxed);
@@ -106,22 +107,23 @@ impl KeptPages {
         room
     }
 
-    /// Whether pages have returned. This check costs one read of a shared cache line.
+    /// Returns true if pages of kept frames have returned. `waiting` costs one read of a shared
+    /// cache line.
     #[inline(always)]
     pub fn waiting(&self) -> bool {
         self.waiting.any()
     }
 
     /// Takes all pages that have returned, and passes each page to `each`. Only the owner of the
-    /// pool should call this function. If another thread calls it too, each thread gets some of the
-    /// pages.
+    /// pool should call `collect`. If another thread calls `collect` too, each thread gets some of
+    /// the pages.
     pub fn collect(&self, each: impl FnMut(Page)) {
         self.waiting.collect(self.memory.pool(), each);
     }
 
     /// Takes up to `most` of the pages that have returned, and passes each page to `each`. Returns
-    /// the number of pages. Any thread may call this function at any time. The other pages stay
-    /// where other threads find them.
+    /// the number of pages. Any thread may call `take` at any time. Pages that are not taken stay
+    /// on the stack, from which any thread can take them.
     pub(crate) fn take(&self, most: usize, each: impl FnMut(Page)) -> usize {
         self.waiting.take(self.memory.pool(), most, each)
     }
@@ -140,32 +142,34 @@ fn copy_to(page: &mut [u8], offset: usize, header: Option<FrameHeader>, parts: &
     Some(at)
 }
 
-/// A frame that a handler keeps after its batch: owned, writable and `Send`. When a `Kept` is
-/// dropped, on any thread, its pages return to the pool.
+/// A frame that a handler keeps after its batch is finished. A `Kept` is owned, writable and
+/// `Send`. When a `Kept` is dropped, on any thread, its pages return to the pool.
 #[derive(Debug)]
 pub struct Kept {
     slot: Slot,
-    /// The number of bytes in a copy of the front of a frame. 0 for a whole frame.
+    /// The number of bytes if this is a copy of the front of a frame. 0 for a whole frame.
     front: u16,
-    /// The hidden frames whose payload follows: the position of the first frame, and their number.
+    /// The hidden frames with the rest of the packet's payload: the position of the first hidden
+    /// frame, and their number.
     hidden: (u8, u8),
-    /// The page's generation when the frame was kept, checked in debug and fuzz builds only.
+    /// The page's generation when the frame was kept. The generation is checked in debug and fuzz
+    /// builds only.
     generation: Generation,
     kept_pages: Arc<KeptPages>,
 }
 
 impl Kept {
     /// Records that this is a copy of the first `bytes` bytes of a frame. The rest of that frame
-    /// stays where it is.
+    /// stays in its original memory.
     #[must_use]
     pub fn of_front(mut self, bytes: usize) -> Self {
         self.front = bytes as u16;
         self
     }
 
-    /// Records that this is a copy of the headers of a [merged](crate::merged) packet, which are
-    /// the first `bytes` bytes, and stores `record` at the end of the page. `None` if the page has
-    /// no room for the record.
+    /// Records that this is a copy of the headers of a [merged](crate::merged) packet. The headers
+    /// are the first `bytes` bytes. Stores `record` at the end of the page. Returns `None` if the
+    /// page has no room for the record.
     pub fn of_merged(mut self, bytes: usize, record: [u8; FrameHeader::EXTRA_BYTES]) -> Option<Self> {
         let at = self.record_at()?;
         // SAFETY: as in `deref_mut`: no other code has the page.
@@ -181,7 +185,8 @@ impl Kept {
             .then(|| Slot::part(self.slot.page, at as u32, FrameHeader::EXTRA_BYTES as u32))
     }
 
-    /// The record of a [merged](crate::merged) packet. `None` for any other copy.
+    /// Returns the record that [`of_merged`](Self::of_merged) stored for a [merged](crate::merged)
+    /// packet. `None` for any other kept frame.
     pub fn record(&self) -> Option<[u8; FrameHeader::EXTRA_BYTES]> {
         let at = self.record_at().filter(|_| self.frames() > 1)?;
         // SAFETY: no other code has the page, and writing needs `&mut self`.
@@ -194,14 +199,15 @@ impl Kept {
         (self.hidden.1 > 0).then_some((self.hidden.0.into(), self.hidden.1.into()))
     }
 
-    /// As how many frames the packet counts: itself and the hidden frames that are merged into it.
+    /// Returns the number of frames that the packet counts as: one, plus the hidden frames that are
+    /// merged into it.
     pub fn frames(&self) -> u64 {
         1 + if self.front == 0 { 0 } else { u64::from(self.hidden.1) }
     }
 
-    /// Makes a merged packet a frame of its own with the packet's first `len` bytes, which are
-    /// copied. The hidden frames then belong to no packet. Changes nothing if the page is too short,
-    /// or if this is another copy.
+    /// Makes a separate frame of the first `len` bytes of a merged packet, which are copied. The
+    /// hidden frames then belong to no packet any more. Changes nothing if the page is too short,
+    /// or if this is not a merged packet.
     pub fn cut_to(&mut self, len: usize, frame: &Frame<'_>) {
         let (headers, most) = (self.slot.len(), self.slot.len() + self.behind_bytes(frame));
         let len = len.min(most);
@@ -229,41 +235,42 @@ impl Kept {
         self.hidden = (from as u8, count as u8);
     }
 
-    /// The number of bytes in a copy of the front of a frame. `None` for a whole frame.
+    /// The number of bytes if this is a copy of the front of a frame. `None` for a whole frame.
     #[inline]
     pub fn front(&self) -> Option<usize> {
         (self.front != 0).then_some(self.front.into())
     }
 
-    /// The bytes that were not copied of `frame`, and of the hidden frames that were merged with it.
+    /// The bytes of `frame` that were not copied, and the bytes of the hidden frames that were
+    /// merged with it.
     #[inline]
     pub fn behind<'f>(&self, frame: &'f Frame<'_>) -> Behind<'f> {
         frame.behind(self.front().unwrap_or(usize::MAX), self.hidden.0.into(), self.hidden.1.into())
     }
 
-    /// The number of bytes in [`behind`](Self::behind).
+    /// The number of bytes that [`behind`](Self::behind) returns.
     #[inline]
     pub fn behind_bytes(&self, frame: &Frame<'_>) -> usize {
         if self.front == 0 { 0 } else { self.behind(frame).map(<[u8]>::len).sum() }
     }
 
-    /// The bytes of the original frame, page by page, if `self` is a copy of `frame` or of its
-    /// [front](Self::of_front).
+    /// If this is a copy of `frame` or of the [front](Self::of_front) of `frame`: the bytes of the
+    /// original frame, page by page.
     #[inline]
     pub fn segments_with<'s>(&'s self, frame: &'s Frame<'_>) -> Segments<'s> {
         let copied = self.segments();
         if self.front == 0 { copied } else { copied.followed_by(self.behind(frame)) }
     }
 
-    /// The first `bytes` bytes of a frame and the bytes behind them, or `written` and the bytes behind
-    /// it if the front of the frame was copied.
+    /// A frame, divided into its first `bytes` bytes and the bytes after them. If the front of the
+    /// frame was copied, `written` replaces the first bytes.
     #[inline]
     pub fn split<'s>(written: Option<&'s Self>, frame: &'s Frame<'_>, bytes: usize) -> (&'s [u8], Behind<'s>) {
         let whole = || (frame.bytes().get(..bytes).unwrap_or(frame.bytes()), frame.behind(bytes, 0, 0));
         written.map_or_else(whole, |copy| (&**copy, copy.behind(frame)))
     }
 
-    /// The flow hash by which the frame was steered.
+    /// The flow hash by which the frame was steered to its CPU.
     pub fn hash(&self) -> Option<u32> {
         self.slot.hash()
     }
@@ -278,7 +285,8 @@ impl Kept {
         self.slot = self.slot.with_link(link);
     }
 
-    /// The frame's bytes, part by part. [`Deref`] returns those of the first part only.
+    /// The frame's bytes, part by part. For a frame of several parts, [`Deref`] returns the bytes
+    /// of the first part only.
     pub fn segments(&self) -> Segments<'_> {
         // SAFETY: no other code has the slot, and writing needs `&mut self`.
         unsafe { self.kept_pages.memory.segments_of(&self.slot) }
@@ -290,17 +298,17 @@ impl Kept {
         unsafe { self.kept_pages.memory.segments_mut_of(&self.slot) }
     }
 
-    /// Whether the frame lies in pages of this region.
+    /// Returns true if the frame lies in pages of this region.
     pub fn is_in(&self, region: &Arc<Region>) -> bool {
         Arc::ptr_eq(self.kept_pages.memory.pool(), region)
     }
 
-    /// The memory that all pages of the frame occupy, in bytes.
+    /// The memory that the frame's pages occupy, in bytes.
     pub fn truesize(&self) -> usize {
         self.kept_pages.memory.truesize(&self.slot)
     }
 
-    /// The length of the frame, over all its pages, in bytes.
+    /// The length of the frame in all of its pages, in bytes.
     pub fn total_len(&self) -> usize {
         self.kept_pages.memory.total_of(&self.slot)
     }
@@ -316,8 +324,8 @@ impl Kept {
         linear.is_some()
     }
 
-    /// The number of free bytes before the frame in its page, and after the frame in the page of
-    /// its last part.
+    /// The number of free bytes before the frame in its first page, and after the frame in its last
+    /// page.
     pub fn room(&self) -> (usize, usize) {
         self.kept_pages.memory.room(&self.slot)
     }
@@ -330,7 +338,7 @@ impl Kept {
         resized.is_some()
     }
 
-    /// The header that the device wrote for the frame, if there is one.
+    /// The header that the device wrote for the frame, if the device wrote one.
     pub fn header(&self) -> Option<FrameHeader> {
         // SAFETY: no other code has the slot, and its page is written only through `&mut self`.
         unsafe { self.kept_pages.memory.header(&self.slot) }
@@ -369,8 +377,9 @@ impl Drop for Kept {
         }
         let pool = self.kept_pages.memory.pool();
         pool.take_apart(Completion::from_slot(self.slot), |page, _, _| self.kept_pages.waiting.put(pool, page));
-        // Relaxed: this is only a count. The count is decremented after the page was pushed, so the
-        // limit never admits a frame whose page has not returned.
+        // Relaxed: no other memory depends on this count. The count is decremented only after the
+        // page was pushed to the stack. So every page that is no longer counted has already
+        // returned.
         self.kept_pages.kept.fetch_sub(1, Ordering::Relaxed);
     }
 }

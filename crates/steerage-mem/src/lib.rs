@@ -1,7 +1,7 @@
-//! The memory of steerage's receive path. All of the path's `unsafe` code is in this crate, with an
-//! interface that safe code cannot misuse.
+//! The memory of steerage's receive path. All `unsafe` code of the receive path is in this crate,
+//! and safe code cannot misuse the crate's interface.
 //!
-//! The modules, in the order in which a packet passes through them:
+//! The modules, in the order in which a packet uses them:
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -33,17 +33,17 @@
 //!
 //! # Why the interface is sound
 //!
-//! The bytes of a page are reached through a token: [`Page`], which allows writing, [`Completion`],
-//! a slot between two positions of a ring, or [`Kept`]. Only the holder of a page's token may write
-//! the page. Only the holder of the [`Claim`] to [blocks] may write the blocks. Tokens and claims
-//! are not `Clone` and cannot be created outside of this crate. A page number is used once in the
-//! life of a process, so a token of a region that no longer exists refers to no page. There are
-//! 2^32 page numbers, and a region that would need more numbers is refused. Every access checks
-//! page number, offset and length against the region. A token of another region reads as an empty
-//! frame.
+//! Code reaches the bytes of a page only through a token: [`Page`] (which allows writing),
+//! [`Completion`], a slot between two positions of a ring, or [`Kept`]. Only the holder of a page's
+//! token may write the page. Only the holder of the [`Claim`] to [blocks] may write the blocks.
+//! Tokens and claims are not `Clone` and cannot be created outside of this crate. Each page number
+//! is used once in the life of a process. So a token of a region that no longer exists refers to no
+//! page. There are 2^32 page numbers. When all page numbers are used up, no further region can be
+//! mapped. Every access checks page number, offset and length against the region. A token of
+//! another region reads as an empty frame.
 //!
-//! Safe code can lose a token, and the page is then unused until its region ends. Safe code can
-//! reach neither a page that it does not hold nor a page that was unmapped.
+//! Safe code can lose a token. The page of a lost token stays unused until the region is unmapped.
+//! Safe code cannot reach a page without its token, nor a page that was unmapped.
 
 pub mod admission;
 pub mod bits;

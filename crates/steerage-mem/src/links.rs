@@ -1,21 +1,21 @@
-//! The table that links the pages of a frame, with an entry for each page of a region: see
-//! [`chain`](crate::chain).
+//! The table that links the pages of a frame (see [`chain`](crate::chain)), with one entry for each
+//! page of a region.
 
 use crate::page::BLANK;
 use crate::sync::AtomicU32;
 
-/// The part of a frame that follows a page.
+/// The entry of one page: the part of the frame that follows this page.
 ///
-/// Only the holder of the frame reads and writes a link, so all accesses are relaxed. The link is
-/// handed over together with the slot (by the ring's P1 and C1, and by its C2 and P2) and together
-/// with a kept frame.
+/// Only the holder of the frame reads and writes its links, so all accesses are relaxed. A link is
+/// handed over to another CPU together with its frame: by the memory orders P1 and C1 of the ring,
+/// by C2 and P2, or with a kept frame.
 #[derive(Debug)]
 pub(crate) struct Link {
-    /// The page of the next part. `BLANK` after the last part.
+    /// The page that contains the frame's next part. `BLANK` if no part follows.
     pub(crate) next: AtomicU32,
     pub(crate) offset: AtomicU32,
     pub(crate) len: AtomicU32,
-    /// In the entry of a head: the number of bytes of all parts after the head.
+    /// In the entry of a head: the number of bytes in all parts after the head.
     pub(crate) rest: AtomicU32,
 }
 

@@ -1,7 +1,7 @@
 //! Memory from the kernel, in huge pages if the kernel has any.
 //!
-//! Miri has no kernel, so under Miri the allocator provides the memory. Under Miri, huge pages have
-//! 4 KiB, because Miri is slow for each byte.
+//! Under Miri, the allocator provides the memory, because Miri has no kernel. Under Miri, huge
+//! pages have 4 KiB, because Miri is slow for each byte.
 
 use std::fmt;
 use std::io;
@@ -10,8 +10,8 @@ use std::ptr::NonNull;
 #[cfg(miri)]
 pub(crate) use by_allocator::{map_anonymous, map_small, map_transparent, map_unused, unmap};
 
-/// The size of a huge page on the machines that we know. The size of a region is a multiple of
-/// `HUGE_BYTES`, so that the region can consist of huge pages.
+/// The size of a huge page on the machines that we know. The size of every region is a multiple of
+/// `HUGE_BYTES`, so that it can consist of huge pages.
 pub(crate) const HUGE_BYTES: usize = if cfg!(miri) { 4096 } else { 2 << 20 };
 
 /// The kind of pages that the kernel used for the memory, as [`Region`](crate::Region) reports.
@@ -19,7 +19,7 @@ pub(crate) const HUGE_BYTES: usize = if cfg!(miri) { 4096 } else { 2 << 20 };
 pub enum Backing {
     /// Reserved 2 MiB pages (`vm.nr_hugepages`).
     HugePages,
-    /// 2 MiB pages where the kernel finds them (transparent huge pages).
+    /// 2 MiB pages if the kernel finds free ones (transparent huge pages).
     TransparentHugePages,
     /// 4 KiB pages only.
     SmallPages,
@@ -38,14 +38,14 @@ pub enum Backing {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum RegionError {
-    /// There are no pages, the pages have no bytes, or the size cannot be addressed.
+    /// No pages or pages of 0 bytes were requested, or the total size cannot be addressed.
     Size {
         /// The requested number of pages.
         pages: usize,
         /// The requested size of a page, in bytes.
         page_bytes: usize,
     },
-    /// The process has used up its 2^32 page numbers. No page number is used twice.
+    /// The process has used all of its 2^32 page numbers. No page number is used twice.
     OutOfNumbers,
     /// The kernel has too little memory.
     Map {
@@ -101,8 +101,8 @@ mod by_allocator {
     }
 
     pub(crate) fn map_small(bytes: usize) -> io::Result<(NonNull<u8>, usize)> {
-        // SAFETY: the size is not 0, because no caller requests 0 bytes. `mmap` would not provide
-        // them either.
+        // SAFETY: the size is not 0, because no caller requests 0 bytes. `mmap` would not provide 0
+        // bytes either.
         let base = unsafe { alloc_zeroed(layout(bytes)?) };
         Ok((NonNull::new(base).ok_or(io::ErrorKind::OutOfMemory)?, bytes))
     }
@@ -119,8 +119,8 @@ mod by_allocator {
     }
 }
 
-/// Maps `bytes` bytes, a multiple of 2 MiB: in reserved huge pages, or else in normal memory that
-/// is aligned for transparent huge pages.
+/// Maps `bytes` bytes, a multiple of 2 MiB. The memory lies in reserved huge pages if possible, or
+/// else in normal memory that is aligned for transparent huge pages.
 #[cfg(not(miri))]
 pub(crate) fn map_anonymous(bytes: usize) -> Result<(NonNull<u8>, Backing, usize), RegionError> {
     if let Ok(base) = mmap(bytes, libc::MAP_HUGETLB) {
@@ -133,9 +133,9 @@ pub(crate) fn map_anonymous(bytes: usize) -> Result<(NonNull<u8>, Backing, usize
     Ok((base, backing, bytes))
 }
 
-/// Maps address space for at least `bytes` bytes, in transparent huge pages if the kernel has them.
-/// Untouched pages take no memory, and the kernel reserves no memory for them. Returns the address
-/// and the number of bytes to [unmap].
+/// Maps address space for at least `bytes` bytes, in transparent huge pages if the kernel supports
+/// them. The kernel provides memory only when a page is touched. Returns the address and the number
+/// of bytes to [unmap].
 #[cfg(not(miri))]
 pub(crate) fn map_transparent(bytes: usize) -> io::Result<(NonNull<u8>, usize)> {
     let bytes = bytes.checked_next_multiple_of(HUGE_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
@@ -148,7 +148,7 @@ pub(crate) fn map_small(bytes: usize) -> io::Result<(NonNull<u8>, usize)> {
     mmap(bytes, 0).map(|base| (base, bytes))
 }
 
-/// The size of the reserved huge pages that no program uses, in bytes.
+/// The size of the reserved huge pages that no program uses yet, in bytes.
 pub(crate) fn huge_pages_free() -> u64 {
     let path = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
     let pages = std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse::<u64>().ok());
@@ -156,14 +156,14 @@ pub(crate) fn huge_pages_free() -> u64 {
 }
 
 /// Maps address space for `bytes` bytes, even if most of it will never be used. The kernel provides
-/// a small page on the first access, and reserves no memory before. Returns the address and the
-/// number of bytes to [unmap].
+/// a small page on its first access, and sets no memory aside before that. Returns the address and
+/// the number of bytes to [unmap].
 #[cfg(not(miri))]
 #[cfg_attr(loom, expect(dead_code, reason = "loom has slots of its own"))]
 pub(crate) fn map_unused(bytes: usize) -> io::Result<(NonNull<u8>, usize)> {
     let base = mmap(bytes, libc::MAP_NORESERVE)?;
-    // SAFETY: this function made the mapping. The call is advice: if it fails, an access may take a
-    // huge page.
+    // SAFETY: this function made the mapping. `madvise` is only advice: if the call fails, the
+    // kernel may provide a huge page on access.
     unsafe { libc::madvise(base.as_ptr().cast(), bytes, libc::MADV_NOHUGEPAGE) };
     Ok((base, bytes))
 }
@@ -177,16 +177,17 @@ pub(crate) unsafe fn unmap(base: NonNull<u8>, bytes: usize) {
     unsafe { libc::munmap(base.as_ptr().cast(), bytes) };
 }
 
-/// Moves the mapping of `bytes` bytes at `from` to `to`, in place of the mapping there, in one step:
-/// another thread that reads at `to` sees the old mapping or the new one. Aborts the process if the
-/// kernel fails after it has removed the old mapping.
+/// Moves the mapping of `bytes` bytes from address `from` to address `to`, and replaces the mapping
+/// at `to` in one step. A thread that reads at `to` sees either the old or the new mapping. Aborts
+/// the process if the kernel fails after it has removed the old mapping.
 ///
 /// # Safety
 /// Both ranges are mapped, do not overlap, and belong to the caller. No code reads at `from` any
-/// more. No code reads at `to`, unless both ranges have the same contents there.
+/// more. No code reads at `to`, unless both ranges have the same contents in the bytes that are
+/// read.
 ///
 /// # Errors
-/// If the kernel has too little memory. Both mappings are then unchanged.
+/// Fails if the kernel has too little memory. If `move_over` fails, both mappings are unchanged.
 pub unsafe fn move_over(from: *mut u8, to: *mut u8, bytes: usize) -> io::Result<()> {
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
     // SAFETY: the caller's promise.
@@ -195,20 +196,21 @@ pub unsafe fn move_over(from: *mut u8, to: *mut u8, bytes: usize) -> io::Result<
         return Ok(());
     }
     let error = io::Error::last_os_error();
-    // SAFETY: `mincore` reads no memory, and writes one byte, because a page has at least 4 KiB.
+    // SAFETY: `mincore` reads no memory and writes one byte, because a page has at least 4 KiB.
     if unsafe { libc::mincore(to.cast(), 4096, [0_u8].as_mut_ptr()) } != 0 {
-        // The old mapping is gone, and another thread may be about to read there.
+        // The old mapping at `to` no longer exists, and another thread may be about to read at
+        // `to`.
         std::process::abort();
     }
     Err(error)
 }
 
-/// Maps `bytes` bytes, a multiple of 2 MiB, aligned to 2 MiB. Returns whether the kernel accepts
+/// Maps `bytes` bytes, a multiple of 2 MiB, aligned to 2 MiB. Returns true if the kernel accepts
 /// the advice to use huge pages.
 #[cfg(not(miri))]
 fn map_aligned(bytes: usize, extra: libc::c_int) -> io::Result<(NonNull<u8>, bool)> {
-    // Map one more huge page than necessary, so that the mapping contains an aligned range of the
-    // full size. The rest is unmapped.
+    // The mapping has one more huge page than necessary, so that it contains an aligned range of
+    // the full size. The rest is unmapped.
     let more = bytes.checked_add(HUGE_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
     let base = mmap(more, extra)?;
     let skip = base.as_ptr().align_offset(HUGE_BYTES);
@@ -224,7 +226,8 @@ fn map_aligned(bytes: usize, extra: libc::c_int) -> io::Result<(NonNull<u8>, boo
         }
         NonNull::new_unchecked(aligned)
     };
-    // SAFETY: this function made the mapping. The call is advice: if it fails, pages stay small.
+    // SAFETY: this function made the mapping. `madvise` is only advice: if the call fails, the
+    // pages stay small.
     let advised = unsafe { libc::madvise(aligned.as_ptr().cast(), bytes, libc::MADV_HUGEPAGE) } == 0;
     Ok((aligned, advised))
 }

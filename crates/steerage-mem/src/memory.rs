@@ -1,4 +1,4 @@
-//! Finds the bytes of a completion, which lie either in pages of the pool or in blocks.
+//! [`Memory`] finds the bytes of a completion, which lie either in pages of the pool or in blocks.
 
 use std::sync::Arc;
 
@@ -19,25 +19,25 @@ impl Memory {
         Self { pool, blocks }
     }
 
-    /// The region of the pages, which can be written.
+    /// The region of the pool's pages, which can be written.
     pub fn pool(&self) -> &Arc<Region> {
         &self.pool
     }
 
-    /// The frame's bytes, or the bytes of the frame's first part if it has several pages. The
-    /// result is empty if the completion belongs to other memory, or does not lie in its page.
+    /// The bytes of a frame. For a frame in several pages, the bytes of its first part. The slice
+    /// is empty if the completion belongs to other memory, or does not lie within its page.
     #[inline(always)]
     pub fn bytes<'a>(&'a self, frame: &'a Completion) -> &'a [u8] {
         // SAFETY: the completion is borrowed for as long as the slice, so no other thread holds the
-        // frame. Lent memory is only read while a frame of its block is out.
+        // frame. Lent memory is only read as long as a frame of its block is lent.
         unsafe { self.slice(&frame.slot()) }
     }
 
     /// The header that the device wrote for the frame, if there is one.
     #[inline]
     pub fn header_of(&self, frame: &Completion) -> Option<FrameHeader> {
-        // SAFETY: as `bytes`. The holder of the completion of a page has the page, and a block is
-        // not written before the end of a frame that is out.
+        // SAFETY: as `bytes`. The holder of the completion owns its page. A block is not written
+        // before the end of a frame that is lent.
         unsafe { self.header(&frame.slot()) }
     }
 
@@ -61,13 +61,14 @@ impl Memory {
     #[inline(always)]
     pub(crate) unsafe fn slice(&self, slot: &Slot) -> &[u8] {
         match self.start(slot) {
-            // SAFETY: `start` checked the span; that nobody writes it is the caller's promise.
+            // SAFETY: `start` checked the span. The caller promises that no other code writes the
+            // span.
             Some(start) => unsafe { std::slice::from_raw_parts(start, slot.len()) },
             None => &[],
         }
     }
 
-    /// The header of the slot's frame, if the frame has a header that lies within the page.
+    /// The frame's header, if the slot says that there is one and it lies within the page.
     ///
     /// # Safety
     /// The caller holds the slot, and no code writes the page before the frame while this function
@@ -80,8 +81,8 @@ impl Memory {
         bytes.first_chunk().copied().map(|bytes| slot.header_of(bytes))
     }
 
-    /// The bytes before the header of the slot's frame, if the device wrote some and they lie
-    /// within the page.
+    /// The extra record before the frame's header, if the device wrote one and it lies within the
+    /// page.
     ///
     /// # Safety
     /// As [`header`](Self::header).
@@ -92,8 +93,8 @@ impl Memory {
         unsafe { self.slice(&before) }.first_chunk().copied()
     }
 
-    /// The frame's header, if the frame has one, and the frame's bytes. The bounds are checked once
-    /// for header and bytes.
+    /// The header of a frame, if the frame has one, and the frame's bytes. The bounds are checked
+    /// once for both the header and the bytes.
     ///
     /// # Safety
     /// As [`slice`](Self::slice), of the page before the frame too.
@@ -102,8 +103,8 @@ impl Memory {
         const BYTES: usize = FrameHeader::BYTES;
         if slot.has_header() && slot.offset >= BYTES as u32 {
             if let Some(start) = self.start_of(slot, slot.offset - BYTES as u32, BYTES + slot.len()) {
-                // SAFETY: `start_of` checked the span; that nobody writes it is the caller's
-                // promise, which covers the bytes before the frame.
+                // SAFETY: `start_of` checked the span. The caller promises that no other code
+                // writes the span or the bytes before the frame.
                 let bytes = unsafe { std::slice::from_raw_parts(start, BYTES + slot.len()) };
                 if let Some((header, frame)) = bytes.split_first_chunk() {
                     return (Some(slot.header_of(*header)), frame);
@@ -120,8 +121,8 @@ impl Memory {
     #[expect(clippy::mut_from_ref, reason = "the slot stands for the right to write, not the memory")]
     pub(crate) unsafe fn slice_mut(&self, slot: &Slot) -> &mut [u8] {
         match self.pool.start_of(slot.page, slot.offset, slot.len()) {
-            // SAFETY: `start_of` checked the span; the caller promises that no other thread reaches
-            // it.
+            // SAFETY: `start_of` checked the span. The caller promises that no other thread reaches
+            // the span.
             Some(start) => unsafe { std::slice::from_raw_parts_mut(start, slot.len()) },
             None => &mut [],
         }
@@ -140,14 +141,14 @@ impl Memory {
     }
 
     /// Makes the frame `front` bytes longer at its front and `back` bytes longer at its end.
-    /// Negative numbers make the frame shorter. The bytes that are added keep their contents. The
-    /// device's header moves with the front, and its length on the wire is corrected. A header
-    /// without room is lost. Returns `None` and changes nothing if the page is too short or the
-    /// frame is lent.
+    /// Negative numbers make the frame shorter. Bytes that are added to the frame keep the contents
+    /// that they have in the page. The device's header moves with the front of the frame, and the
+    /// length on the wire in this header is corrected. If there is no room for the header, it is
+    /// lost. Returns `None` and changes nothing if the page is too short or the frame is lent.
     ///
-    /// Only the header is copied, since the frame's slot belongs to its handler. A handler that
-    /// adds or removes a header at the front also writes the type of the new first header to the
-    /// slot.
+    /// This function copies only the header. Only the handler of the frame changes the frame's
+    /// slot. A handler that adds or removes a header at the front also writes the type of the new
+    /// first header to the slot.
     ///
     /// # Safety
     /// As [`slice_mut`](Self::slice_mut), of all of its pages.
@@ -165,7 +166,7 @@ impl Memory {
         Some(unsafe { self.carry_header(slot, resized, front + back) })
     }
 
-    /// Moves the device's header to the new beginning of the frame, now `longer` bytes longer.
+    /// Moves the device's header to the new beginning of a frame that became `longer` bytes longer.
     ///
     /// # Safety
     /// As [`slice_mut`](Self::slice_mut), of the whole page.
@@ -195,9 +196,10 @@ impl Memory {
         }
     }
 
-    /// Like [`bytes`](Self::bytes), and prefetches the first cache line. Call this function for a
-    /// whole batch before reading the first frame. A lent frame is prefetched only if it lies in
-    /// a file. Other devices have just written the frame, so the frame is already in the cache.
+    /// Like [`bytes`](Self::bytes), and prefetches the first cache line. Call `bytes_soon` for all
+    /// frames of a batch before reading the first frame. A lent frame is prefetched only if it lies
+    /// in a file. The device has just written a frame in any other memory, so that frame is already
+    /// in the cache.
     #[inline(always)]
     pub fn bytes_soon<'a>(&'a self, frame: &'a Completion) -> &'a [u8] {
         let bytes = self.bytes(frame);

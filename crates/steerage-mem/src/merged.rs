@@ -1,9 +1,10 @@
-//! Several frames in hand that a handler sees as one packet.
+//! Frames of a batch that a handler sees as one merged packet.
 //!
-//! The headers of a merged packet are in a copy ([`Kept`]), and its payload stays in the frames.
-//! The first frame stands for the packet. The other frames are *hidden*: their slots move behind
-//! the slots of all packets that the handler sees, and [`Hand::with_first`] leaves them out. Nothing
-//! else changes: each frame has its slot, counts as one frame, and returns its page with its slot.
+//! The headers of a merged packet are copied ([`Kept`]), and its payload stays in the original
+//! frames. The first frame of a merged packet stands for the packet. The other frames are *hidden*:
+//! their slots are moved after the slots of all packets that the handler sees, and
+//! [`Hand::with_first`] leaves them out. Otherwise, a hidden frame is treated like any frame: it
+//! has its slot, counts as one frame, and its page returns with its slot.
 
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -16,10 +17,11 @@ use crate::kept::{Kept, KeptPages};
 use crate::ring::{Frame, Hand};
 use crate::shared_pool::Spare;
 
-/// The most frames of a batch of which some are merged: a set of positions has a bit for each frame.
+/// The maximum number of frames in a batch in which frames are merged: a set of positions is a
+/// 64-bit integer with one bit per frame.
 pub const BATCH_MAX: usize = u64::BITS as usize;
 
-/// Positions of frames, in their new order.
+/// The new order of the frames of a batch, as their old positions.
 struct Order([u8; BATCH_MAX], usize);
 
 impl Order {
@@ -39,35 +41,36 @@ fn bits(set: u64) -> impl Iterator<Item = usize> {
     (0..BATCH_MAX).filter(move |nth| set >> nth & 1 == 1)
 }
 
-/// The frames of a batch, by their positions.
+/// The frames of a batch, by position.
 pub type Batch<'f> = [Option<Frame<'f>>; BATCH_MAX];
 
-/// Where copies of headers come from.
+/// The pages into which headers are copied.
 #[derive(Clone, Copy, Debug)]
 pub struct Pages<'p> {
     /// The CPU's pages.
     pub spare: &'p Spare,
-    /// The record of the queue's kept frames, to which the copies belong.
+    /// The queue's record of kept frames, which counts the copies.
     pub kept: &'p Arc<KeptPages>,
-    /// The free bytes before the headers in their page.
+    /// The number of free bytes before the headers in their page.
     pub headroom: usize,
 }
 
 impl Pages<'_> {
-    /// Copies `headers` for a packet whose first frame is `first` and which has `wire_len` bytes.
+    /// Copies `headers` for a packet with `wire_len` bytes and the first frame `first`.
     fn copy(&self, first: &Frame<'_>, headers: &[u8], wire_len: usize) -> Option<Kept> {
         let header = first.header().map(|header| FrameHeader { wire_len: wire_len as u32, ..header });
         self.spare.copy(self.kept, self.headroom, header, &[headers])
     }
 }
 
-/// Merges frames of a batch. `find` gets the frames, and calls the function that it gets with the
-/// set of frames of each merged packet, the packet's headers, and a [record](Kept::record). Each of
-/// the frames has as many bytes of headers. `copies` has the copies of the headers afterwards, by
-/// the new positions of the packets. A packet without a page for its headers is not merged.
+/// Merges frames of a batch into packets. `find` gets the frames and a function. `find` calls this
+/// function once for each merged packet, with the set of the packet's frames, its headers, and a
+/// [record](Kept::record). All frames of a packet have headers of this length. After `merge`,
+/// `copies` contains the copied headers, by the new positions of the packets. If no page is free
+/// for a packet's headers, the packet is not merged.
 ///
-/// Returns how many packets the handler sees, in the order of their first frames. `None` if nothing
-/// was merged.
+/// Returns the number of packets that the handler sees. The packets have the order of their first
+/// frames. Returns `None` if nothing was merged.
 pub fn merge(
     hand: &mut Hand<'_>,
     copies: &mut [Option<Kept>],
@@ -88,9 +91,9 @@ pub fn merge(
     (members != [0; BATCH_MAX]).then(|| hide(hand, copies, &members))
 }
 
-/// Hides frames of a batch. `members` has the frames of each merged packet, at the position of the
-/// packet's first frame; `copies` has the packet's headers at the same position. Returns how many
-/// frames are left.
+/// Hides frames of a batch. `members` contains the set of frames of each merged packet, at the
+/// position of the packet's first frame. `copies` contains the headers of each packet at the same
+/// position. Returns how many frames stay visible.
 fn hide(hand: &mut Hand<'_>, copies: &mut [Option<Kept>], members: &[u64; BATCH_MAX]) -> usize {
     let hidden = members.iter().fold(0, |all, members| all | members & members.wrapping_sub(1));
     let mut order = Order([0; BATCH_MAX], 0);
@@ -111,9 +114,10 @@ fn hide(hand: &mut Hand<'_>, copies: &mut [Option<Kept>], members: &[u64; BATCH_
     shown
 }
 
-/// Shows the hidden frames of the packets in the set `split` again, after the first frame of their
-/// packet. `shown` is the result of [`merge`]. `verdicts` moves with the frames. Returns how many
-/// frames are seen. [`write_headers`] makes packets of the frames that were hidden.
+/// For each packet in the set `split`, shows the packet's hidden frames again, after its first
+/// frame. `shown` is the result of [`merge`]. `verdicts` is reordered together with the frames.
+/// Returns how many frames are visible. Call [`write_headers`] afterwards, which makes packets of
+/// the frames that were hidden.
 pub fn show<T: Copy>(
     hand: &mut Hand<'_>,
     copies: &mut [Option<Kept>],
@@ -147,9 +151,10 @@ pub fn show<T: Copy>(
     seen
 }
 
-/// Writes the headers of the frames that [`show`] split, in place, or in a copy if the frame is
-/// lent. `headers` gets the frames of a packet and the packet's headers, and writes the headers of
-/// each frame, which have the same length. Calls `lost` for each frame for which no page was free.
+/// Writes the headers of the frames that [`show`] made visible. The headers are written in place,
+/// or to a copy if the frame is lent. The function `headers` gets the frames of a packet and the
+/// packet's headers, and writes the headers of each frame. These headers all have the same length.
+/// If no page is free for the copy of a frame, calls `lost` for this frame.
 pub fn write_headers<const BYTES: usize>(
     hand: &mut Hand<'_>,
     copies: &mut [Option<Kept>],

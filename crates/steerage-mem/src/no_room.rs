@@ -1,4 +1,4 @@
-//! Why a packet could not be copied, made longer or sent.
+//! [`NoRoom`]: the reasons why a packet could not be copied, made longer or sent.
 
 use std::fmt;
 
@@ -12,16 +12,17 @@ pub enum NoRoom {
     TooLong,
     /// No page is free for a copy.
     NoPage,
-    /// Handlers keep as many packets of the queue as they may.
+    /// Handlers already keep the maximum number of packets of the queue.
     KeptMax,
-    /// The handler has sent as many packets of its own as it may until it returns.
+    /// The handler has already sent the maximum number of its own packets for one call.
     OriginatedMax,
-    /// The packet was kept before.
+    /// The packet was already kept.
     Taken,
 }
 
 impl NoRoom {
-    /// Why no copy of `len` bytes with `headroom` bytes before it was made.
+    /// Returns the reason why a frame could not be copied. The copy would have had `len` bytes,
+    /// after `headroom` free bytes in the page.
     pub fn for_copy(len: usize, headroom: usize, kept_pages: &KeptPages) -> Self {
         match kept_pages.kept() >= kept_pages.limit() {
             _ if headroom + len > kept_pages.page_bytes() => Self::TooLong,

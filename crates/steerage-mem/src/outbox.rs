@@ -1,7 +1,7 @@
-//! One queue's rings to all CPUs, and the lane of the CPU that polls the queue.
+//! [`Outbox`] contains one queue's rings to all CPUs, and the lane of the CPU that polls the queue.
 //!
-//! With many CPUs, most rings are empty most of the time. Therefore the functions here visit only
-//! rings with staged or unreturned frames.
+//! With many CPUs, most rings are empty most of the time. Therefore the functions of the outbox
+//! visit only rings with frames that are staged or have not returned.
 
 #[cfg(test)]
 mod tests;
@@ -15,31 +15,32 @@ use crate::memory::Memory;
 use crate::page::Completion;
 use crate::ring::{Finished, Lane, Producer};
 
-/// The producers of one queue: a ring to each CPU, and then the parking lot. The frames for the
-/// queue's owner, the CPU that polls it, stay in the lane. In the owner's ring, there are only frames
-/// from before this CPU owned the queue.
+/// The producers of one queue: one producer for the ring to each CPU, and the last one for the
+/// parking lot. The frames for the queue's owner, the CPU that polls it, stay in the lane. The ring
+/// to the owner contains only frames from before this CPU owned the queue.
 #[derive(Debug)]
 pub struct Outbox {
     rings: Vec<Producer>,
     owner: usize,
     lane: Lane,
-    /// An empty list, which replaces the list of the lane while frames are staged one by one.
+    /// An empty list for `take_list`. The empty list replaces the lane's list while frames are
+    /// staged one by one.
     spare: Vec<Completion>,
     staged: Bits,
     out: Bits,
-    /// The rings whose frames hold as many units of the blocks as they may.
+    /// The set of rings whose frames hold the maximum number of units of the blocks.
     full: Bits,
-    /// By CPU: limits the frames of several queues together.
+    /// For each CPU, the limit on the frames of several queues together.
     admissions: Option<Arc<[Admission]>>,
     backlog: usize,
 }
 
 impl Outbox {
-    /// Creates the rings to the CPUs, which have the same limit, and the parking lot. The lane of
-    /// `owner` has room for a poll of `poll_max` frames and for all parked frames, and the bytes of
-    /// its frames lie in `memory`. With `admissions`, the limit holds for the frames of several
-    /// queues together. If `blocks` are [shared](Blocks::shared), the units that the frames on each
-    /// ring hold are limited.
+    /// Creates the rings to the CPUs and the parking lot. All rings to CPUs have the same limit.
+    /// The lane of `owner` has room for one poll of `poll_max` frames and for all parked frames.
+    /// The bytes of the lane's frames lie in `memory`. With `admissions`, the limit applies to the
+    /// frames of several queues together. If `blocks` are [shared](Blocks::shared), the frames in
+    /// each ring may hold only a limited number of units.
     pub fn new(
         mut to_cpus: Vec<Producer>,
         lot: Producer,
@@ -71,7 +72,7 @@ impl Outbox {
         &mut self.rings[cpu]
     }
 
-    /// The ring to a CPU, for reading.
+    /// Returns the producer of the ring to a CPU, for reading only.
     #[inline(always)]
     pub fn look(&self, cpu: usize) -> &Producer {
         &self.rings[cpu]
@@ -90,54 +91,55 @@ impl Outbox {
         self.owner
     }
 
-    /// Makes another CPU the owner. The lane must be empty.
+    /// Makes another CPU the owner of the queue. The lane must be empty.
     pub fn set_owner(&mut self, cpu: usize) {
         self.owner = cpu;
     }
 
-    /// The frames for the owner.
+    /// The lane, which contains the frames for the owner.
     #[inline(always)]
     pub fn lane(&mut self) -> &mut Lane {
         &mut self.lane
     }
 
-    /// The number of frames in the lane that the owner has not taken.
+    /// The number of frames in the lane that the owner has not taken yet.
     #[inline(always)]
     pub fn staying(&self) -> usize {
         self.lane.waiting()
     }
 
-    /// Whether the owner has finished all frames that it got: those in the lane and those in its
-    /// ring. Until then, the queue must not be polled, because the lane would overtake the ring.
+    /// Returns true if the owner has finished all of its frames: those in the lane and those in its
+    /// ring. If the owner has unfinished frames, the queue must not be polled, because frames in
+    /// the lane would overtake frames in the ring.
     #[inline(always)]
     pub fn has_owner_finished(&self) -> bool {
         let ring = &self.rings[self.owner];
         self.lane.is_empty() && (ring.occupied() == 0 || ring.passed(ring.tail()))
     }
 
-    /// Whether a CPU has finished all frames before position `tail` of its ring, and the owner also
-    /// those in the lane.
+    /// Returns true if `cpu` has finished all frames before position `tail` of its ring. If `cpu`
+    /// is the owner, it must also have finished the frames in the lane.
     pub fn has_passed(&self, cpu: u16, tail: u64) -> bool {
         let cpu = usize::from(cpu);
         self.rings[cpu].passed(tail) && (cpu != self.owner || self.lane.is_empty())
     }
 
-    /// Finishes the frames of the lane that are in hand: lent frames return to `blocks`, and all
-    /// other frames to `home`.
+    /// Finishes the lane's frames in hand: lent frames return to `blocks`, and all other frames are
+    /// passed to `home`.
     #[inline]
     pub fn finish_lent(&mut self, blocks: &mut Blocks, mut home: impl FnMut(Completion)) {
         let mut lent = blocks.homecoming();
         self.lane.finish(|frames| frames.for_each(|frame| lent.recycle(frame).unwrap_or_else(&mut home)));
     }
 
-    /// Stages a frame: see [`Producer::stage`]. A frame for the owner is added to the lane. The caller
-    /// also records the ring with [`touch`](Self::touch).
+    /// Stages a frame for the ring `target`: see [`Producer::stage`]. A frame for the owner is
+    /// added to the lane. The caller also records the ring with [`touch`](Self::touch).
     ///
     /// # Errors
-    /// The frame, if the ring has no room for it.
-    // Always inlined. With a function call, the frame would go through memory, and its load would
-    // wait for the stores. With 16 targets, this wait cost the receiving CPU 22 ns per packet
-    // instead of 9.5.
+    /// Returns the frame if the ring has no room for it.
+    // Always inlined. If `stage` were called as a function, the frame would go through memory, and
+    // loading it would wait for the stores. With 16 targets, this wait cost the receiving CPU 22 ns
+    // per packet instead of 9.5 ns.
     #[inline(always)]
     pub fn stage(&mut self, target: usize, frame: Completion, arrival: u64) -> Result<(), Completion> {
         if target == self.owner {
@@ -147,7 +149,8 @@ impl Outbox {
         self.rings[target].stage(frame, arrival)
     }
 
-    /// Records that frames may be staged on these rings, once per poll instead of once per frame.
+    /// Records that frames may be staged on these rings. `touch` is called once per poll, not once
+    /// per frame.
     pub fn touch(&mut self, rings: &Bits) {
         self.staged.insert_set(rings);
     }
@@ -157,8 +160,9 @@ impl Outbox {
         self.staged.insert(ring);
     }
 
-    /// Stages the frames of the lane's list, a poll, on one ring: see [`Producer::stage_all`]. Returns
-    /// whether all frames were staged. If the target is the owner, all frames stay.
+    /// Stages one poll, the frames in the lane's list, on one ring: see [`Producer::stage_all`].
+    /// Returns true if all frames were staged. If the owner is the target, all frames stay in the
+    /// lane.
     #[inline(always)]
     pub fn stage_all(&mut self, target: usize, arrival: u64, staged: impl FnMut(usize)) -> bool {
         if target == self.owner {
@@ -171,8 +175,8 @@ impl Outbox {
         frames.is_empty()
     }
 
-    /// Stages the frames of the lane's list on a few rings: see [`Producer::stage_lists`]. The frames
-    /// for the owner stay. Returns whether all frames were staged.
+    /// Stages the frames in the lane's list on a few rings: see [`Producer::stage_lists`]. The
+    /// frames for the owner stay in the lane. Returns true if all frames were staged.
     #[inline(always)]
     pub fn stage_lists(
         &mut self,
@@ -188,23 +192,25 @@ impl Outbox {
         true
     }
 
-    /// Takes the list of the lane, to stage its frames one by one. [`put_list`](Self::put_list) takes
-    /// the list back.
+    /// Takes the lane's list, so that its frames can be staged one by one.
+    /// [`put_list`](Self::put_list) puts the list back.
     pub fn take_list(&mut self) -> Vec<Completion> {
         let mut frames = std::mem::take(&mut self.spare);
         self.lane.list().into_iter().for_each(|list| std::mem::swap(list, &mut frames));
         frames
     }
 
-    /// Takes back the list of [`take_list`](Self::take_list). Its frames stay.
+    /// Puts the list from [`take_list`](Self::take_list) back. The frames in the list stay in the
+    /// lane.
     pub fn put_list(&mut self, mut list: Vec<Completion>) {
         self.lane.list().into_iter().for_each(|frames| frames.append(&mut list));
         self.spare = list;
     }
 
-    /// Publishes the rings that have at least `least` staged frames. Calls `shown` for each CPU that
-    /// got frames. Calls `refused` for each frame for which the CPU's backlog has no room, with the
-    /// frame if it lies in a page. Other refused frames return to `lent`, the queue's blocks.
+    /// Publishes the staged frames of each ring that has at least `least` of them. The parking lot
+    /// has no minimum of staged frames. Calls `shown` for each CPU for which frames were published.
+    /// Calls `refused` for each frame that the CPU's backlog has no room for. `refused` gets the
+    /// frame if it lies in a page. Refused frames that lie in the queue's blocks return to `lent`.
     #[inline]
     pub fn publish(
         &mut self,
@@ -238,9 +244,9 @@ impl Outbox {
         }
     }
 
-    /// Takes back the staged frames that would exceed the ring's share of the blocks. The frames to
-    /// take back are not always the newest, since a short frame may pass where a long frame may
-    /// not.
+    /// Takes back the staged frames that would exceed the ring's share of the queue's blocks.
+    /// Frames that are taken back are not always the newest ones: a short frame may be admitted
+    /// after a long frame was refused.
     #[inline(never)]
     fn share(&mut self, at: usize, blocks: &mut Blocks, mut refused: impl FnMut()) {
         let Some(mut publishing) = blocks.publishing(at) else { return };
@@ -257,7 +263,7 @@ impl Outbox {
         }
     }
 
-    /// Takes back the newest staged frames for which the CPU's backlog has no room.
+    /// Takes back those of the newest staged frames for which the CPU's backlog has no room.
     #[inline(never)]
     fn admit(&mut self, at: usize, lent: Option<&mut Blocks>, mut refused: impl FnMut(Option<Completion>)) {
         let Some(admission) = self.admissions.as_ref().and_then(|all| all.get(at)) else { return };
@@ -298,7 +304,8 @@ impl Outbox {
         self.reclaim_many(at, |finished| finished.for_each(&mut home))
     }
 
-    /// Passes the finished slots of a ring to `home`, many at a time. Returns the number of slots.
+    /// Like [`reclaim`](Self::reclaim), but passes many finished slots to `home` at a time. Returns
+    /// the number of slots.
     #[inline]
     pub fn reclaim_many(&mut self, at: usize, home: impl FnMut(Finished<'_>)) -> u64 {
         let count = self.rings[at].reclaim_many(home);
@@ -308,8 +315,8 @@ impl Outbox {
         count
     }
 
-    /// Returns the finished frames of a ring: lent frames to `blocks`, and all other frames to
-    /// `home`. Returns the number of frames.
+    /// Takes the finished frames of a ring back: lent frames return to `blocks`, and all other
+    /// frames are passed to `home`. Returns the number of frames.
     #[inline]
     pub fn reclaim_lent(&mut self, at: usize, blocks: &mut Blocks, mut home: impl FnMut(Completion)) -> u64 {
         let mut lent = blocks.homecoming_from(at);
@@ -320,23 +327,24 @@ impl Outbox {
         count
     }
 
-    /// The first ring, at number `from` or after, whose frames have not all returned.
+    /// Returns the first ring with a number of at least `from` that has unreturned frames.
     #[inline]
     pub fn next_out(&self, from: usize) -> Option<usize> {
         self.out.next(from)
     }
 
-    /// Whether no frame is in a ring, in the lane or parked.
+    /// Returns true if no frame is in a ring, in the lane or in the parking lot.
     pub fn is_empty(&self) -> bool {
         self.lane.is_empty() && self.out.is_empty() && self.staged.is_empty() && self.rings[self.cpus()].occupied() == 0
     }
 
-    /// Whether other queues may need the pages of frames that have not returned.
+    /// Returns true if there are unreturned frames and other queues may need the pages of these
+    /// frames.
     pub fn keeps_pages_from_others(&self) -> bool {
         self.admissions.is_some() && !self.out.is_empty()
     }
 
-    /// How many frames may wait for a CPU.
+    /// Returns how many frames may wait for a CPU.
     pub fn backlog(&self) -> usize {
         self.backlog
     }
@@ -350,13 +358,14 @@ impl Outbox {
         }
     }
 
-    /// How many frames of all queues wait for a CPU. 0 if the limit holds for this queue alone.
+    /// Returns how many frames of all queues wait for a CPU. The result is 0 if the limit applies
+    /// to this queue alone.
     fn waiting_of_all(&self, at: usize) -> u64 {
         self.admissions.as_ref().and_then(|all| all.get(at)).map_or(0, Admission::waiting)
     }
 
-    /// Whether both the ring and the CPU's backlog have room for `frames` frames. The lane always
-    /// has room.
+    /// Returns true if both the ring and the CPU's backlog have room for `frames` frames. The
+    /// owner's lane always has room.
     #[inline(always)]
     pub fn has_room(&self, at: usize, frames: usize) -> bool {
         if at == self.owner {
@@ -369,9 +378,9 @@ impl Outbox {
         has_room && self.waiting_of_all(at) + frames as u64 <= self.backlog as u64
     }
 
-    /// The first ring, at number `from` or after, that has no room for `frames` frames. Only rings
-    /// with staged or unreturned frames are checked, since the other rings have room up to their
-    /// limits.
+    /// Returns the first ring, from number `from` on, that has no room for `frames` frames. Only
+    /// rings with staged or unreturned frames are checked, because every other ring has room up to
+    /// its limit.
     #[inline(always)]
     pub fn next_without_room(&self, from: usize, frames: usize) -> Option<usize> {
         let mut mask = u64::MAX << (from % 64);
@@ -389,14 +398,14 @@ impl Outbox {
         None
     }
 
-    /// Whether at least half of the frames that may wait for a CPU wait. The frames for the owner do
-    /// not wait.
+    /// Returns true if the number of waiting frames for the CPU is at least half of the limit. The
+    /// frames in the owner's lane do not count as waiting.
     pub fn is_half_full(&self, cpu: usize) -> bool {
         cpu != self.owner && self.waiting_of_all(cpu).max(self.rings[cpu].occupied()) >= self.backlog as u64 / 2
     }
 
-    /// Asks the CPUs whose rings have room for less than `weight` frames to wake this queue's owner
-    /// when half of the ring is finished.
+    /// Asks the CPUs whose rings have room for fewer than `weight` frames to wake this queue's
+    /// owner when half of the ring is finished.
     pub fn wake_when_there_is_room(&mut self, weight: usize) {
         let mut next = self.out.next(0);
         while let Some(at) = next {

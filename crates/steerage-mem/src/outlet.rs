@@ -1,9 +1,10 @@
-//! Queues of items that other threads hand to the CPUs of the path, such as packets to send.
+//! [`Outlet`] queues items that other threads hand to the CPUs of the receive path, such as packets
+//! to send.
 //!
-//! An outlet is under one lock. The CPUs try the lock between two rounds, and only after a thread
-//! has added an item. The items of a bucket leave in the order in which they were added: an item for
-//! another CPU than the previous item of its bucket goes to the previous CPU as well, until that CPU
-//! has sent everything of the bucket.
+//! One lock protects an outlet. The CPUs try to take the lock between two rounds, and only after a
+//! thread has added an item. The items of a bucket leave in the order in which they were added. If
+//! an item is for another CPU than the previous item of its bucket, it still goes to the previous
+//! CPU, until that CPU has sent all earlier items of the bucket.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,19 +14,19 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::signal::Signal;
 
-/// A queue for each CPU, with a common limit.
+/// A queue of items for each CPU, with one limit for all queues.
 #[derive(Debug)]
 pub struct Outlet<T> {
     places: usize,
     waiting: Mutex<Waiting<T>>,
-    /// For each CPU, how many of its items have left.
+    /// For each CPU, the number of its items that have been sent.
     sent: OnceLock<Vec<AtomicU64>>,
 }
 
 #[derive(Debug)]
 struct Waiting<T> {
     of_cpus: Vec<OfCpu<T>>,
-    /// For each bucket, the CPU that got its latest item, and the number of that item.
+    /// For each bucket, the CPU that got the bucket's latest item, and the number of that item.
     buckets: Vec<(u16, u64)>,
     count: usize,
     has_room: Signal,
@@ -39,7 +40,8 @@ struct OfCpu<T> {
 }
 
 impl<T> Outlet<T> {
-    /// An outlet with room for `places` items. It takes items once it is [open](Self::open).
+    /// Creates an outlet with room for `places` items. The outlet accepts items after it was
+    /// [opened](Self::open).
     ///
     /// # Errors
     /// As [`Signal::new`].
@@ -50,7 +52,8 @@ impl<T> Outlet<T> {
         Ok(Self { places, waiting: Mutex::new(waiting), sent: OnceLock::new() })
     }
 
-    /// Opens the outlet for this many CPUs and buckets. Only the first call has an effect.
+    /// Opens the outlet for this many CPUs and buckets. Only the first call of `open` has an
+    /// effect.
     pub fn open(&self, cpus: usize, buckets: usize) {
         let mut waiting = self.lock();
         let new = || OfCpu { items: VecDeque::new(), added: 0, is_closed: false };
@@ -63,12 +66,12 @@ impl<T> Outlet<T> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many more items have room.
+    /// Returns how many more items the outlet has room for.
     pub fn room(&self) -> usize {
         self.places.saturating_sub(self.lock().count)
     }
 
-    /// A file descriptor that is readable while there is room.
+    /// A file descriptor that is readable while the outlet has room.
     ///
     /// # Errors
     /// As [`Signal::fd`].
@@ -76,13 +79,14 @@ impl<T> Outlet<T> {
         self.lock().has_room.fd()
     }
 
-    /// Adds an item for `cpu`, or for the CPU of the bucket's latest item. Returns the CPU that gets
-    /// the item, or the item if there is no room.
+    /// Adds an item for `cpu`, or for the CPU of the bucket's latest item. Returns the CPU that
+    /// gets the item. `Err` returns the item if there is no room.
     pub fn push(&self, bucket: u16, cpu: Option<u16>, item: T) -> Result<u16, T> {
         let mut waiting = self.lock();
         let Waiting { of_cpus, buckets, count, has_room } = &mut *waiting;
         let Some(last) = buckets.get_mut(usize::from(bucket)) else { return Err(item) };
-        // A1, acquire: pairs with A2, so that the previous items of the bucket have left before.
+        // A1, acquire: pairs with A2. The acquire load ensures that the earlier items of the bucket
+        // left before this item is added.
         let left = self.sent.get().and_then(|sent| sent.get(usize::from(last.0)));
         let is_over = left.is_some_and(|left| left.load(Ordering::Acquire) >= last.1);
         let cpu = cpu.filter(|cpu| is_over && usize::from(*cpu) < of_cpus.len()).unwrap_or(last.0);
@@ -99,9 +103,9 @@ impl<T> Outlet<T> {
     }
 
     /// Passes the items for `cpu` to `stage`, which returns an item for which it has no room. Adds
-    /// to `taken` how many `stage` accepted. Returns whether items may be left, perhaps because
-    /// another thread has the lock. With `closes`, waits for the lock, and no item can be added
-    /// afterwards.
+    /// the number of items that `stage` accepted to `taken`. Returns true if items may be left, or
+    /// if another thread has the lock. With `closes`, `take` waits for the lock, and no item can be
+    /// added afterwards.
     pub fn take(&self, cpu: u16, closes: bool, taken: &mut u64, mut stage: impl FnMut(T) -> Result<(), T>) -> bool {
         let waiting = if closes { Some(self.lock()) } else { self.waiting.try_lock().ok() };
         let Some(mut waiting) = waiting else { return true };
@@ -120,7 +124,7 @@ impl<T> Outlet<T> {
         !of_cpu.items.is_empty()
     }
 
-    /// Records that the first `taken` items of `cpu` have left.
+    /// Records that the first `taken` items of `cpu` have been sent.
     pub fn sent(&self, cpu: u16, taken: u64) {
         if let Some(sent) = self.sent.get().and_then(|sent| sent.get(usize::from(cpu))) {
             // A2, release: pairs with A1.

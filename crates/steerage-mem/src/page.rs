@@ -1,45 +1,46 @@
-//! The tokens of the path: [`Page`], the right to write a page, and [`Completion`], a page that a
-//! device has filled.
+//! The tokens of the path: The tokens of pages: [`Page`], the right to write a page, and
+//! [`Completion`], a page that a device has filled.
 
 use crate::header::FrameHeader;
 
-/// The longest frame that a slot can describe, in bytes. The length field has 20 bits.
+/// The maximum length of a frame that a slot can describe, in bytes. The length field has 20 bits.
 pub const FRAME_BYTES_MAX: usize = (1 << LEN_BITS) - 1;
 
 const LEN_BITS: u32 = 20;
 const LEN_MASK: u32 = (1 << LEN_BITS) - 1;
 
-/// The frame lies in a [block](crate::Blocks): it is read-only, and many frames have the same page
-/// number.
+/// The frame lies in a [block](crate::Blocks): it is read-only, and all frames of the block have
+/// the same page number.
 const LENT: u32 = 1 << LEN_BITS;
 const HASHED: u32 = 1 << (LEN_BITS + 1);
-/// A [header](crate::FrameHeader) is before the frame.
+/// A [header](crate::FrameHeader) lies before the frame.
 const HEADED: u32 = 1 << (LEN_BITS + 2);
 
 /// The frame continues in other [pages](crate::chain).
 const CHAINED: u32 = 1 << (LEN_BITS + 3);
 
-/// An [extra record](crate::FrameHeader::EXTRA_BYTES) is before the header.
+/// An [extra record](crate::FrameHeader::EXTRA_BYTES) lies before the header.
 const EXTRA: u32 = 1 << (LEN_BITS + 4);
 
-/// The 16 bytes before the frame are the header of a record in a capture file, in the byte order
-/// and with the resolution of the next two flags: see [`RecordForm`].
+/// The 16 bytes before the frame are a record header of a capture file. The next two flags state
+/// the byte order and the resolution of the record: see [`RecordForm`].
 const RECORD: u32 = 1 << (LEN_BITS + 5);
 const BIG_ENDIAN: u32 = 1 << (LEN_BITS + 6);
 const NANOS: u32 = 1 << (LEN_BITS + 7);
 
-/// The kind of header with which the frame begins: four bits, whose meaning the path defines.
+/// The kind of header with which the frame begins: four bits, whose meaning the receive path
+/// defines.
 const LINK_SHIFT: u32 = 28;
 const LINK_MASK: u32 = 0xf << LINK_SHIFT;
 
-/// The page number of a slot whose page a handler kept or sent. No page has this number.
+/// The page number in a slot from which a handler kept or sent the page. No page has this number.
 pub(crate) const BLANK: u32 = u32::MAX;
 
 /// The right to write one page of a [`Region`](crate::Region).
 ///
-/// Each page has one such token. The token has no `Drop`: if a token is lost, its page stays unused
-/// until the region ends, and no other harm is done. The example of [`Region`](crate::Region) fills
-/// a page.
+/// Each page has exactly one such token. The token has no `Drop`. If a token is lost, the only
+/// effect is that its page stays unused until the region ends. The example of
+/// [`Region`](crate::Region) fills a page with bytes.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a page that is dropped is lost to its pool"]
 #[repr(transparent)]
@@ -50,27 +51,28 @@ impl Page {
         Self(number)
     }
 
-    /// The page's number, unique in the process.
+    /// The page's number, which is unique in the process.
     #[inline(always)]
     pub fn number(&self) -> u32 {
         self.0
     }
 }
 
-/// A filled buffer: the position of a received frame, without any metadata yet.
+/// A filled buffer: the position of a received frame, before any metadata is built.
 ///
 /// (The "completion ring" of AF_XDP returns *sent* buffers. In steerage, a completion is always a
 /// received frame.)
 ///
-/// A completion has 16 bytes, four per cache line, and travels through the rings in this form. Like
-/// [`Page`], a completion is a token: its holder holds the frame. The example of
-/// [`Region`](crate::Region) creates a completion from a page.
+/// A completion has 16 bytes, so four completions fit in a cache line. A completion travels through
+/// the rings in this form. Like [`Page`], a completion is a token: whoever holds it holds the
+/// frame. The example of [`Region`](crate::Region) creates a completion from a page.
 #[derive(Debug)]
 #[repr(transparent)]
 #[must_use = "a completion that is dropped takes its page with it"]
 pub struct Completion(Slot);
 
-/// An entry of a ring: plain bits. The positions of the ring determine who holds the slot.
+/// A slot: an entry of a ring. Unlike a token, a slot gives no right to access the frame. The
+/// positions of the ring determine which thread holds the slot.
 #[repr(C, align(16))]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Slot {
@@ -98,15 +100,16 @@ impl Slot {
         self.len_flags & HEADED != 0
     }
 
-    /// Whether the frame has no extra record, lies in one page, begins with the kind of header `link`,
-    /// and has a device header if `headed`. The check is a single comparison.
+    /// Returns true if all of the following hold: the frame has no extra record, lies in one page,
+    /// begins with the kind of header `link`, and has a device header if `headed` is true. A single
+    /// comparison checks all of these conditions.
     #[inline(always)]
     pub(crate) fn is_common(&self, link: u8, headed: bool) -> bool {
         let expected = u32::from(link) << LINK_SHIFT | if headed { HEADED } else { 0 };
         self.len_flags & (HEADED | CHAINED | EXTRA | LINK_MASK) == expected
     }
 
-    /// The header that these bytes before the frame contain.
+    /// The frame header in these bytes, which precede the frame.
     #[inline(always)]
     pub(crate) fn header_of(&self, bytes: [u8; FrameHeader::BYTES]) -> FrameHeader {
         if self.len_flags & RECORD == 0 { FrameHeader::from_bytes(bytes) } else { self.form().header_of(bytes) }
@@ -131,17 +134,17 @@ impl Slot {
         Self { len_flags: self.len_flags & !EXTRA | if yes { EXTRA } else { 0 }, ..self }
     }
 
-    /// Whether the frame is neither lent nor has an extra record. Frames in pages have such a
-    /// record only if they stand for hidden frames.
+    /// Returns true if the frame is neither lent nor has an extra record. A frame in pages has an
+    /// extra record only if it stands for hidden frames.
     #[inline(always)]
     pub(crate) fn is_writable(&self) -> bool {
         self.len_flags & (LENT | EXTRA) == 0
     }
 
-    /// The flags (in a slot's last word) of frames that lie in several pages or in a block.
+    /// The flags (in a slot's last 32 bits) of frames that lie in several pages or in a block.
     pub(crate) const NO_WHOLE_PAGE: u32 = LENT | CHAINED;
 
-    /// Whether the frame lies in one page, which belongs to this frame alone.
+    /// Returns true if the frame lies in a single page that belongs to this frame alone.
     #[inline(always)]
     pub(crate) fn is_whole_page(&self) -> bool {
         self.len_flags & Self::NO_WHOLE_PAGE == 0
@@ -151,21 +154,22 @@ impl Slot {
         Self { page, offset, hash: 0, len_flags: len & LEN_MASK | CHAINED }
     }
 
-    /// The first `len` bytes of the same span, reduced to the length that a slot can describe.
+    /// The first `len` bytes of this span, or fewer if `len` exceeds what a slot can describe.
     pub(crate) fn with_len(self, len: usize) -> Self {
         Self { len_flags: self.len_flags & !LEN_MASK | len.min(FRAME_BYTES_MAX) as u32, ..self }
     }
 
-    /// The `len` bytes before the frame in the same page. `None` if fewer than `len` bytes of the
-    /// page are before the frame.
+    /// The `len` bytes of the same page that lie before the frame. Returns `None` if the page has
+    /// fewer than `len` bytes before the frame.
     #[inline(always)]
     pub(crate) fn before(&self, len: usize) -> Option<Self> {
         let offset = self.offset.checked_sub(len as u32)?;
         Some(Self { offset, len_flags: (self.len_flags & LENT) | len as u32, ..*self })
     }
 
-    /// The span of the same page that begins `front` bytes earlier and ends `back` bytes later.
-    /// Negative numbers make the span shorter. `None` if no slot can describe the span.
+    /// The span of the same page that begins `front` bytes before this span and ends `back` bytes
+    /// after it. With negative numbers, the span becomes shorter. Returns `None` if no slot can
+    /// describe the span.
     #[inline]
     pub(crate) fn resized(&self, front: i32, back: i32) -> Option<Self> {
         let offset = self.offset.checked_add_signed(front.checked_neg()?)?;
@@ -193,20 +197,21 @@ impl Slot {
     }
 }
 
-/// The form of the records in a capture file: 16 bytes with seconds, fraction, captured length and
-/// original length, 4 bytes each, and then the frame.
+/// The form of the records in a capture file. A record begins with 16 bytes: seconds, fraction,
+/// captured length and original length (4 bytes each). The frame follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordForm(u32);
 
 impl RecordForm {
-    /// Records in big-endian or little-endian byte order, with fractions in nanoseconds or
-    /// microseconds.
+    /// The form states whether the byte order is big-endian or little-endian, and whether fractions
+    /// are in nanoseconds or microseconds.
     pub fn new(big_endian: bool, nanos: bool) -> Self {
         Self(if big_endian { BIG_ENDIAN } else { 0 } | if nanos { NANOS } else { 0 })
     }
 
-    /// The header of a frame whose record begins with these bytes. The record does not contain the
-    /// link type, so the header has [`LINK_IN_SLOT`](FrameHeader::LINK_IN_SLOT) instead.
+    /// Returns the header of a frame from the first bytes of the frame's record. The record does
+    /// not contain the link type, so the header has [`LINK_IN_SLOT`](FrameHeader::LINK_IN_SLOT)
+    /// instead.
     #[inline(always)]
     pub fn header_of(self, bytes: [u8; FrameHeader::BYTES]) -> FrameHeader {
         let word = |at: usize| {
@@ -218,18 +223,18 @@ impl RecordForm {
     }
 }
 
-/// Offsets that do not fit 32 bits become an offset that no page has.
+/// An offset that does not fit 32 bits is replaced by an offset that lies in no page.
 #[inline(always)]
 pub(crate) const fn offset_of(offset: usize) -> u32 {
     if offset < u32::MAX as usize { offset as u32 } else { u32::MAX }
 }
 
 impl Completion {
-    /// The frame of `len` bytes at `offset` in `page`.
+    /// Creates the completion of a frame of `len` bytes at `offset` in `page`.
     ///
-    /// This function does not check the size of the page. The path checks the position when the
-    /// frame is handed over, and a frame that does not lie in its page reads as empty. Lengths over
-    /// [`FRAME_BYTES_MAX`] are reduced to [`FRAME_BYTES_MAX`].
+    /// `new` does not check the position against the size of the page. The receive path checks the
+    /// position when the device hands the frame over. If the frame does not lie in its page, its
+    /// bytes are empty. Lengths above [`FRAME_BYTES_MAX`] are reduced to [`FRAME_BYTES_MAX`].
     #[inline(always)]
     pub fn new(page: Page, offset: usize, len: usize) -> Self {
         Self(Slot { page: page.0, offset: offset_of(offset), hash: 0, len_flags: len.min(FRAME_BYTES_MAX) as u32 })
@@ -250,8 +255,8 @@ impl Completion {
         self.0
     }
 
-    /// The frame's length in its page, in bytes. For a frame of several pages, this is the length
-    /// of the part in the first page.
+    /// The length of the frame's part in its first page, in bytes. For a frame of one page, the
+    /// part is the whole frame.
     #[inline(always)]
     #[expect(clippy::len_without_is_empty, reason = "a frame's length, not a collection's")]
     pub fn len(&self) -> usize {
@@ -264,36 +269,36 @@ impl Completion {
         self.0.offset as usize
     }
 
-    /// Whether each of these frames has a flow hash.
+    /// Returns true if each of these frames has a flow hash.
     #[doc(hidden)]
     #[inline]
     pub fn all_hashed(frames: &[Self]) -> bool {
-        // Without a branch, so that the compiler checks several frames at a time.
+        // The loop has no branch, so that the compiler checks several frames at a time.
         frames.iter().fold(HASHED, |all, frame| all & frame.0.len_flags) != 0
     }
 
-    /// The flow hash of the frame, if a hash was set.
+    /// The flow hash of the frame, if a hash was set before.
     #[inline(always)]
     pub fn hash(&self) -> Option<u32> {
         self.0.hash()
     }
 
-    /// The hash field, which is 0 until a hash is set. For the steering loop, which always sets the
-    /// hash first.
+    /// The field of the flow hash, which is 0 before a hash is set. `hash_or_zero` is for the
+    /// steering loop, which always sets the hash first.
     #[doc(hidden)]
     #[inline(always)]
     pub fn hash_or_zero(&self) -> u32 {
         self.0.hash
     }
 
-    /// Sets the flow hash, which either the device or steerage computed.
+    /// Sets the flow hash of the frame, which either the device or steerage has computed.
     #[inline(always)]
     pub fn set_hash(&mut self, hash: u32) {
         self.0.hash = hash;
         self.0.len_flags |= HASHED;
     }
 
-    /// Adds the flow's hash, if the device computed one.
+    /// Adds the flow hash that the device computed, if there is one.
     #[inline(always)]
     pub fn with_hash(mut self, hash: Option<u32>) -> Self {
         if let Some(hash) = hash {
@@ -302,36 +307,36 @@ impl Completion {
         self
     }
 
-    /// Sets the kind of header with which the frame begins: four bits, 0 if the kind is not set. A
-    /// device sets the kind of a poll's frames with `Completions::set_link`.
+    /// Sets the kind of header with which the frame begins. The kind has four bits, and is 0 if it
+    /// was not set. For all frames of a poll, a device calls `Completions::set_link` instead.
     #[doc(hidden)]
     #[inline(always)]
     pub fn set_link(&mut self, link: u8) {
         self.0 = self.0.with_link(link);
     }
 
-    /// The type of the header with which the frame begins.
+    /// The kind of header with which the frame begins.
     #[inline(always)]
     pub fn link(&self) -> u8 {
         self.0.link()
     }
 
-    /// Records that a [`FrameHeader`] lies in the bytes before the frame. The
-    /// position of the header is checked when it is read.
+    /// Records that a [`FrameHeader`] lies immediately before the frame. The position of the header
+    /// is checked when it is read.
     #[inline(always)]
     pub fn with_header(mut self) -> Self {
         self.0.len_flags |= HEADED;
         self
     }
 
-    /// Records that the bytes before the frame are the header of a record in a capture file.
+    /// Records that the 16 bytes before the frame are a record header of a capture file.
     #[inline(always)]
     pub(crate) fn with_record(mut self, form: RecordForm) -> Self {
         self.0.len_flags |= HEADED | RECORD | form.0;
         self
     }
 
-    /// Whether the frame lies in a file, which no device has just written.
+    /// Returns true if the frame lies in a file, so that no device has just written its bytes.
     #[inline(always)]
     pub(crate) fn is_record(&self) -> bool {
         self.0.len_flags & RECORD != 0
@@ -346,13 +351,13 @@ impl Completion {
         self
     }
 
-    /// Whether the frame lies in a block and not in a page of its own.
+    /// Returns true if the frame lies in a block instead of pages of the pool.
     #[inline(always)]
     pub fn is_lent(&self) -> bool {
         self.0.is_lent()
     }
 
-    /// Whether the frame has more than one page.
+    /// Returns true if the frame has more than one page.
     #[inline(always)]
     pub fn is_chained(&self) -> bool {
         self.0.is_chained()
@@ -362,8 +367,8 @@ impl Completion {
         self.0.len_flags |= CHAINED;
     }
 
-    /// Gives the frame up and returns its page. `Err` returns a frame that is not a single page: a
-    /// lent frame, for [`Blocks::recycle`], or a frame of several pages, for
+    /// Consumes the completion and returns its page. `Err` returns a frame that is not a single
+    /// page: a lent frame goes to [`Blocks::recycle`], and a frame of several pages goes to
     /// [`Region::take_apart`].
     ///
     /// [`Blocks::recycle`]: crate::Blocks::recycle

@@ -1,9 +1,9 @@
-//! Sleeping and waking without losing a wake-up.
+//! [`Sleepers`] lets CPUs sleep and wake each other without losing a wake-up.
 //!
-//! A CPU that goes to sleep sets its bit, executes a fence, checks for work once more, and then
-//! waits on its bell. A CPU that wakes a sleeping CPU publishes the work, executes a fence, and
-//! then checks the bit. The fence of the sleeper or the fence of the waker comes first, so either
-//! the sleeper sees the work or the waker sees the bit.
+//! Before a CPU sleeps, it sets its bit, executes a fence, checks for work once more, and then
+//! waits on its bell. Before a CPU wakes another CPU, it publishes the work, executes a fence, and
+//! then checks the other CPU's bit. One of the two fences comes first. So either the sleeping CPU
+//! sees the work, or the waking CPU sees the bit.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,85 +13,88 @@ use crossbeam_utils::CachePadded;
 
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// The CPUs that sleep, with one bit for each CPU. 64 CPUs share a cache line, so that a producer
-/// reads one line for all of its targets.
+/// The set of CPUs that sleep, with one bit for each CPU. 64 CPUs share a cache line, so that a
+/// producer reads one cache line for all of its targets.
 #[derive(Debug)]
 pub struct Sleepers {
     words: Box<[CachePadded<AtomicU64>]>,
 }
 
 impl Sleepers {
-    /// Creates the bits of `cpus` CPUs, numbered from 0, which are all awake.
+    /// Creates the bits of `cpus` CPUs, numbered from 0. All CPUs are awake.
     pub fn new(cpus: usize) -> Self {
         Self { words: (0..cpus.div_ceil(64).max(1)).map(|_| CachePadded::new(AtomicU64::new(0))).collect() }
     }
 
-    /// Records that `cpu` is about to sleep. After this call, the caller checks for work once more,
-    /// and sleeps only if there is no work.
+    /// Records that `cpu` is about to sleep. After `about_to_sleep`, the caller checks for work
+    /// once more. The caller sleeps only if there is no work.
     pub fn about_to_sleep(&self, cpu: usize) {
-        // S1. Relaxed: ordered by the fence.
+        // S1. The operation is relaxed, because the fence orders it.
         self.words[cpu / 64].fetch_or(1 << (cpu % 64), Ordering::Relaxed);
         // F1: pairs with F2.
         fence(Ordering::SeqCst);
     }
 
-    /// Records that `cpu` is awake, whether or not another CPU woke it. Returns whether the bit was
-    /// still set, which means that no other CPU woke `cpu`.
+    /// Records that `cpu` is awake, no matter whether another CPU has woken it. Returns true if the
+    /// bit was still set, which means that no other CPU woke `cpu`.
     pub fn awake(&self, cpu: usize) -> bool {
         let bit = 1 << (cpu % 64);
-        // Relaxed: only this CPU sets the bit.
+        // Relaxed: only this CPU sets this bit.
         self.words[cpu / 64].fetch_and(!bit, Ordering::Relaxed) & bit != 0
     }
 
-    /// Whether `cpu` is about to sleep or asleep, and no CPU has woken it since.
-    pub fn is_about_to_sleep(&self, cpu: usize) -> bool {
-        self.words[cpu / 64].load(Ordering::Relaxed) & (1 << (cpu % 64)) != 0
+    /// The CPUs among the 64 CPUs from `64 * word` on that are about to sleep or asleep, and that
+    /// no CPU has woken since. The first CPU is the lowest bit.
+    pub fn word(&self, word: usize) -> u64 {
+        self.words[word].load(Ordering::Relaxed)
     }
 
-    /// Orders everything that was published before against the following calls of
-    /// [`must_wake`](Self::must_wake). Call this function once per poll, for all targets.
+    /// Orders everything that this thread has published before all following calls of
+    /// [`must_wake`](Self::must_wake). Call `after_publishing` once per poll, for all targets
+    /// together.
     #[inline(always)]
     pub fn after_publishing(&self) {
         // F2: pairs with F1.
         fence(Ordering::SeqCst);
     }
 
-    /// Whether the caller must ring the bell of `cpu`. Returns true to one caller only. Call
-    /// [`after_publishing`](Self::after_publishing) first.
+    /// Returns true if the caller must ring the bell of `cpu`. For each bit that is set, only one
+    /// caller gets true. Call [`after_publishing`](Self::after_publishing) before this function.
     #[inline(always)]
     pub fn must_wake(&self, cpu: usize) -> bool {
         let (word, bit) = (&self.words[cpu / 64], 1 << (cpu % 64));
-        // S2: pairs with S1 by the fences. Reading first keeps the line shared while no CPU sleeps.
+        // S2: pairs with S1 through the fences. The bit is read before it is changed, so that its
+        // cache line stays shared while no CPU sleeps.
         word.load(Ordering::Relaxed) & bit != 0 && word.fetch_and(!bit, Ordering::Relaxed) & bit != 0
     }
 }
 
-/// For each CPU, whether another thread requests its attention between two rounds. A CPU reads its
-/// own request in each round, so each request has a cache line of its own.
+/// For each CPU, a flag that is set if another thread wants the CPU to act between two rounds. A
+/// CPU reads its own request flag in each round, so each flag has a cache line of its own.
 #[derive(Debug)]
 pub struct Requests(Box<[CachePadded<AtomicU64>]>);
 
 impl Requests {
-    /// No requests to `cpus` CPUs.
+    /// Creates the flags of `cpus` CPUs, without any request.
     pub fn new(cpus: usize) -> Self {
         Self((0..cpus).map(|_| CachePadded::new(AtomicU64::new(0))).collect())
     }
 
-    /// Sets a request. Returns true if the caller must wake the CPU, and false if the thread that set
-    /// an earlier request wakes it.
+    /// Sets a request. Sets a CPU's request. Returns true if the caller must wake the CPU, and
+    /// false if the thread that set an earlier request wakes it.
     pub fn set(&self, cpu: usize) -> bool {
-        // R1, release: pairs with R2, so that the CPU sees what the caller has stored for it.
+        // R1, release: pairs with R2, so that the CPU sees what the caller stored for it before.
         self.0[cpu].swap(1, Ordering::AcqRel) == 0
     }
 
-    /// Whether a request is set.
+    /// Returns true if the CPU's request is set.
     #[inline(always)]
     pub fn is_set(&self, cpu: usize) -> bool {
-        // Relaxed: `take` orders what follows from a request.
+        // Relaxed: `take` provides the memory order for acting on a request.
         self.0[cpu].load(Ordering::Relaxed) != 0
     }
 
-    /// Takes the request of a CPU. Returns whether it was set.
+    /// Clears the request of a CPU. Returns true if the request was set.
     #[inline(always)]
     pub fn take(&self, cpu: usize) -> bool {
         // R2, acquire: pairs with R1.
@@ -99,7 +102,7 @@ impl Requests {
     }
 }
 
-/// A CPU's bell: an eventfd, so that one `ppoll` can wait on it and on the CPU's devices.
+/// A CPU's bell is an eventfd, so that one `ppoll` can wait for the bell and for the CPU's devices.
 ///
 /// ```
 /// use steerage_mem::park::{Bell, wait};
@@ -117,24 +120,24 @@ impl Bell {
     /// Creates a silent bell.
     ///
     /// # Errors
-    /// The kernel's error if the process has no file descriptor left.
+    /// Returns the kernel's error if the process has no free file descriptor.
     pub fn new() -> io::Result<Self> {
         let flags = nix::sys::eventfd::EfdFlags::EFD_CLOEXEC | nix::sys::eventfd::EfdFlags::EFD_NONBLOCK;
         Ok(Self(nix::sys::eventfd::EventFd::from_value_and_flags(0, flags)?.into()))
     }
 
-    /// Rings the bell, which wakes the thread that waits for the bell now or next. If a thread
-    /// waits, this takes about 7 us on a virtual machine.
+    /// Rings the bell. Ringing wakes the thread that waits on the bell, or that waits on it next.
+    /// If a thread waits, ringing takes about 7 us on a virtual machine.
     pub fn ring(&self) {
-        // The write fails only after 2^64 - 2 rings without a read, when the bell is already
-        // ringing.
+        // The write fails only after 2^64 - 2 rings without a read. The bell then rings already.
         let _ = nix::unistd::write(&self.0, &1u64.to_ne_bytes());
     }
 
-    /// Makes the bell unreadable again. Returns how often the bell has rung since the last call.
+    /// Silences the bell, so that it is not readable any more. Returns how often the bell rang
+    /// since the last call of `hush`.
     pub fn hush(&self) -> u64 {
         let mut rings = [0; 8];
-        // EAGAIN means that the bell was silent, and leaves the number at 0.
+        // EAGAIN means that the bell did not ring, and leaves the number at 0.
         let _ = nix::unistd::read(&self.0, &mut rings);
         u64::from_ne_bytes(rings)
     }
@@ -146,15 +149,15 @@ impl AsFd for Bell {
     }
 }
 
-/// One file descriptor (epoll) for a bell and devices, for a caller with its own runtime.
+/// One file descriptor (epoll) for a bell and devices, for callers with their own event loop.
 #[derive(Debug)]
 pub struct Events(nix::sys::epoll::Epoll);
 
 impl Events {
-    /// Listens to the bell and to all `devices`.
+    /// Listens to the bell and to all of `devices`.
     ///
     /// # Errors
-    /// The kernel's error if the process has no file descriptor left.
+    /// Returns the kernel's error if the process has no free file descriptor.
     pub fn new<'a>(bell: &Bell, devices: impl IntoIterator<Item = BorrowedFd<'a>>) -> io::Result<Self> {
         use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
         let events = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
@@ -163,10 +166,10 @@ impl Events {
         Ok(Self(events))
     }
 
-    /// Adds a device, and listens to it.
+    /// Adds a device and listens to it.
     ///
     /// # Errors
-    /// The kernel's error, for example if the device was already added.
+    /// Returns the kernel's error, for example if the device was added before.
     pub fn add(&self, device: BorrowedFd<'_>) -> io::Result<()> {
         use nix::sys::epoll::{EpollEvent, EpollFlags};
         Ok(self.0.add(device, EpollEvent::new(EpollFlags::EPOLLIN, 0))?)
@@ -175,7 +178,7 @@ impl Events {
     /// Starts or stops listening to a device.
     ///
     /// # Errors
-    /// The kernel's error if the device was never added.
+    /// Returns the kernel's error if the device was never added.
     pub fn listen(&self, device: BorrowedFd<'_>, yes: bool) -> io::Result<()> {
         use nix::sys::epoll::{EpollEvent, EpollFlags};
         let flags = if yes { EpollFlags::EPOLLIN } else { EpollFlags::empty() };
@@ -199,12 +202,12 @@ impl Events {
     }
 }
 
-/// Sleeps until the bell rings, one of `devices` is readable, or `timeout` is over (`None`:
-/// forever). A signal ends the sleep early, without an error. A ringing bell rings until
+/// Sleeps until the bell rings, one of `devices` is readable, or `timeout` has passed (`None`: no
+/// timeout). A signal ends the sleep early and is not an error. The bell keeps ringing until
 /// [`Bell::hush`] silences it.
 ///
 /// # Errors
-/// The error of `ppoll`, for example if a file descriptor was closed.
+/// Returns the error of `ppoll`, for example if a file descriptor was closed.
 pub fn wait(bell: &Bell, devices: &[BorrowedFd<'_>], timeout: Option<Duration>) -> io::Result<()> {
     use nix::poll::{PollFd, PollFlags, ppoll};
     let mut fds: Vec<PollFd<'_>> = Vec::with_capacity(1 + devices.len());
@@ -228,7 +231,8 @@ mod tests {
         bell.ring();
         wait(&bell, &[], None).unwrap();
         assert_eq!([bell.hush(), bell.hush()], [2, 0]);
-        // One call silences both rings, so the next wait reaches its timeout.
+        // One call of `hush` silences the bell after both calls of `ring`, so the next wait lasts
+        // until its timeout.
         wait(&bell, &[], Some(Duration::ZERO)).unwrap();
     }
 

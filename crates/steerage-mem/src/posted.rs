@@ -1,18 +1,19 @@
-//! Pages in a kernel ring that the device fills, such as AF_XDP's fill ring.
+//! [`Posted`] holds the pages in a kernel ring that the device fills, such as AF_XDP's fill ring.
 //!
-//! Such a ring holds addresses. `post` consumes the [`Page`] and marks the page in a bitmap. `take`
-//! looks up the address that the device reports, clears the mark and returns the page. If the
-//! address has no mark, `take` returns no page, and the device counts and ignores the address.
+//! The kernel ring contains addresses instead of tokens. `post` consumes a page's token ([`Page`])
+//! and marks the page in a bitmap. `take` looks up the address that the device reports, clears the
+//! mark and returns the page's token. If the address has no mark, `take` returns no page, and the
+//! device counts and ignores the address.
 //!
-//! The pages of the pool are therefore the chunks of the UMEM, of any length (unaligned chunks).
-//! All queues of an interface share one UMEM, so a queue can post a page in which another queue
-//! received a frame. A queue gets the region before its first poll (`RxQueue::mapped`). The queue
-//! declares the maximum number of its posted pages (`posted_max`), so that the instance maps this
-//! many additional pages.
+//! Therefore the pages of the pool are the chunks of AF_XDP's UMEM, and they can have any length
+//! (unaligned chunks). All queues of an interface share one UMEM. So a queue can post a page that
+//! another queue used for a received frame. A queue gets the pool's region before its first poll
+//! (`RxQueue::mapped`). The queue declares the maximum number of posted pages (`posted_max`), so
+//! that the instance maps as many additional pages.
 //!
-//! When a queue ends, its socket is closed first. After that, the kernel no longer fills pages, and
-//! the posted pages are taken back. The pages of a zero-copy socket are not taken back, because its
-//! driver may still write to them.
+//! When a queue ends, its socket is closed before its pages are taken back. After the socket is
+//! closed, the kernel fills no more pages. The pages of a zero-copy socket are never taken back,
+//! because the driver may still write to them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,7 +21,8 @@ use std::sync::Arc;
 use crate::page::Page;
 use crate::region::Region;
 
-/// The posted pages of one ring. Addresses count bytes from the region's start.
+/// The pages that are posted to one ring. An address is the number of bytes from the region's
+/// start.
 ///
 /// ```
 /// use steerage_mem::{Posted, Region};
@@ -45,7 +47,7 @@ pub struct Posted {
 }
 
 impl Posted {
-    /// Creates a set with no posted page of `region`.
+    /// Creates the set for the pages of `region`. No page is posted.
     pub fn new(region: Arc<Region>) -> Self {
         let bits = vec![0; region.pages().div_ceil(64)].into();
         Self { region, bits, out: 0 }
@@ -62,7 +64,8 @@ impl Posted {
         self.out
     }
 
-    /// Posts a page: takes its token, returns its address. `Err` returns a page of another region.
+    /// Posts a page: takes its token and returns its address. `Err` returns the page if it belongs
+    /// to another region.
     #[inline]
     pub fn post(&mut self, page: Page) -> Result<u64, Page> {
         let Some(index) = self.region.index_of(page.number()) else { return Err(page) };
@@ -71,7 +74,8 @@ impl Posted {
         Ok(self.region.address_of(index))
     }
 
-    /// The token of the posted page in which `address` lies, and the offset in the page.
+    /// Returns the token of the posted page in which `address` lies, and the offset of `address` in
+    /// this page.
     #[inline]
     pub fn take(&mut self, address: u64) -> Option<(Page, u32)> {
         let (index, offset) = self.region.find(address)?;
@@ -84,8 +88,8 @@ impl Posted {
         Some((Page::new(self.region.number_of(index)), offset))
     }
 
-    /// Takes all pages back. Call this only when the device no longer writes to any posted page.
-    /// Pages that the caller does not take from the iterator stay posted.
+    /// Takes all pages back. Call `take_all` only after the device has stopped writing to posted
+    /// pages. If the caller does not take a page from the iterator, the page stays posted.
     pub fn take_all(&mut self) -> impl Iterator<Item = Page> + '_ {
         let Self { region, bits, out } = self;
         let mut at = 0;

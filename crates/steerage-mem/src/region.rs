@@ -1,5 +1,5 @@
-//! Page memory, which is mapped once and divided into pages of the same size. Each page has a
-//! number that is unique in the life of the process.
+//! [`Region`] is page memory, which is mapped once and divided into pages of the same size. Each
+//! page has a number that is used only once in the life of the process.
 
 mod generations;
 mod parts;
@@ -11,8 +11,8 @@ use std::io;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
-// The atomics of `std` even under loom: each region gets its numbers once, and no code that loom
-// checks depends on the numbers.
+// The counter of page numbers uses the atomics of `std` even under loom: each region gets its
+// numbers once, and no code that loom checks depends on the numbers.
 use std::sync::atomic::{AtomicU64 as NumberCounter, Ordering as NumberOrdering};
 
 use crate::links::{Link, links};
@@ -27,7 +27,8 @@ pub use parts::{Part, part_ends};
 
 pub(crate) use view::View;
 
-/// Whether the use of released pages is detected. Only debug and fuzz builds detect such use.
+/// True if the use of released pages is detected. Only debug and fuzz builds detect the use of
+/// released pages.
 const CHECKS_USE: bool = cfg!(any(debug_assertions, fuzzing));
 
 pub(crate) struct Owner(#[expect(dead_code, reason = "held for its Drop")] Box<dyn Any + Send + Sync>);
@@ -44,7 +45,7 @@ impl Owner {
     }
 }
 
-/// Page memory, which is unmapped when the last reference to the region is dropped.
+/// Page memory. The memory is unmapped when the last reference to the region is dropped.
 ///
 /// ```
 /// use steerage_mem::{Completion, Region};
@@ -63,9 +64,9 @@ impl Owner {
 pub struct Region {
     base: NonNull<u8>,
     page_bytes: usize,
-    /// 2^64 / page size, rounded up. An address times this number, shifted right by 64, is the
-    /// index of the page. The result is exact below an address of 2^64 / page size, and no region
-    /// is nearly that large. `find` checks the index anyway.
+    /// 2^64 divided by the page size, rounded up. An address times this number, shifted right by 64
+    /// bits, is the index of the page. The index is exact for addresses below 2^64 / page size, and
+    /// every region is much smaller than that. The function `find` checks the index anyway.
     reciprocal: u64,
     first: u32,
     count: u32,
@@ -75,27 +76,29 @@ pub struct Region {
     /// The number of bytes to unmap when the region is dropped. 0 for foreign memory.
     mapped: usize,
     _owner: Option<Owner>,
-    /// For each page, the page below it in the stack of a [`KeptPages`](crate::KeptPages). A page
-    /// is in at most one stack.
+    /// For each page, the next page in the stack of a [`KeptPages`](crate::KeptPages). A page is in
+    /// at most one stack.
     pub(crate) below: Box<[AtomicU32]>,
     pub(crate) generations: Generations,
-    /// The links of chained frames, one entry per page. Regions of blocks have no links.
+    /// The links of frames in several pages, with one entry per page. Regions of blocks have no
+    /// links.
     pub(crate) links: Box<[Link]>,
 }
 
-// SAFETY: a region is an address range. Its bytes are reached only through page tokens, and each
-// token has one holder.
+// SAFETY: a region is an address range. The bytes of the region are reached only through page
+// tokens, and each token has one holder.
 unsafe impl Send for Region {}
 // SAFETY: as above; `&Region` alone gives access to no byte.
 unsafe impl Sync for Region {}
 
-/// The next unused page number. The counter has 64 bits, so that it does not wrap around when the
-/// 2^32 page numbers are used up.
+/// The next page number that is not used yet. The counter has 64 bits, so that it does not wrap
+/// around after all 2^32 page numbers are used.
 static NEXT_NUMBER: NumberCounter = NumberCounter::new(0);
 
 fn take_numbers(count: usize) -> Result<u32, RegionError> {
     let count = u64::try_from(count).map_err(|_| RegionError::OutOfNumbers)?;
-    // Relaxed: only the counter is shared, and atomic updates give callers different ranges.
+    // Relaxed: no memory is published through the counter, and an atomic update gives each caller
+    // its own range.
     NEXT_NUMBER
         .fetch_update(NumberOrdering::Relaxed, NumberOrdering::Relaxed, |next| {
             next.checked_add(count).filter(|end| *end <= u64::from(BLANK))
@@ -109,7 +112,7 @@ fn reciprocal(page_bytes: usize) -> u64 {
 }
 
 impl Region {
-    /// Maps `pages` pages of `page_bytes` bytes, zeroed, and returns the token of each page.
+    /// Maps `pages` zeroed pages of `page_bytes` bytes, and returns the token of each page.
     ///
     /// Huge pages are used if they are available: see [`backing`](Self::backing).
     ///
@@ -119,9 +122,9 @@ impl Region {
         Self::map_parts(&[Part { pages, node: None }], page_bytes)
     }
 
-    /// Maps a region of several parts, each on its NUMA node. Every part but the last may become
-    /// longer: see [`part_ends`]. If the kernel does not place the memory on the nodes,
-    /// [`unbound`](Self::unbound) returns the error, and the region is still usable.
+    /// Maps a region of several parts, each on a NUMA node of its own. Every part but the last may
+    /// become longer than requested: see [`part_ends`]. If the kernel does not place the memory on
+    /// the nodes, the region is still usable, and [`unbound`](Self::unbound) returns the error.
     ///
     /// # Errors
     /// As [`map`](Self::map).
@@ -155,8 +158,8 @@ impl Region {
         Ok((Arc::new(region), tokens))
     }
 
-    /// A region of memory that the caller mapped. See [`Blocks::foreign`](crate::Blocks::foreign)
-    /// for what the caller must guarantee.
+    /// Creates a region of memory that the caller has mapped. See
+    /// [`Blocks::foreign`](crate::Blocks::foreign) for what the caller must guarantee.
     pub(crate) fn foreign(
         base: NonNull<u8>,
         blocks: usize,
@@ -188,7 +191,8 @@ impl Region {
         }))
     }
 
-    /// The size of the pages of this memory, and their kind: reserved, transparent or small.
+    /// The size and kind of this memory's pages: reserved huge pages, transparent huge pages, or
+    /// small pages.
     pub fn backing(&self) -> Backing {
         self.backing
     }
@@ -203,42 +207,42 @@ impl Region {
         self.count as usize
     }
 
-    /// The size of the region in bytes.
+    /// The size of the region, in bytes.
     pub fn bytes(&self) -> usize {
         self.pages() * self.page_bytes
     }
 
-    /// The number of the region's parts, each of which is on a NUMA node.
+    /// The number of the region's parts, each of which lies on one NUMA node.
     pub fn parts(&self) -> usize {
         self.ends.len()
     }
 
-    /// The page numbers of a part. Empty if the part does not exist.
+    /// The page numbers of one part of the region. The range is empty if the part does not exist.
     pub fn numbers(&self, part: usize) -> Range<u32> {
         let end = self.ends.get(part).copied().unwrap_or(0);
         let begin = part.checked_sub(1).and_then(|before| self.ends.get(before)).copied().unwrap_or(0).min(end);
         self.first + begin..self.first + end
     }
 
-    /// The part of a page. 0 for a page of another region.
+    /// The part to which a page belongs. 0 for a page of another region.
     pub fn part_of(&self, page: &Page) -> usize {
         let of = |index: u32| self.ends.iter().position(|end| index < *end);
         self.index_of(page.number()).and_then(of).unwrap_or(0)
     }
 
-    /// The error if the kernel did not place the parts on their nodes.
+    /// The kernel's error if it did not place the parts on their nodes.
     pub fn unbound(&self) -> Option<&io::Error> {
         self.unbound.as_ref()
     }
 
-    /// The address of the region in memory. Devices pass this address to the kernel, which then
-    /// writes [posted](crate::Posted) pages.
+    /// The address of the region in memory. Devices pass the region's address to the kernel, which
+    /// then writes to [posted](crate::Posted) pages.
     pub fn base(&self) -> NonNull<u8> {
         self.base
     }
 
-    /// The index of the page in which an address lies, and the offset in the page. The address
-    /// counts bytes from the beginning of the region.
+    /// Returns the index of the page in which an address lies, and the offset of the address in
+    /// that page. An address is the number of bytes from the beginning of the region.
     #[inline(always)]
     pub(crate) fn find(&self, address: u64) -> Option<(u32, u32)> {
         let index = (u128::from(address) * u128::from(self.reciprocal)) >> 64;
@@ -257,7 +261,7 @@ impl Region {
         self.index_of(page.number()).map(|index| self.address_of(index))
     }
 
-    /// Whether `page` belongs to this region.
+    /// Returns true if `page` belongs to this region.
     #[inline(always)]
     pub fn holds(&self, page: &Page) -> bool {
         self.index_of(page.number()).is_some()
@@ -272,22 +276,23 @@ impl Region {
         self.first + index
     }
 
-    /// The bytes of a page, which its holder may write. Empty for a page of another region.
+    /// The bytes of a page for writing by the holder of its token. The slice is empty for a page of
+    /// another region.
     #[inline(always)]
     pub fn page_mut<'a>(&'a self, page: &'a mut Page) -> &'a mut [u8] {
         let Some(start) = self.start_of(page.number(), 0, self.page_bytes) else { return &mut [] };
         // SAFETY: `start_of` checked that the page lies in the mapping. The token is borrowed
         // mutably for as long as the slice lives. A page has only one token, and slots and kept
-        // pages hold no second one.
+        // pages contain no second token.
         unsafe { std::slice::from_raw_parts_mut(start, self.page_bytes) }
     }
 
-    /// Records that a page is free. Page pools call this function. In debug and fuzz builds, the
-    /// function fills the page with a pattern, so that a second release, a write or a use of the
-    /// page is detected. In other builds, the function does nothing.
+    /// Records that a page is free. Page pools call `release`. In debug and fuzz builds, `release`
+    /// fills the page with a pattern. The pattern detects a second release, and a write or use of
+    /// the page after its release. In other builds, `release` does nothing.
     ///
     /// # Panics
-    /// In debug and fuzz builds, if the page is already free.
+    /// Panics in debug and fuzz builds if the page is already free.
     #[inline(always)]
     pub fn release(&self, page: &mut Page) {
         if let (true, Some(index)) = (CHECKS_USE, self.index_of(page.number())) {
@@ -298,7 +303,7 @@ impl Region {
     /// Records that a page that was [released](Self::release) is in use again.
     ///
     /// # Panics
-    /// In debug and fuzz builds, if the page was written after its release.
+    /// Panics in debug and fuzz builds if the page was written after its release.
     #[inline(always)]
     pub fn take(&self, page: &mut Page) {
         if let (true, Some(index)) = (CHECKS_USE, self.index_of(page.number())) {
@@ -325,28 +330,30 @@ impl Region {
         }
     }
 
-    /// The address of `len` bytes at `offset` of page `number`, if they lie within the page and the
-    /// page belongs to this region. Every access goes through this check.
+    /// Returns the address of `len` bytes at `offset` of the page `number`. Returns `None` if the
+    /// page belongs to another region, or the bytes do not lie within the page. Every access to a
+    /// page goes through this check.
     #[inline(always)]
     pub(crate) fn start_of(&self, number: u32, offset: u32, len: usize) -> Option<*mut u8> {
         self.view().start_of(number, offset, len)
     }
 
-    /// Whether `len` bytes at `offset` lie within a page of this region and fit into one frame.
+    /// Returns true if `len` bytes at `offset` lie within a page of this region and fit in one
+    /// frame.
     #[inline(always)]
     pub fn has_room(&self, page: &Page, offset: usize, len: usize) -> bool {
         len <= FRAME_BYTES_MAX && self.start_of(page.number(), offset_of(offset), len).is_some()
     }
 
-    /// Whether the stated position of a frame lies in a page or block of this region. For a frame
-    /// in several pages, only the head is checked.
+    /// Returns true if the position in a frame's slot lies within a page or block of this region.
+    /// For a frame in several pages, only the head is checked.
     #[inline(always)]
     pub fn has_frame(&self, frame: &Completion) -> bool {
         self.start_of(frame.slot().page, frame.slot().offset, frame.len()).is_some()
     }
 
-    /// Prefetches the cache line at `offset` of a page for writing, so that the cache line is
-    /// already in the cache when the frame arrives.
+    /// Prefetches the cache line at `offset` of a page for writing, so that it is in the cache when
+    /// the frame arrives.
     #[inline(always)]
     pub fn prefetch_write(&self, page: &Page, offset: usize) {
         if let Some(start) = self.start_of(page.number(), offset_of(offset), 1) {
@@ -358,8 +365,9 @@ impl Region {
 impl Drop for Region {
     fn drop(&mut self) {
         if self.mapped > 0 {
-            // SAFETY: `base` and `mapped` are those of the mapping. No reference to the region
-            // exists any more, and tokens that outlive it find no region with their number.
+            // SAFETY: `base` and `mapped` are the address and the length of the mapping. No
+            // reference to the region exists any more. No other region ever has the page numbers of
+            // tokens that still exist.
             unsafe { unmap(self.base, self.mapped) };
         }
     }
@@ -376,12 +384,13 @@ pub(crate) fn prefetch_read(line: *const u8) {
     let _ = line;
 }
 
-/// Prefetches a cache line for writing, which removes it from the caches of other CPUs.
+/// Prefetches a cache line for writing. Prefetching for writing removes the cache line from the
+/// caches of other CPUs.
 #[inline(always)]
 pub(crate) fn prefetch_write(line: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: as `prefetch_read`. Processors without PREFETCHW (before 2014 at Intel) execute it as
-    // a no-op.
+    // SAFETY: as `prefetch_read`. Processors without the instruction PREFETCHW (before 2014 at
+    // Intel) execute it as a no-op.
     unsafe {
         core::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
     }

@@ -1,5 +1,5 @@
-//! The slot ring between the CPU that receives and a CPU that handles: one producer, one consumer,
-//! no lock.
+//! The ring of slots between the CPU that receives and a CPU that handles: one producer, one
+//! consumer, no lock.
 //!
 //! The ring has five positions, in this order:
 //!
@@ -22,17 +22,18 @@
 //! | slots `published .. staged`, `reclaimed .. finished` | reads and writes | |
 //! | slots `finished .. published` | | reads; blanks slots whose page it keeps |
 //!
-//! P1 synchronises with C1: a slot is complete before the consumer can take it. C2 synchronises
-//! with P2: before the producer reclaims a slot and uses its page again, the handler is done with
-//! the page, and a blanked slot is visible. So the index `finished` serves three purposes: it is
-//! the fence of a move, it returns pages, and it shows the ledger which frames are no longer in
-//! flight.
+//! P1 synchronises with C1: a slot is completely written before the consumer can take it. C2
+//! synchronises with P2: the handler is done with a page, and a blanked slot is visible, before the
+//! producer reclaims the slot and uses the page again. So the finished index serves three purposes:
+//! it ends moves (their fence), it returns pages, and it shows the ledger which frames are no
+//! longer in flight.
 //!
-//! A ring grows without stopping ([`Producer::set_limit`]): from one position on, the slots lie in
-//! a larger buffer. P1 makes that position visible together with the first slot after the position.
-//! The consumer changes to the larger buffer when it has finished all slots before the position.
-//! The producer reclaims the slots of the smaller buffer like any finished slots. The ring may grow
-//! again when the consumer has taken a frame out of the larger buffer.
+//! A ring grows while it is in use ([`Producer::set_limit`]): from one position on, its slots lie
+//! in a larger buffer. P1 makes that position visible to the consumer together with the first slot
+//! after the position. The consumer switches to the larger buffer when it has finished all slots
+//! before the position. The producer reclaims the slots of the smaller buffer like any other
+//! finished slots. The ring may grow again after the consumer has taken a frame out of the larger
+//! buffer.
 
 mod finished;
 mod frames;
@@ -65,13 +66,13 @@ pub use frames::{Frame, Frames, Hand};
 pub use lane::Lane;
 pub use lists::LISTS_MAX;
 
-/// The largest number of slots of a ring. A million slots take 16 MiB per queue and CPU. Frames of
-/// a longer backlog should be dropped before they are staged.
+/// The maximum number of slots of a ring. A million slots take 16 MiB for each queue and CPU. If a
+/// backlog is longer than that, its frames should be dropped before they are staged.
 pub const RING_SLOTS_MAX: usize = 1 << 20;
 
 const SLOTS_A_LINE: u64 = 64 / size_of::<Slot>() as u64;
 
-/// The value of `wake_at` while the producer is awake.
+/// The value of `wake_at` while the producer does not sleep.
 const NO_WISH: u64 = u64::MAX;
 
 #[derive(Debug)]
@@ -82,16 +83,18 @@ struct RingBuffer {
     nth: usize,
 }
 
-/// The fields that the producer writes and the consumer reads. These fields share a cache line, so
-/// that reading all of them costs one cache miss.
+/// The fields that the producer writes and the consumer reads. The fields in `ToConsumer` share a
+/// cache line, so that reading all of them costs only one cache miss.
 #[derive(Debug)]
 struct ToConsumer {
     published: AtomicU64,
-    /// Slots before this position should be discarded without being handled.
+    /// The consumer should discard all slots before this position without handling them.
     revoke_until: AtomicU64,
-    /// The producer sleeps until at most this many slots wait. `NO_WISH` if the producer is awake.
+    /// If the producer sleeps, it wants to be woken when at most this number of slots wait. The
+    /// value is `NO_WISH` while the producer is awake.
     wake_at: AtomicU64,
-    /// The last [`Grown`]. Relaxed: the value becomes visible with the slots after it, by P1.
+    /// The last [`Grown`]. Accesses are relaxed: P1 makes the value visible together with the slots
+    /// after it.
     grown: AtomicU64,
 }
 
@@ -109,9 +112,10 @@ impl RingBuffer {
     }
 
     fn revoke_until(&self, tail: u64) {
-        // Relaxed: if the consumer sees the position late, it handles a few more frames, for which
-        // the fence waits anyway. A caller whose position must be seen in time holds a lock, which
-        // orders the store. The largest position wins, so a revoked slot stays revoked.
+        // Relaxed: if the consumer sees the position late, it only handles a few more frames. The
+        // fence of the move waits for these frames anyway. If the consumer must see the position in
+        // time, the caller holds a lock, which orders the store. Of several positions, the largest
+        // one is stored, so that a revoked slot stays revoked.
         self.to_consumer.revoke_until.fetch_max(tail, Ordering::Relaxed);
     }
 }
@@ -126,20 +130,22 @@ unsafe impl Send for RingBuffer {}
 /// The settings of a ring.
 #[derive(Clone, Copy, Debug)]
 pub struct RingOptions {
-    /// The number of slots at the start, rounded up to a power of two, at most [`RING_SLOTS_MAX`].
+    /// The number of slots at the start, at most [`RING_SLOTS_MAX`]. The number is rounded up to a
+    /// power of two.
     pub slots: usize,
-    /// The number of slots to which the ring may grow, rounded like `slots`. The address space for
-    /// these slots is reserved, and takes memory only when it is used.
+    /// The number of slots to which the ring may grow. It is rounded like `slots`. Address space is
+    /// reserved for these slots. The address space takes memory only when it is used.
     pub slots_max: usize,
-    /// The number of slots that may be occupied, from staging to finish. The other slots stay free
-    /// until the limit is raised.
+    /// The number of slots that may be occupied. A slot is occupied from staging to reclaiming. The
+    /// other slots stay free until the limit is raised.
     pub limit: usize,
-    /// Whether each slot has its frame's arrival number, to check the order of frames. An arrival
-    /// number takes 8 more bytes per slot.
+    /// True if each slot also has its frame's arrival number, which is used to check the order of
+    /// frames. An arrival number takes 8 more bytes per slot.
     pub arrivals: bool,
 }
 
-/// The memory for several rings with the same settings, and the rings that were not created yet.
+/// The memory for several rings with the same settings, and how many of these rings were already
+/// created.
 #[derive(Debug)]
 pub struct Rings {
     slots: Arc<SlotMemory>,
@@ -148,10 +154,11 @@ pub struct Rings {
 }
 
 impl Rings {
-    /// Reserves the slots of `rings` rings. A ring takes no memory before it is used.
+    /// Reserves address space for the slots of `rings` rings. A ring takes no memory before it is
+    /// used.
     ///
     /// # Errors
-    /// The kernel's error if there is no address space.
+    /// Returns the kernel's error if there is no address space.
     pub fn reserve(rings: usize, options: RingOptions) -> io::Result<Self> {
         let least = options.slots.clamp(2, RING_SLOTS_MAX).next_power_of_two();
         let most = options.slots_max.clamp(least, RING_SLOTS_MAX).next_power_of_two();
@@ -163,7 +170,7 @@ impl Rings {
     /// Creates the next ring, whose frames lie in `memory`.
     ///
     /// # Panics
-    /// If all rings were created.
+    /// Panics if all rings were already created.
     pub fn ring(&mut self, memory: Memory) -> (Producer, Consumer) {
         let producer = self.producer(false);
         let shared = Arc::clone(&producer.shared);
@@ -187,36 +194,38 @@ fn single(options: RingOptions) -> Rings {
     Rings::reserve(1, options).unwrap_or_else(|_| handle_alloc_error(Layout::new::<Slot>()))
 }
 
-/// Creates a single ring whose frames lie in `memory`.
+/// Creates a single ring. Its frames lie in `memory`.
 pub fn ring(options: RingOptions, memory: Memory) -> (Producer, Consumer) {
     single(options).ring(memory)
 }
 
-/// Creates a parking lot: a ring without a consumer. The ring's owner takes the staged frames out
-/// again with [`Producer::unpark`]. The steering loop treats the parking lot as one more target.
+/// Creates a parking lot: a ring without a consumer. The CPU that owns the parking lot takes the
+/// staged frames out again with [`Producer::unpark`]. The steering loop treats the parking lot as
+/// one more target.
 pub fn parking_lot(options: RingOptions) -> Producer {
     single(options).producer(true)
 }
 
-/// The receiving CPU's end of a ring. A producer fills one cache line, since a receiving CPU with
-/// many targets has many producers.
+/// The receiving CPU's end of a ring. A producer fills exactly one cache line, because a receiving
+/// CPU with many targets has many producers.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct Producer {
     slots: *const UnsafeCell<Slot>,
     staged: u64,
-    /// The position at which staging must stop: `reclaimed` plus the limit.
+    /// The position at which staging must stop. The position is `reclaimed` plus the limit.
     room_until: u64,
     published: u64,
     reclaimed: u64,
     shared: Arc<RingBuffer>,
     mask: u32,
-    /// The mask of the previous, smaller buffer until the consumer has left it, and then 0.
+    /// The mask of the previous, smaller buffer as long as the consumer still uses it. 0 after
+    /// that.
     mask_before: u32,
     limit: u32,
     lot: bool,
-    /// Whether the ring keeps arrival numbers. The flag is in this struct so that staging does not
-    /// read another cache line.
+    /// True if the ring keeps arrival numbers. The flag is a field of the producer, so that staging
+    /// does not read another cache line.
     numbered: bool,
 }
 
@@ -260,18 +269,18 @@ impl Producer {
         self.mask as usize + 1
     }
 
-    /// Whether the ring keeps arrival numbers.
+    /// Returns true if the ring keeps arrival numbers.
     pub fn is_numbered(&self) -> bool {
         self.numbered
     }
 
-    /// The number of slots that may be occupied.
+    /// The number of slots that may be occupied at the same time.
     pub fn limit(&self) -> usize {
         self.limit as usize
     }
 
-    /// Sets how many slots may be occupied, from 1 to the number to which the ring may grow. The
-    /// limit applies from the next slot on, and staged frames stay.
+    /// Sets how many slots may be occupied, from 1 to the maximum size of the ring. The limit
+    /// applies from the next slot on. Staged frames stay in the ring.
     pub fn set_limit(&mut self, limit: usize) {
         self.limit = limit.clamp(1, self.shared.slots.most()) as u32;
         self.make_room();
@@ -285,18 +294,18 @@ impl Producer {
         self.slots.wrapping_add((position as u32 & self.mask) as usize)
     }
 
-    /// Stages a frame after all earlier frames. The consumer sees the frame after the next
-    /// [`publish`](Self::publish). A ring with arrival numbers stores `arrival` with the slot, and
-    /// any other ring ignores `arrival`. `Err` returns the frame if the limit is reached. A call of
-    /// [`reclaim`](Self::reclaim) may then make room.
+    /// Stages a frame after all earlier frames of the ring. The consumer sees the frame after the
+    /// next call of [`publish`](Self::publish). A ring with arrival numbers stores `arrival` with
+    /// the slot. A ring without arrival numbers ignores `arrival`. `Err` returns the frame if the
+    /// ring has reached its limit. If `stage` fails, [`reclaim`](Self::reclaim) may make room.
     #[inline(always)]
     pub fn stage(&mut self, frame: Completion, arrival: u64) -> Result<(), Completion> {
         if self.staged >= self.room_until {
             return Err(frame);
         }
-        // SAFETY: the masked position is under the capacity. It lies before `reclaimed + limit`, so
-        // its last frame has been read back, and behind `published`, so the consumer does not look
-        // at it.
+        // SAFETY: the masked position is under the capacity. The slot lies before `reclaimed +
+        // limit`, so the slot's previous frame was reclaimed. The slot lies after `published`, so
+        // the consumer does not read the slot.
         unsafe {
             (*self.slots.add((self.staged as u32 & self.mask) as usize)).with_mut(|slot| *slot = frame.slot());
         }
@@ -307,25 +316,25 @@ impl Producer {
         Ok(())
     }
 
-    /// Stores the arrival number of the frame whose slot is at `position`. Out of line, since only
-    /// runs that check the order of frames need this function.
+    /// Stores the arrival number for the slot at `position`. This function is not inlined, because
+    /// it is used only in runs that check the order of frames.
     #[cold]
     #[inline(never)]
     fn note_arrival(&self, position: u64, arrival: u64) {
         if let Some(number) = self.shared.arrival(self.mask, position) {
-            // Relaxed: the number becomes visible together with its slot, by P1.
+            // Relaxed: P1 makes the number visible together with its slot.
             number.store(arrival, Ordering::Relaxed);
         }
     }
 
-    /// The position after the last staged slot. A move of the staged frames may end when all slots
+    /// The position after the last staged slot. A move of the staged frames may end after all slots
     /// before this position are finished.
     #[inline(always)]
     pub fn tail(&self) -> u64 {
         self.staged
     }
 
-    /// The number of slots that are staged and not yet published.
+    /// The number of slots that are staged but not yet published.
     #[inline(always)]
     pub fn unpublished(&self) -> u64 {
         self.staged - self.published
@@ -337,14 +346,16 @@ impl Producer {
         self.room_until.saturating_sub(self.staged)
     }
 
-    /// The number of occupied slots, from staging to reclaiming, as far as the producer knows.
+    /// The number of occupied slots that the producer knows of. A slot is occupied from staging to
+    /// reclaiming.
     #[inline(always)]
     pub fn occupied(&self) -> u64 {
         self.staged - self.reclaimed
     }
 
-    /// Makes all staged frames visible to the consumer. Returns whether there were any for a consumer.
-    /// A parking lot has no consumer.
+    /// Makes all staged frames visible to the consumer. Returns true if there were staged frames
+    /// and the ring has a consumer. A parking lot has no consumer, so its frames are never
+    /// published.
     #[inline(always)]
     pub fn publish(&mut self) -> bool {
         if self.staged == self.published {
@@ -358,8 +369,9 @@ impl Producer {
         self.published = self.staged;
         // P1, release: pairs with C1.
         self.shared.to_consumer.published.store(self.staged, Ordering::Release);
-        // The cache lines of the next slots are in the consumer's cache. Prefetch as many lines as
-        // were written this time, so that they are here when they are written.
+        // The cache lines of the slots that are written next are still in the consumer's cache.
+        // Prefetch as many cache lines as were written this time, so that they have arrived when
+        // they are written.
         for line in 0..count.div_ceil(SLOTS_A_LINE) {
             let at = (self.staged + line * SLOTS_A_LINE) as u32 & self.mask;
             // SAFETY: the masked position is under the capacity; a prefetch reads nothing.
@@ -368,15 +380,16 @@ impl Producer {
         true
     }
 
-    /// Reclaims the finished slots, and passes their frames to `home`. Frames that a handler kept
-    /// are skipped, since their pages return through [`KeptPages`](crate::KeptPages). Returns the
-    /// number of slots.
+    /// Reclaims the finished slots, and passes each of their frames to `home`. Frames that a
+    /// handler kept are skipped, because their pages return through
+    /// [`KeptPages`](crate::KeptPages). Returns the number of reclaimed slots.
     #[inline]
     pub fn reclaim(&mut self, mut home: impl FnMut(Completion)) -> u64 {
         self.reclaim_many(|finished| finished.for_each(&mut home))
     }
 
-    /// Reclaims the finished slots, and passes them to `home` together. Returns their number.
+    /// Reclaims the finished slots, and passes many of them to `home` at a time. Returns their
+    /// number.
     #[inline]
     pub fn reclaim_many(&mut self, mut home: impl FnMut(Finished<'_>)) -> u64 {
         if self.lot {
@@ -384,11 +397,12 @@ impl Producer {
         }
         // P2, acquire: pairs with C2.
         let finished = self.shared.finished.load(Ordering::Acquire);
-        // Set `reclaimed` first: if `home` panics, pages are lost, but no page returns twice.
+        // `reclaimed` is set before `home` is called: if `home` panics, pages are lost, but no page
+        // returns twice.
         let first = std::mem::replace(&mut self.reclaimed, finished);
         let (mut at, mut end, mut slots, mut mask) = (first, finished, self.slots, self.mask);
         if self.mask_before != 0 {
-            // The slots in the previous buffer come first.
+            // The slots in the previous buffer are reclaimed first.
             end = self.shared.grown().at().clamp(first, finished);
             (slots, mask) = (self.shared.slots(self.mask_before as usize + 1), self.mask_before);
         }
@@ -407,47 +421,49 @@ impl Producer {
             (end, slots, mask) = (finished, self.slots, self.mask);
         }
         if self.mask_before != 0 && finished > self.shared.grown().at() {
-            // The consumer has left the previous buffer.
+            // The consumer does not use the previous buffer any more.
             self.mask_before = 0;
         }
         self.make_room();
         finished - first
     }
 
-    /// Whether all slots before `tail` are finished.
+    /// Returns true if all slots before position `tail` are finished.
     #[inline]
     pub fn passed(&self, tail: u64) -> bool {
-        // P2: code that acts on the result sees what the handler did.
+        // P2: code that runs after a result of true sees everything that the handler did.
         self.shared.finished.load(Ordering::Acquire) >= tail
     }
 
-    /// Asks the consumer to discard the frames before position `tail` that it has not taken yet.
+    /// Asks the consumer to discard all frames before position `tail` that it has not taken yet.
     pub fn revoke_until(&mut self, tail: u64) {
         self.shared.revoke_until(tail);
     }
 
-    /// Records that the producer is about to sleep until at most `waiting` slots wait in the
-    /// backlog. After this call, the caller checks for room once more.
+    /// Records that the producer is about to sleep, and wants to be woken when at most `waiting`
+    /// slots wait. After `wake_at`, the caller checks for room once more.
     pub fn wake_at(&mut self, waiting: u64) {
         self.shared.to_consumer.wake_at.store(waiting, Ordering::Relaxed);
-        // Pairs with the fence in `Consumer::producer_waits`: either the producer sees the
-        // consumer's finish, or the consumer sees the producer's `wake_at`.
+        // The fence in `wake_at` pairs with the fence in `Consumer::producer_waits`. Either the
+        // producer sees the consumer's new `finished`, or the consumer sees the producer's
+        // `wake_at`.
         fence(Ordering::SeqCst);
     }
 
-    /// Whether the oldest frame in a [`parking_lot`] was published there.
+    /// Returns true if the oldest frame in a [`parking_lot`] counts as published there.
     pub(crate) fn is_next_published(&self) -> bool {
         self.reclaimed < self.published
     }
 
     /// Takes the oldest frame out of a [`parking_lot`], with its arrival number (0 if the parking
-    /// lot keeps no arrival numbers).
+    /// lot keeps none).
     pub fn unpark(&mut self) -> Option<(Completion, u64)> {
         if !self.lot || self.reclaimed == self.staged {
             return None;
         }
-        // SAFETY: the slot lies in its buffer. A lot has no consumer and never publishes, so all
-        // staged slots are ours alone. `reclaimed` moves on, so each frame is taken once.
+        // SAFETY: the slot lies in its buffer. A parking lot has no consumer and never publishes,
+        // so only this producer accesses the staged slots. `reclaimed` is advanced, so each frame
+        // is taken once.
         let slot = unsafe { (*self.slot(self.reclaimed)).with(|slot| *slot) };
         let arrival = self.shared.arrival(self.mask, self.reclaimed).map_or(0, |a| a.load(Ordering::Relaxed));
         self.reclaimed += 1;
@@ -456,34 +472,35 @@ impl Producer {
         Some((Completion::from_slot(slot), arrival))
     }
 
-    /// A view of this ring that can only count its slots.
+    /// Returns a [`Gauge`] of this ring, which can only read the ring's positions.
     pub fn gauge(&self) -> Gauge {
         Gauge(Arc::clone(&self.shared))
     }
 }
 
-/// Shows how full a ring is, for the report. Any thread can read a gauge.
+/// [`Gauge`] shows how full a ring is, for reports. Any thread can read a gauge.
 #[derive(Clone, Debug)]
 pub struct Gauge(Arc<RingBuffer>);
 
 impl Gauge {
-    /// The positions `published` and `finished` (read first, so the difference is never negative).
+    /// Returns the positions `published` and `finished`. `finished` is read first, so that the
+    /// difference is never negative.
     pub fn read(&self) -> (u64, u64) {
-        // Acquire on both: a thread that reads a position also sees the counts from before the
-        // position was set (P1, C2).
+        // Both loads are acquire. A thread that reads a position also sees the counters that were
+        // written before the position (P1, C2).
         let finished = self.0.finished.load(Ordering::Acquire);
         let published = self.0.to_consumer.published.load(Ordering::Acquire);
         (published.max(finished), finished)
     }
 
-    /// Whether the consumer has finished all published frames.
+    /// Returns true if the consumer has finished all published frames.
     pub fn is_finished(&self) -> bool {
         let (published, finished) = self.read();
         published == finished
     }
 
     /// Asks the consumer to discard all published frames that it has not taken yet. Another thread
-    /// calls this for a producer that cannot do so itself.
+    /// calls `revoke_published` if the producer's CPU cannot revoke its frames itself.
     pub fn revoke_published(&self) {
         self.0.revoke_until(self.0.to_consumer.published.load(Ordering::Acquire));
     }
@@ -494,36 +511,37 @@ impl Gauge {
 pub struct Consumer {
     shared: Arc<RingBuffer>,
     grown: Grown,
-    /// The slots `finished .. taken`, in the buffer of `shared`.
+    /// The slots from `finished` to `taken`. The consumer's slots lie in the buffer of `shared`.
     hand: InHand,
 }
 
 impl Consumer {
-    /// How many slots the consumer has not taken yet.
+    /// Returns how many slots the consumer has not taken yet.
     #[inline(always)]
     pub fn waiting(&self) -> u64 {
         // C1, acquire: pairs with P1.
         self.shared.to_consumer.published.load(Ordering::Acquire) - self.hand.end
     }
 
-    /// Prefetches the fields that the consumer reads first when it takes slots. Call this for the
-    /// ring that is probably served next. For a CPU with many rings, each of these cache lines
-    /// would be a separate cache miss.
+    /// Prefetches the ring's fields that the consumer reads first when it takes slots. Call `fetch`
+    /// for the ring that will probably be served next. A CPU with many rings would otherwise wait
+    /// for a cache miss in each ring.
     #[inline(always)]
     pub fn prefetch(&self) {
         prefetch_read(std::ptr::from_ref(&self.shared.to_consumer).cast());
         prefetch_read(self.hand.cell(self.hand.end).cast());
     }
 
-    /// Takes up to `most` of the waiting slots, and prefetches the first cache lines of their
-    /// frames. Takes no slot while the consumer still holds slots. Returns how many slots the
-    /// consumer holds.
+    /// Takes up to `most` of the waiting slots, and prefetches the first cache line of each of
+    /// their frames. Takes no slot as long as the consumer still holds slots. Returns how many
+    /// slots the consumer holds afterwards.
     #[inline]
     pub fn take(&mut self, most: usize) -> usize {
         self.take_and(most, |memory, slot| memory.prefetch(&slot))
     }
 
-    /// Like [`take`](Self::take) without prefetching, for frames that this CPU just wrote or read.
+    /// Like [`take`](Self::take) without prefetching, for frames that this CPU has just written or
+    /// read.
     #[inline]
     pub fn take_cached(&mut self, most: usize) -> usize {
         self.take_and(most, |_, _| ())
@@ -544,48 +562,48 @@ impl Consumer {
         self.in_hand()
     }
 
-    /// The number of slots that the consumer holds.
+    /// The number of slots that the consumer has taken and not finished.
     #[inline(always)]
     pub fn in_hand(&self) -> usize {
         (self.hand.end - self.hand.begin) as usize
     }
 
-    /// The number of slots that the producer has revoked and the consumer has not taken. The
-    /// consumer should finish these slots without handling their frames.
+    /// The number of slots that the producer has revoked and the consumer has not taken yet. The
+    /// consumer should finish revoked slots without handling their frames.
     pub fn revoked(&self) -> u64 {
         let until = self.shared.to_consumer.revoke_until.load(Ordering::Relaxed);
         until.saturating_sub(self.hand.end).min(self.waiting())
     }
 
-    /// Whether the producer sleeps and now has the room for which it waits. Call this after
-    /// [`finish`](Self::finish). The call clears the producer's `wake_at`, so that only one wake-up
-    /// follows.
+    /// Returns true if the producer sleeps and the ring now has the room that the producer waits
+    /// for. Call `producer_waits` after [`finish`](Self::finish). `producer_waits` clears the
+    /// producer's `wake_at`, so that the producer is woken only once.
     pub fn producer_waits(&self) -> bool {
-        // Pairs with the fence in `Producer::wake_at`.
+        // The fence in `producer_waits` pairs with the fence in `Producer::wake_at`.
         fence(Ordering::SeqCst);
         let wish = &self.shared.to_consumer.wake_at;
         let waiting = wish.load(Ordering::Relaxed);
         waiting != NO_WISH && self.waiting() <= waiting && wish.swap(NO_WISH, Ordering::Relaxed) != NO_WISH
     }
 
-    /// The frames that the consumer holds.
+    /// The frames that the consumer has taken and not finished.
     #[inline(always)]
     pub fn hand(&mut self) -> Hand<'_> {
         Hand(&mut self.hand)
     }
 
-    /// The frames that the consumer holds, in order.
+    /// The frames that the consumer has taken and not finished, in order.
     #[inline]
     pub fn frames(&mut self) -> Frames<'_> {
         Frames::of(&mut self.hand)
     }
 
-    /// The memory of the frames.
+    /// The memory in which the frames of this ring lie.
     pub fn memory(&self) -> &Memory {
         &self.hand.memory
     }
 
-    /// Finishes the held slots. The caller no longer uses their frames.
+    /// Finishes the held slots. The caller no longer uses the frames of these slots.
     #[inline]
     pub fn finish(&mut self) {
         self.hand.begin = self.hand.end;

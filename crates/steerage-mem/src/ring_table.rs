@@ -1,27 +1,27 @@
-//! Maps each bucket to the ring for its frames.
+//! [`RingTable`] maps each bucket to the ring for its frames.
 
 use crate::bits::Bits;
 use crate::ring::LISTS_MAX;
 
-/// The number of rings that a table uses.
+/// How many rings have buckets, in three classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RingsInUse {
-    /// One ring: no hash is needed.
+    /// One ring has all buckets: no hash is needed.
     One,
-    /// At most [`LISTS_MAX`] rings.
+    /// From 2 to [`LISTS_MAX`] rings have buckets.
     Few,
-    /// More than [`LISTS_MAX`] rings.
+    /// More than [`LISTS_MAX`] rings have buckets.
     Many,
 }
 
-/// The ring of each bucket: a CPU's ring, or the parking lot. The table counts the buckets of each
-/// ring, because a move that counted all buckets again would take several microseconds longer.
+/// For each bucket, its ring, which is a CPU's ring or the parking lot. For each ring, the number
+/// of its buckets. If a move counted all buckets again, it would take several microseconds longer.
 #[derive(Debug)]
 pub struct RingTable<const BUCKETS: usize> {
     /// The ring of each bucket.
     pub ring_of: Box<[u16; BUCKETS]>,
     buckets_of: Vec<u16>,
-    /// The rings that have buckets, and their number.
+    /// The set of rings that have buckets, and the number of these rings.
     pub in_use: Bits,
     rings: usize,
 }
@@ -49,7 +49,7 @@ impl<const BUCKETS: usize> RingTable<BUCKETS> {
         self.buckets_of[usize::from(ring)] += 1;
     }
 
-    /// How many rings have buckets.
+    /// Returns how many rings have at least one bucket.
     pub fn rings_in_use(&self) -> RingsInUse {
         match self.rings {
             1 => RingsInUse::One,

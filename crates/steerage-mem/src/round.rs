@@ -1,7 +1,8 @@
-//! Marks the rounds of packet CPUs, so that builds with debug assertions can check that a round
-//! neither waits for a lock nor allocates memory. In other builds, the marks do nothing.
+//! Marks the rounds of packet CPUs. With debug assertions, the marks are used to check that a round
+//! neither waits for a lock nor allocates memory. Without debug assertions, the marks do nothing.
 //!
-//! The mark belongs to the thread. Handlers run outside of the mark: they may wait and allocate.
+//! A mark belongs to the thread that runs the round. Handlers run outside of the mark, because they
+//! may wait and allocate.
 
 #[cfg(debug_assertions)]
 use std::cell::Cell;
@@ -11,7 +12,7 @@ thread_local! {
     static IS_IN_ROUND: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Keeps the thread inside or outside of a round until this value is dropped.
+/// Keeps the thread marked as inside or outside of a round until this value is dropped.
 #[derive(Debug)]
 #[must_use]
 pub struct Mark {
@@ -29,19 +30,20 @@ fn mark(is_in_round: bool) -> Mark {
     }
 }
 
-/// The calling thread is in a round until the mark is dropped.
+/// Marks the calling thread as inside of a round until the returned value is dropped.
 #[inline(always)]
 pub fn enter() -> Mark {
     mark(true)
 }
 
-/// The calling thread is outside of its round until the mark is dropped.
+/// Marks the calling thread as outside of its round until the returned value is dropped.
 #[inline(always)]
 pub fn leave() -> Mark {
     mark(false)
 }
 
-/// Whether the calling thread is in a round. Always false without debug assertions.
+/// Returns true if the calling thread is in a round. Without debug assertions, always returns
+/// false.
 #[inline(always)]
 pub fn is_inside() -> bool {
     #[cfg(debug_assertions)]

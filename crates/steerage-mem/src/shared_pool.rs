@@ -1,6 +1,7 @@
-//! The shared page pool: stacks of pages that belong to no receive queue. Each NUMA node has a few
-//! stacks, and each CPU returns pages to one of them, as the kernel's page allocator keeps lists for
-//! each CPU. CPUs that take pages from the same stack would wait for each other's cache lines.
+//! [`SharedPool`] is the shared page pool: stacks of pages that belong to no receive queue. Each
+//! NUMA node has a few stacks. Each CPU returns pages to one of these stacks, just as the kernel's
+//! page allocator keeps free lists for each CPU. If CPUs use the same stack, they wait for each
+//! other's cache lines.
 
 mod bundles;
 mod spare;
@@ -16,28 +17,29 @@ use bundles::{BULK_MAX, Bundle, BundleStack, bundles};
 
 pub use spare::Spare;
 
-/// The number of neighbouring pages that are shuffled together: 17 MB of the smallest pages. Unused
-/// memory stays in one piece after them, so that an instance that needs few pages touches little
-/// memory, even with huge pages.
+/// The number of neighbouring pages that are shuffled together. This number of pages takes 17 MB if
+/// pages have the minimum length. Pages that are never used stay together after the shuffled pages.
+/// So an instance that needs few pages touches little memory, even with huge pages.
 const SHUFFLED_TOGETHER: usize = 8192;
 
-/// An arbitrary number. The order of pages only has to differ from the order of their addresses.
+/// An arbitrary number. Any order of pages is good enough if it differs from the order of their
+/// addresses.
 const SHUFFLE_SEED: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// The number of stacks of a NUMA node. A CPU that finds its own stack empty looks into all others,
-/// so there are not as many as CPUs. Loom needs small models.
+/// The maximum number of stacks of a NUMA node. A CPU that finds its own stack empty searches all
+/// other stacks. Therefore a node has fewer stacks than CPUs. Loom needs small models.
 pub const STACKS: usize = if cfg!(loom) { 2 } else { 8 };
 
-/// The shared pool as seen from one NUMA node, or from one CPU of the node.
+/// The shared pool, as seen from one NUMA node or from one CPU of that node.
 ///
-/// The functions of the pool neither wait for another thread nor allocate, however many threads use
-/// the pool. The pool's functions move 64 pages by one atomic exchange. A call finds no page only
-/// if at some moment during the call no page was free. A page that another thread is about to
-/// return is not free yet.
+/// No function of the pool waits for another thread or allocates memory, for any number of threads.
+/// The pool's functions move up to 64 pages with one atomic exchange. A call finds no page only if
+/// there was a moment during the call at which no page was free. A page that another thread is
+/// about to return does not count as free.
 #[derive(Debug)]
 pub struct SharedPool {
     node: usize,
-    /// Which of the node's stacks this view uses first.
+    /// The index of the node's stack that this view uses first.
     stack: usize,
     nodes: Arc<Nodes>,
 }
@@ -45,13 +47,13 @@ pub struct SharedPool {
 #[derive(Debug)]
 struct Nodes {
     region: Arc<Region>,
-    /// The free pages of each node: `STACKS` stacks. Each part of a region is a node.
+    /// The free pages of each node: `STACKS` stacks. Each part of a region counts as a node.
     free: Box<[BundleStack]>,
     table: Box<[Bundle]>,
 }
 
 impl SharedPool {
-    /// Creates the pool of a region with all of its pages. Returns the view of each node.
+    /// Creates the pool of a region with all of its pages. Returns one view for each node.
     pub fn by_node(region: &Arc<Region>, mut pages: Vec<Page>) -> Vec<Arc<Self>> {
         shuffle(&mut pages);
         let nodes = region.parts();
@@ -62,7 +64,7 @@ impl SharedPool {
         (0..nodes).map(|node| Arc::new(Self { node, stack: 0, nodes: Arc::clone(&all) })).collect()
     }
 
-    /// The pool as seen from a CPU of this node. The pages of all views are the same.
+    /// The pool as seen from one CPU of this node. All views have the same pages.
     pub fn of_cpu(&self, cpu: usize) -> Arc<Self> {
         Arc::new(Self { node: self.node, stack: cpu % STACKS, nodes: Arc::clone(&self.nodes) })
     }
@@ -72,8 +74,8 @@ impl SharedPool {
         self.node
     }
 
-    /// Moves up to `most` pages to `to`, where they still count as pooled. If this node has no
-    /// pages, the pages come from another node. Returns the number of pages.
+    /// Moves up to `most` pages from the pool to `to`. Pages in `to` still count as pooled. If this
+    /// node has no pages, the pages come from another node. Returns the number of moved pages.
     pub fn take(&self, to: &mut Vec<Page>, most: usize) -> usize {
         match self.take_from(self.node, to, most) {
             0 => self.unless_given(|| {
@@ -84,7 +86,7 @@ impl SharedPool {
         }
     }
 
-    /// Takes the pages of a node, from this view's stack first.
+    /// Takes pages of one node, beginning with this view's stack.
     fn take_from(&self, node: usize, to: &mut Vec<Page>, most: usize) -> usize {
         let before = to.len();
         for nth in 0..STACKS {
@@ -97,7 +99,8 @@ impl SharedPool {
         to.len() - before
     }
 
-    /// Takes up to `most` pages of any node for use outside of a pool. Returns the number of pages.
+    /// Takes up to `most` pages of any node, to be used outside of the pool. Returns the number of
+    /// pages taken.
     pub fn take_out(&self, to: &mut Vec<Page>, most: usize) -> usize {
         let before = to.len();
         while to.len() - before < most && self.take(to, most - (to.len() - before)) > 0 {}
@@ -105,9 +108,9 @@ impl SharedPool {
         to.len() - before
     }
 
-    /// Like [`take_out`](Self::take_out). If the pool has no pages, the pages come from the
-    /// returned pages of `kept_pages`. The caller gets at most the requested number of those pages.
-    /// The other pages stay where every CPU finds them.
+    /// Like [`take_out`](Self::take_out). If the pool has no pages, takes pages that have returned
+    /// to `kept_pages`. The caller gets at most `most` of the returned pages. Returned pages that
+    /// are not taken stay in `kept_pages`, where any CPU can take them.
     pub fn take_or_collect(&self, to: &mut Vec<Page>, most: usize, kept_pages: &KeptPages) {
         self.unless_given(|| match self.take_out(to, most) {
             0 => self.take_kept(to, most, kept_pages),
@@ -126,11 +129,12 @@ impl SharedPool {
         })
     }
 
-    /// Calls `take` again if it found no page although pages were returned to the pool while it
-    /// ran. `take` checks several stacks in turn, so pages may have been returned to a stack after
-    /// it was checked. If no pages were returned, all stacks were empty at the time of the last
-    /// check. The last check is an acquire load, so the returns are counted after it. The first
-    /// count is not newer than the checks, because it reads the same words.
+    /// If `take` found no page, but pages were returned to the pool while `take` ran, calls `take`
+    /// again. `take` checks several stacks one after another. So pages may have been returned to a
+    /// stack after it was checked. If no pages were returned between the checks, all stacks were
+    /// empty at the time of the last check. The last check is an acquire load, so the second count
+    /// of returns is read after it. The first count is not newer than the checks of the stacks,
+    /// because it is part of the same 64-bit values.
     fn unless_given(&self, mut take: impl FnMut() -> usize) -> usize {
         loop {
             let gives = self.nodes.gives();
@@ -141,19 +145,19 @@ impl SharedPool {
         }
     }
 
-    /// Takes pooled pages back, each page into a stack of its node.
+    /// Returns pooled pages to the pool, each to a stack of its node.
     pub fn give(&self, pages: &mut Vec<Page>) {
         self.nodes.give(pages, self.stack);
     }
 
-    /// Takes back pages that were in use.
+    /// Returns pages that were in use to the pool.
     pub fn give_back(&self, pages: &mut Vec<Page>) {
         pages.iter_mut().for_each(|page| self.nodes.region.release(page));
         self.nodes.give(pages, self.stack);
     }
 
-    /// The number of pages that no queue has, on all nodes. The number is an estimate while other
-    /// threads take and return pages.
+    /// The number of pages in the pool, on all nodes. The number of pooled pages is an estimate
+    /// while other threads take or return pages.
     pub fn free(&self) -> usize {
         self.nodes.free.iter().map(|stack| stack.len(&self.nodes.table)).sum()
     }
@@ -175,7 +179,7 @@ impl Nodes {
         }
     }
 
-    /// Pushes each page to this stack of its node, unless the page belongs to another region.
+    /// Pushes each page to a stack of its node. Pages of another region are not pushed.
     fn give(&self, pages: &mut Vec<Page>, stack: usize) {
         for some in pages.chunks(BULK_MAX) {
             for (node, stack) in self.free.iter().skip(stack).step_by(STACKS).enumerate() {
@@ -183,8 +187,8 @@ impl Nodes {
                 let index = |page: &Page| page.number().wrapping_sub(self.region.number_of(0));
                 let is_own = |page: &Page| numbers.contains(&page.number());
                 let mut bulk = [0; BULK_MAX];
-                // Usually all pages belong to one node. The following loops have no branches, so
-                // the compiler vectorizes them.
+                // Usually all pages of a call belong to the same node. The loops after this comment
+                // have no branches, so the compiler vectorizes them.
                 if some.iter().fold(true, |all, page| all & is_own(page)) {
                     bulk.iter_mut().zip(some).for_each(|(to, page)| *to = index(page));
                     stack.give(&self.table, &bulk[..some.len()]);
@@ -201,17 +205,19 @@ impl Nodes {
         pages.clear();
     }
 
-    /// The number of returns to all stacks. If it is unchanged, no pages were returned.
+    /// The number of times that pages were returned to any stack. If the number of returns has not
+    /// changed, no pages were returned.
     fn gives(&self) -> u64 {
         self.free.iter().map(BundleStack::gives).sum()
     }
 }
 
-/// Puts the pages into a random order, which is the same in every run. Low addresses come last,
-/// because a pool hands out the last returned page first. In address order, the frames that a
-/// worker reads one after another lie at a constant distance. The worker's stride prefetcher then
-/// also fetches the next frames, and takes their cache lines from the receiving CPU, which is
-/// writing them. On a Zen 4 with one target, a packet costs the receiving CPU:
+/// Puts the pages into a random order. The order is the same in every run. Low addresses come last,
+/// because a pool hands out the page that was returned last. If the pages had the order of their
+/// addresses, consecutive frames of a worker would lie at a constant distance. The worker's stride
+/// prefetcher would then also fetch the next frames. The prefetches take cache lines from the
+/// receiving CPU, which is writing them. On a Zen 4 CPU with one target, a packet costs the
+/// receiving CPU:
 ///
 /// | target | in address order | shuffled |
 /// |---|---|---|

@@ -1,4 +1,5 @@
-//! Signals that threads outside of the path can wait for, such as the end of a run.
+//! [`Signal`]: threads outside of the receive path can wait for a condition, such as the end of a
+//! run.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -7,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::park::{Bell, Events, wait};
 
-/// A bell that rings as long as a condition is true. Only the signal itself silences it, so any
+/// A bell that rings as long as its condition is true. Reading does not silence this bell, so any
 /// number of threads can wait for it.
 #[derive(Debug)]
 pub struct Signal {
@@ -24,17 +25,18 @@ impl Signal {
         Ok(Self { bell: Bell::new()?, rings: AtomicBool::new(false) })
     }
 
-    /// Sets whether the condition is true. Callers exclude each other, by the control lock or
-    /// because there is only one caller. A change of the condition takes a system call.
+    /// Sets whether the signal's condition is true. No two threads call `set` at the same time: the
+    /// callers hold the control lock, or there is only one caller. If the condition changes, `set`
+    /// makes a system call.
     pub fn set(&self, yes: bool) {
-        // Relaxed: only the callers read the flag, and they exclude each other.
+        // Relaxed: only the callers of `set` read this flag, and they exclude each other.
         if self.rings.swap(yes, Ordering::Relaxed) != yes {
             if yes { self.bell.ring() } else { _ = self.bell.hush() }
         }
     }
 
-    /// A file descriptor that is readable as long as the condition is true. Reading from it is an
-    /// error, so one reader cannot consume the signal of another.
+    /// A file descriptor that is readable as long as the condition is true. Reading from the file
+    /// descriptor is an error. So a thread cannot consume a signal that another thread waits for.
     ///
     /// # Errors
     /// As [`Events::new`].
@@ -42,8 +44,9 @@ impl Signal {
         Events::new(&self.bell, [])?.try_clone()
     }
 
-    /// Waits until `is_true` returns true or `timeout` is over. Either this signal or the signal
-    /// `or` announces that `is_true` may have changed. Returns the last result of `is_true`.
+    /// Waits until `is_true` returns true or `timeout` has passed. `is_true` is called again
+    /// whenever this signal or the signal `or` rings. Returns the result of the last call of
+    /// `is_true`.
     pub fn wait(&self, timeout: Duration, or: &Self, is_true: impl Fn() -> bool) -> bool {
         let begun = Instant::now();
         loop {
@@ -51,8 +54,8 @@ impl Signal {
                 return true;
             }
             let left = timeout.saturating_sub(begun.elapsed());
-            // An error of `ppoll` means that waiting is impossible, because the kernel has too
-            // little memory. The function then returns the current state.
+            // An error of `ppoll` means that the thread cannot wait, because the kernel has too
+            // little memory. The function then returns the current result of `is_true`.
             if left.is_zero() || wait(&self.bell, &[or.bell.as_fd()], Some(left)).is_err() {
                 return is_true();
             }

@@ -1,19 +1,21 @@
-//! A lock-free stack of pages. Any thread may push pages to the stack and take some or all of them.
+//! [`PageStack`]: a lock-free stack of pages. Any thread may push pages to the stack, or take some
+//! or all of its pages.
 
 use crate::page::{BLANK, Page};
 use crate::region::Region;
 use crate::sync::{AtomicU64, Ordering};
 
-/// The increment of `top` for one push. The upper half of `top` counts pushes.
+/// The increment of `top` for one push. The upper half of `top` counts the pushes.
 const PUSH: u64 = 1 << 32;
 
-/// A stack of pages of one region. A page is in at most one stack, so the region holds the links.
+/// A stack of pages of one region. A page is in at most one stack. So the region stores the links
+/// between the pages.
 #[derive(Debug)]
 pub(crate) struct PageStack {
-    /// The lower half is the page that was pushed last, or `BLANK`. The upper half is the number of
-    /// pushes. Between two pushes the stack only gets shorter, so an unchanged `top` means an
-    /// unchanged stack. (A thread mistakes one `top` for another only if it stops for a multiple of
-    /// 2^32 pushes.)
+    /// The lower half of `top` is the page that was pushed last, or `BLANK`. The upper half of
+    /// `top` is the number of pushes. Between two pushes, the stack only becomes shorter. So if
+    /// `top` has not changed, the stack has not changed. (A thread mistakes one `top` for another
+    /// only if exactly a multiple of 2^32 pushes occurs while the thread is stopped.)
     top: AtomicU64,
 }
 
@@ -27,11 +29,11 @@ impl PageStack {
         let below = &region.below[index as usize];
         let mut top = self.top.load(Ordering::Relaxed);
         loop {
-            // Relaxed: the exchange below makes the link visible.
+            // Relaxed: the exchange after this store makes the link visible.
             below.store(top as u32, Ordering::Relaxed);
             let pushed = (top & !u64::from(BLANK)).wrapping_add(PUSH) | u64::from(page.number());
-            // H1, release: pairs with H2. Pages that were pushed earlier become visible too, since
-            // each change of `top` is a read-modify-write operation and so continues their release
+            // H1, release: pairs with H2. Pages that were pushed earlier become visible too: each
+            // change of `top` is a read-modify-write operation, so it continues their release
             // sequences.
             match self.top.compare_exchange_weak(top, pushed, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return,
@@ -46,26 +48,28 @@ impl PageStack {
     }
 
     pub(crate) fn collect(&self, region: &Region, mut each: impl FnMut(Page)) {
-        // H2, acquire: pairs with H1. Release: a thread that finds the stack empty sees what this
-        // thread did before, such as pages that it gave to the shared pool. All bits of the lower
-        // half become ones, which is `BLANK`.
+        // H2, acquire: pairs with H1. Release: if another thread finds the stack empty, it sees
+        // what this thread did before, such as giving pages to the shared pool. All bits of the
+        // lower half are ones, which is the value `BLANK`.
         let mut top = self.top.fetch_or(u64::from(BLANK), Ordering::AcqRel) as u32;
         while top != BLANK {
-            // Read the link first, because the page's next holder may push the page again.
+            // The link is read before the page is passed on, because the page's next holder may
+            // push the page again.
             let below = below(region, top);
             each(Page::new(top));
             top = below;
         }
     }
 
-    /// Takes up to `most` pages from the stack, and passes each page to `each`. Returns the number
-    /// of pages. The other pages stay on the stack the whole time.
+    /// Takes up to `most` pages from the stack, and passes each of them to `each`. Returns the
+    /// number of pages taken. Pages that are not taken stay on the stack all the time.
     pub(crate) fn take(&self, region: &Region, most: usize, mut each: impl FnMut(Page)) -> usize {
-        // H2, acquire: pairs with H1, for the links and the pages.
+        // H2, acquire: pairs with H1, and makes the links and the pages visible.
         let mut top = self.top.load(Ordering::Acquire);
         loop {
-            // If another thread takes one of the pages, its link may change at the same time, but
-            // then the exchange fails. `most` ends the loop even in that case.
+            // If another thread takes one of these pages, the page's link may change at the same
+            // time, but then the exchange of `top` fails. `most` ends the loop even if links
+            // change.
             let (mut count, mut rest) = (0, top as u32);
             while rest != BLANK && count < most.min(region.pages()) {
                 rest = below(region, rest);
@@ -75,8 +79,8 @@ impl PageStack {
                 return 0;
             }
             let shorter = (top & !u64::from(BLANK)) | u64::from(rest);
-            // H3, release: pairs with H2 of the thread that takes a page whose link was read here.
-            // So this thread has read the link before the other thread changes it. On failure
+            // H3, release: pairs with H2 of the thread that takes a page whose link this loop has
+            // read. So this thread reads the link before the other thread changes it. On failure
             // acquire: H2 of the next attempt.
             match self.top.compare_exchange_weak(top, shorter, Ordering::Release, Ordering::Acquire) {
                 Ok(_) => {

@@ -1,8 +1,9 @@
-//! The packet memory of an instance. Memory is mapped for the longest possible backlog, and pages
-//! are handed out for the current backlog.
+//! [`Supply`] is the packet memory of an instance. Address space is mapped for the longest possible
+//! backlog, and pages are handed out for the current backlog.
 //!
-//! Pages that were not handed out are only address space. So a backlog can be enlarged while the
-//! instance runs, and an instance that never enlarges its backlog needs no memory for that.
+//! Pages that were not handed out take address space only, not memory. So a backlog can become
+//! longer while the instance runs. If the backlog never becomes longer, the instance takes no
+//! memory for a longer backlog.
 
 mod budget;
 mod excess;
@@ -26,7 +27,7 @@ pub struct Supply {
     region: Arc<Region>,
     pools: Vec<Arc<SharedPool>>,
     cap: u64,
-    /// Whether the kernel pins the pages. Pinned pages are all in use from the start.
+    /// True if the kernel pins the pages in memory. Pinned pages take memory from the start.
     pinned: bool,
     backlog_asked: usize,
     backlog_max: usize,
@@ -41,9 +42,10 @@ struct State {
 }
 
 impl Supply {
-    /// Maps the memory for the longest backlog, up to the requested backlog, that fits into `cap`
-    /// bytes. Reserves address space for a longer backlog. `parts` divides the pages of a budget
-    /// among NUMA nodes. If the kernel pins all mapped pages, no address space is reserved.
+    /// Maps the memory for a backlog: the requested backlog, or the longest shorter backlog that
+    /// fits into `cap` bytes. Also reserves address space for a longer backlog. `parts` divides the
+    /// pages of a budget among NUMA nodes. If the kernel pins all mapped pages, no additional
+    /// address space is reserved.
     ///
     /// # Errors
     /// [`RegionError`] if the kernel has too little memory.
@@ -54,11 +56,12 @@ impl Supply {
         parts: impl Fn(&Budget) -> Vec<Part>,
     ) -> Result<Self, RegionError> {
         let budget = needs.within(cap, needs.backlog);
-        // The kernel would take reserved huge pages as soon as they are mapped.
+        // Reserved huge pages would take memory as soon as they are mapped.
         let grows = !pinned && budget.bytes <= cap && huge_pages_free() < budget.bytes;
         let most = if grows { needs.with_room_for_more(cap) } else { budget.clone() };
         let (region, pages) = Region::map_parts(&parts(&most), needs.page_bytes)?;
-        // Every part has a few more pages than requested, which are used if no pages are reserved.
+        // Each NUMA node's part has a few more pages than requested. The additional pages are
+        // handed out too if no address space is reserved.
         let used = if grows { parts(&budget) } else { parts(&most) };
         let given = |page: &Page| {
             let part = region.part_of(page);
@@ -73,8 +76,9 @@ impl Supply {
     }
 
     /// Accounts for `bytes` bytes of memory that devices provide. All memory together stays within
-    /// the cap if possible: the backlog shrinks, and handed-out pages are taken back. Call this
-    /// before the pages are used. Memory that the kernel pins stays as it is.
+    /// the cap if possible: the backlog becomes shorter, and pages that were handed out are taken
+    /// back. Call `lend` before the first page is used. If the kernel pins the memory, nothing
+    /// changes.
     pub fn lend(&mut self, bytes: u64) {
         let left = self.cap.saturating_sub(bytes);
         let State { needs, budget, spare } = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -95,17 +99,17 @@ impl Supply {
         self.pools[0].take(spare, missing);
     }
 
-    /// Checks that all memory, with `lent` bytes of devices, is within the cap.
+    /// Checks that all packet memory, including `lent` bytes of devices, is within the cap.
     ///
     /// # Errors
-    /// [`Excess`] says what takes most of the memory.
+    /// Otherwise, returns [`Excess`], which says what takes most of the memory.
     pub fn check(&self, lent: u64) -> Result<(), Excess> {
         let state = self.state();
         state.needs.check(&state.budget, lent, self.cap)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Each change is complete, so a panic in another thread does no harm.
+        // Each change of the state is complete, so a panic in another thread does no harm.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -114,22 +118,22 @@ impl Supply {
         &self.region
     }
 
-    /// The shared pool as seen from each NUMA node.
+    /// The shared pool, with one view for each NUMA node.
     pub fn pools(&self) -> &[Arc<SharedPool>] {
         &self.pools
     }
 
-    /// How many pages the local cache of each queue may have.
+    /// Returns how many pages the local cache of each queue may have.
     pub fn cache_pages(&self) -> usize {
         self.state().budget.cache_pages
     }
 
-    /// Whether several queues share the limit on the frames that wait for a CPU.
+    /// Returns true if several queues share the limit on the frames that wait for a CPU.
     pub fn shares_backlog(&self) -> bool {
         self.state().needs.shares_backlog()
     }
 
-    /// The cap on the memory, in bytes.
+    /// The limit on the instance's memory, in bytes.
     pub fn cap(&self) -> u64 {
         self.cap
     }
@@ -149,14 +153,14 @@ impl Supply {
         self.state().budget.clone()
     }
 
-    /// How many pages were handed out so far.
+    /// Returns how many pages were handed out so far.
     pub fn pages(&self) -> usize {
         self.region.pages() - self.state().spare.len()
     }
 
-    /// Makes the backlog longer or shorter, and hands out the pages that the new backlog needs.
-    /// Pages are not taken back. Returns the new backlog: the largest up to `backlog` for which
-    /// there are pages.
+    /// Makes the backlog longer or shorter, and hands out the pages that a longer backlog needs.
+    /// When the backlog becomes shorter, no pages are taken back. Returns the new backlog, which is
+    /// `backlog` or the longest shorter backlog for which there are pages.
     pub fn set_backlog(&self, backlog: usize) -> usize {
         let mut state = self.state();
         let (most, backlog) = (self.region.pages(), backlog.min(self.backlog_max));
@@ -167,9 +171,9 @@ impl Supply {
         state.budget.backlog
     }
 
-    /// Gives the local page cache of a queue `pages` pages. Returns the new size of the cache: the
-    /// largest up to `pages` for which there are pages. The caches of all queues may become this
-    /// large.
+    /// Sets the size of a queue's local page cache to `pages` pages. Returns the new size, which is
+    /// `pages` or the largest smaller size for which there are pages. The local page caches of all
+    /// queues may have up to this size.
     pub fn set_cache(&self, queue: usize, pages: usize) -> usize {
         let pages = pages.min(LPC_PAGES_MAX);
         let mut state = self.state();
@@ -269,8 +273,8 @@ mod tests {
         assert_eq!(map(2, 1 << 30, false).set_cache(0, most), most, "a single queue caches the pages of its backlogs");
     }
 
-    /// The queue's frames lie in blocks, so the queue has no pages for its cache. Without
-    /// additional pages, the cache would take pages that were promised to other queues.
+    /// The frames of this queue lie in blocks, so it has no pages for its cache. Without additional
+    /// pages, the cache would take pages that other queues need.
     #[test]
     fn the_cache_of_a_queue_that_lends_has_pages_of_its_own() {
         let parts = |budget: &Budget| vec![Part { pages: budget.pages, node: None }];

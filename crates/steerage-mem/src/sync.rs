@@ -1,4 +1,4 @@
-//! Switches between the real atomics and loom's, so that loom checks the code of production.
+//! Switches between the real atomics and those of loom, so that loom checks the code that ships.
 
 #[cfg(loom)]
 pub(crate) use loom::{
@@ -9,7 +9,8 @@ pub(crate) use loom::{
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// `std`'s cell with the interface of loom's, which must see the start and end of each access.
+/// `std`'s `UnsafeCell` with the interface of loom's, which needs to see the start and the end of
+/// each access.
 #[cfg(not(loom))]
 #[derive(Debug, Default)]
 #[repr(transparent)]

@@ -1,6 +1,6 @@
-//! Explores every interleaving of the hand-overs with loom:
-//! `RUSTFLAGS="--cfg loom" cargo test -p steerage-mem --test loom --release`.
-//! Rings are as small as possible, and nothing spins.
+//! loom explores every interleaving of the hand-overs between threads: `RUSTFLAGS="--cfg loom"
+//! cargo test -p steerage-mem --test loom --release`. The rings are as small as possible, and no
+//! thread spins.
 #![cfg(loom)]
 #![allow(missing_docs, reason = "a test")]
 
@@ -40,8 +40,8 @@ fn receive(consumer: &mut Consumer, last: &mut u8) {
     consumer.finish();
 }
 
-/// Three frames pass through two slots, with one more page than slots. So slots and pages are used
-/// again, through the finished index.
+/// Three frames pass through a ring of two slots, with one more page than slots. So slots and pages
+/// are used again after the finished index has passed them.
 #[test]
 fn hand_over_finish_and_reuse() {
     loom::model(|| {
@@ -97,8 +97,8 @@ fn frames(memory: &Memory, pages: Vec<Page>, first: u64) -> Vec<Completion> {
     numbered.collect()
 }
 
-/// Takes the waiting frames, and checks that they are complete and in the order of arrival. The
-/// arrival numbers of a ring may have gaps, because the frames between are on other rings.
+/// Takes the waiting frames, and checks that they are complete and in order of arrival. The arrival
+/// numbers in a ring may have gaps, because the frames with the other numbers are in other rings.
 fn receive_some(consumer: &mut Consumer, last: &mut u64) -> usize {
     consumer.take(2);
     let frames = consumer.frames();
@@ -113,8 +113,9 @@ fn receive_some(consumer: &mut Consumer, last: &mut u64) -> usize {
     count
 }
 
-/// Calls `stage_all` as the path does, with three frames and two slots. So slots and pages are used
-/// again while the consumer still finishes frames, and frames that find no room stay in order.
+/// Calls `stage_all` as the receive path does, with three frames and two slots. So slots and pages
+/// are used again while the consumer still finishes frames. Frames for which there is no room stay
+/// in order.
 #[test]
 fn all_of_a_poll_is_staged_beside_reclaim() {
     loom::model(|| {
@@ -149,16 +150,17 @@ fn all_of_a_poll_is_staged_beside_reclaim() {
     });
 }
 
-/// Calls `stage_lists` as the path does: it stages lists for two rings while a worker takes and
-/// finishes frames on both rings. The returned pages carry the next list.
+/// Calls `stage_lists` as the receive path does: it stages lists for two rings while a worker takes
+/// and finishes frames of both rings. The pages that have returned carry the next list.
 #[test]
 fn lists_are_staged_beside_reclaim() {
-    // A real atomic and not loom's: its value must survive from one interleaving to the next.
+    // `std`'s atomic is used and not loom's, because the value must survive from one interleaving
+    // to the next.
     static SLOTS_USED_AGAIN: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
     loom::model(|| {
         let (memory, mut pages) = memory(4);
-        // A list needs room for all of its frames in each ring. Two lists find room, and the third
-        // list finds room only after a finish.
+        // A list is staged only if each ring has room for all frames. Two lists find room at once.
+        // The third list finds room only after frames were finished.
         let options = RingOptions { slots: 4, slots_max: 4, limit: 3, arrivals: true };
         let (first, mut to_first) = ring(options, memory.clone());
         let (second, mut to_second) = ring(options, memory.clone());
@@ -207,8 +209,8 @@ fn lists_are_staged_beside_reclaim() {
     );
 }
 
-/// A worker keeps one of two frames, and a third thread drops the frame. The producer gets each
-/// page once, and gets the page of the blanked slot through the stack.
+/// A worker keeps one of two frames, and a third thread drops the kept frame. The producer gets
+/// each page exactly once. The page of the blanked slot returns through the stack.
 #[test]
 fn keep_and_return() {
     loom::model(|| {
@@ -253,7 +255,7 @@ fn shorten(consumer: &mut Consumer) {
     consumer.finish();
 }
 
-/// A frame of two pages: the worker sees both pages and shortens the frame. After the worker's
+/// A frame has two pages: the worker sees both pages and shortens the frame. After the worker's
 /// change, the owner sees the new length and finds both pages.
 #[test]
 fn a_chain_is_handed_over_whole() {
@@ -327,8 +329,8 @@ fn the_stack_loses_nothing() {
     });
 }
 
-/// If pages are short, a CPU that makes copies collects pages instead of the owner. Each page is
-/// collected by one of the two threads.
+/// If pages are scarce, a CPU that makes copies collects returned pages instead of the owner. Each
+/// page is collected by exactly one of the two threads.
 #[test]
 fn two_who_collect_share_what_there_is() {
     loom::model(|| {
@@ -360,8 +362,9 @@ fn two_who_collect_share_what_there_is() {
     });
 }
 
-/// One thread publishes, executes a fence, and checks for sleepers. The other thread sets its bit,
-/// executes a fence, and checks for work. A lost wake-up would be a deadlock, which loom reports.
+/// One thread publishes, executes a fence, and checks for sleepers. A second thread sets its sleep
+/// bit, executes a fence, and checks for work. A lost wake-up would be a deadlock, and loom reports
+/// deadlocks.
 #[test]
 fn no_wake_up_is_lost() {
     loom::model(|| {
@@ -398,7 +401,8 @@ fn no_wake_up_is_lost() {
     });
 }
 
-/// The opposite direction: a producer that sleeps for lack of room is woken when there is room.
+/// Tests the opposite direction: a producer sleeps because its ring is full, and is woken when the
+/// ring has room.
 #[test]
 fn no_wish_for_room_is_lost() {
     loom::model(|| {
@@ -422,7 +426,7 @@ fn no_wish_for_room_is_lost() {
         if producer.room() == 0 {
             producer.reclaim(|frame| pages.push(frame.into_page().unwrap()));
         }
-        // Loom's bell also rings once without a reason.
+        // loom also simulates one spurious wake-up, without a ring of the bell.
         while producer.room() == 0 {
             bell.wait();
             producer.reclaim(|frame| pages.push(frame.into_page().unwrap()));
@@ -449,8 +453,8 @@ fn revoked_before_published_is_revoked() {
     });
 }
 
-/// One thread sends from two pages. The device reports both pages to another thread, which returns
-/// them. Each page returns once, complete.
+/// One thread sends two pages. The device reports both pages to another thread, which returns them
+/// to the sender. Each page returns exactly once, and complete.
 #[test]
 fn what_was_sent_comes_back_to_its_sender() {
     loom::model(|| {

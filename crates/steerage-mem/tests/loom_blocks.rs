@@ -1,6 +1,6 @@
-//! Explores every interleaving of the accesses to blocks with loom: see `loom.rs`. Loom does not
-//! see the memory of a block. So each byte has a cell beside it that is written and read with the
-//! byte. Loom fails if two threads access a cell at the same time.
+//! loom explores every interleaving of the accesses to blocks: see `loom.rs`. loom does not see
+//! accesses to the memory of a block. Therefore each byte has a loom cell, which is written and
+//! read together with the byte. loom fails if two threads access a cell at the same time.
 #![cfg(loom)]
 #![allow(missing_docs, reason = "a test")]
 
@@ -13,7 +13,7 @@ use steerage_mem::{Blocks, Claim, Completion, Memory, Region};
 
 const BLOCK_BYTES: usize = 2;
 
-/// The shadow of the blocks' bytes that loom sees.
+/// The cells that stand for the bytes of the blocks.
 struct Shadow(Vec<UnsafeCell<u8>>);
 
 // SAFETY: the tests find out whether two threads access a cell at the same time. If they do, loom
@@ -97,8 +97,8 @@ fn receive(consumer: &mut Consumer, shadow: &Shadow, last: &mut u8, block_of: im
     consumer.finish();
 }
 
-/// Three frames go through a block that has room for two frames. The block is written after its
-/// lent frames, and from its beginning when all of them have returned.
+/// Three frames use a block that has room for two frames. The block is written after its lent
+/// frames. When all lent frames have returned, the block is written from its beginning again.
 #[test]
 fn a_block_is_written_behind_its_frames_and_anew_when_they_are_home() {
     loom::model(|| {

@@ -1,5 +1,5 @@
-//! Explores every interleaving of several rings to one CPU with loom: rings that grow, the bits of
-//! the rings that have frames, and the limit over all queues.
+//! loom explores every interleaving of several rings to one CPU: rings that grow, the bits of rings
+//! with frames, and the limit over all queues.
 #![cfg(loom)]
 #![allow(missing_docs, reason = "a test")]
 
@@ -33,8 +33,8 @@ fn receive(consumer: &mut Consumer, last: &mut u8) {
     consumer.finish();
 }
 
-/// A ring of two slots grows while the consumer takes frames out of it, and the producer reclaims
-/// slots from both buffers.
+/// A ring of two slots grows while the consumer takes frames out of it. The producer reclaims slots
+/// from both buffers.
 #[test]
 fn a_ring_grows_under_its_consumer() {
     loom::model(|| {
@@ -61,15 +61,15 @@ fn a_ring_grows_under_its_consumer() {
     });
 }
 
-/// The consumer clears the bit of a ring that it found empty while the producer publishes on it:
-/// either the consumer sees the frame, or the bit is set afterwards.
+/// The consumer clears the bit of an empty ring while the producer publishes in this ring. Either
+/// the consumer sees the frame, or the bit is set afterwards.
 #[test]
 fn no_ring_with_frames_stays_without_its_bit() {
     loom::model(|| {
         let (memory, mut pages) = memory(1);
         let options = RingOptions { slots: 2, slots_max: 2, limit: 2, arrivals: false };
         let (mut producer, mut consumer) = ring(options, memory.clone());
-        let inbox = Arc::new(Inbox::new(1));
+        let inbox = Arc::new(Inbox::new(1, None));
         let sleepers = Arc::new(Sleepers::new(1));
         inbox.note(0);
         let worker = {
@@ -95,6 +95,28 @@ fn no_ring_with_frames_stays_without_its_bit() {
         let (consumer, taken) = worker.join().unwrap();
         assert!(taken == 1 || consumer.waiting() == 1);
         assert!(taken == 1 || inbox.begin(0).peek() == Some(0), "a frame waits in a ring that no CPU looks at");
+    });
+}
+
+/// A CPU that goes to sleep reads one counter instead of all rings. Either the counter includes the
+/// new frame, or the producer wakes the CPU.
+#[test]
+fn no_cpu_sleeps_beside_a_counted_frame() {
+    loom::model(|| {
+        let admissions: Arc<[Admission]> = Arc::new([Admission::default()]);
+        let inbox = Inbox::new(1, Some((Arc::clone(&admissions), 0)));
+        let sleepers = Arc::new(Sleepers::new(1));
+        let sleeper = {
+            let sleepers = Arc::clone(&sleepers);
+            thread::spawn(move || {
+                sleepers.about_to_sleep(0);
+                inbox.is_empty()
+            })
+        };
+        assert_eq!(admissions[0].admit(1, 2), 1);
+        sleepers.after_publishing();
+        let is_woken = sleepers.must_wake(0);
+        assert!(!sleeper.join().unwrap() || is_woken, "a frame waits for a CPU that sleeps");
     });
 }
 

@@ -1,5 +1,4 @@
-//! Explores every interleaving of the shared pool with loom (see `loom.rs`). Bundles have two
-//! pages.
+//! loom explores every interleaving of the shared pool (see `loom.rs`). Bundles have two pages.
 #![cfg(loom)]
 #![allow(missing_docs, reason = "a test")]
 
@@ -14,7 +13,7 @@ const PAGE_BYTES: usize = 64;
 struct Shared {
     region: Arc<Region>,
     pool: Arc<SharedPool>,
-    /// One cell per page instead of the bytes of the page, which loom does not see.
+    /// There is one cell for each page in place of the page's bytes, which loom does not see.
     bytes: Vec<UnsafeCell<u32>>,
 }
 
@@ -86,9 +85,9 @@ fn two_who_take_and_give_lose_nothing() {
     });
 }
 
-/// The other thread takes all pages, and returns two of them so that the top bundle is the same as
-/// before. But the bundles below the top bundle are different. A `take` that began earlier must
-/// detect that the stack has changed.
+/// A second thread takes all pages of the stack. The second thread returns two of the pages, so
+/// that the top bundle is the same as before. But the bundles below the top bundle have changed. A
+/// `take` that began earlier must detect this change of the stack.
 #[test]
 fn a_bundle_that_came_back_is_another() {
     loom::model(|| {
@@ -111,8 +110,8 @@ fn a_bundle_that_came_back_is_another() {
     });
 }
 
-/// The same situation for a `give`: the top bundle, which `give` replaces, appears unchanged but
-/// has other pages.
+/// The same for `give`: the top bundle, which `give` replaces, appears unchanged but has other
+/// pages.
 #[test]
 fn a_bundle_that_is_replaced_is_not_another() {
     loom::model(|| {
@@ -136,7 +135,7 @@ fn a_bundle_that_is_replaced_is_not_another() {
     });
 }
 
-/// The pool has as many pages as threads, so a thread without a page always finds a page.
+/// The pool has one page for each thread, so a thread without a page always finds one.
 #[test]
 fn contention_hides_no_page() {
     loom::model(|| {
@@ -158,8 +157,8 @@ fn contention_hides_no_page() {
     });
 }
 
-/// Each of two nodes has one page. A thread takes the page of one node only after it returned the
-/// page of the other node, so at least one node always has a page.
+/// Each of the two nodes has one page. A thread takes the page of one node only after it has
+/// returned the page of the other node. At least one node always has a page.
 #[test]
 fn a_page_that_changes_places_is_found() {
     const ONE_A_NODE: usize = 2 << 20;
@@ -185,8 +184,8 @@ fn a_page_that_changes_places_is_found() {
     });
 }
 
-/// As above, with two stacks of a node. A pool looks twice before it counts the returns, so the pages
-/// change their stacks three times.
+/// The same test with two stacks on one node. A pool searches its stacks twice before it compares
+/// the counts of returns. Therefore the pages change their stacks three times.
 #[test]
 fn a_page_that_changes_stacks_is_found() {
     loom::model(|| {
@@ -267,8 +266,8 @@ fn a_kept_page_that_came_back_is_another() {
     });
 }
 
-/// The owner returns a page to the pool before it takes the last kept page. So at every moment,
-/// either the pool or the stack of kept pages has a page.
+/// The owner returns a page to the pool before it takes the last of the kept pages. So at every
+/// moment, the pool or the stack of kept pages has a page.
 #[test]
 fn a_page_that_was_collected_is_found() {
     loom::model(|| {

@@ -1,4 +1,4 @@
-//! The buckets that have just come from another CPU.
+//! The buckets that have recently come from another CPU.
 
 use std::collections::HashSet;
 use std::mem;
@@ -6,17 +6,19 @@ use std::time::Duration;
 
 use steerage::{BucketId, Timestamp};
 
-/// After a bucket has moved, its packets that waited for the move follow, and other packets of this CPU may have much later
-/// times: a capture is read faster than it was recorded. Waiting packets arrive within milliseconds, or within a few hundred
-/// if CPUs are busy.
+/// The time for which a bucket counts as recently arrived. After a bucket has moved, the packets
+/// that waited for the move follow. This CPU's other packets may have much later timestamps,
+/// because a capture is read faster than it was recorded. The waiting packets arrive within
+/// milliseconds, or within a few hundred milliseconds if CPUs are busy.
 const FOLLOWED_FOR: Duration = Duration::from_secs(1);
 
-/// Buckets whose flows may not time out yet by the times of other packets.
+/// The buckets whose flows must not time out yet, although packets of other flows may have much
+/// later times.
 #[derive(Debug, Default)]
 pub(super) struct Arrivals {
-    /// The buckets that arrived after `since`.
+    /// The buckets that arrived after the time `since`.
     young: HashSet<BucketId>,
-    /// The buckets that arrived before `since`.
+    /// The buckets that arrived before the time `since`.
     old: HashSet<BucketId>,
     since: Option<Timestamp>,
 }
@@ -26,7 +28,7 @@ impl Arrivals {
         self.young.insert(bucket);
     }
 
-    /// Forgets each bucket after one to two times [`FOLLOWED_FOR`].
+    /// Removes each bucket from the set after a time of one to two times [`FOLLOWED_FOR`].
     #[inline]
     pub(super) fn pass(&mut self, now: Timestamp) {
         if self.young.is_empty() && self.old.is_empty() {
@@ -53,7 +55,7 @@ mod tests {
         let at = |millis: u64| Timestamp::from_nanos(millis * 1_000_000);
         let mut arrivals = Arrivals::default();
         arrivals.pass(at(0));
-        // The CPU had nothing to do for an hour before the bucket arrived.
+        // In this test, the CPU had nothing to do for an hour before the bucket arrived.
         arrivals.add(bucket(1));
         arrivals.pass(at(3_600_000));
         arrivals.pass(at(3_600_900));

@@ -1,4 +1,4 @@
-//! Chosen columns of records in memory.
+//! A batch of records in memory, with chosen columns.
 
 use super::cic_columns;
 use super::column::{Column, Values};
@@ -6,7 +6,7 @@ use super::columns::{Columns, Number, columns};
 use super::record::FlowRecord;
 use super::row::Row;
 
-/// No column of flow records has this name.
+/// The error for a name that no column of flow records has.
 #[derive(Debug, thiserror::Error)]
 #[error("there is no column `{name}`: the columns are {}", .known.join(", "))]
 pub struct UnknownColumn {
@@ -17,54 +17,56 @@ pub struct UnknownColumn {
 /// The column of [`ColumnBatch::joined`].
 const JOINED: &str = "joined";
 
-/// Chosen columns of records, in the given order.
+/// A batch of records. The caller chooses which columns the batch has, and their order.
 #[derive(Clone, Debug)]
 pub struct ColumnBatch {
     columns: Vec<Column>,
 }
 
 impl ColumnBatch {
-    /// All columns of a record, without rows.
+    /// Makes a batch with all columns of a record, without rows.
     pub fn all() -> Self {
         let mut all = Adding { rows: &[], columns: Vec::new(), to: To::Schema };
         columns(&mut all);
         Self { columns: all.columns }
     }
 
-    /// The flow statistics of [`MeterOptions::cic`](super::MeterOptions::cic), without rows.
+    /// Makes a batch with the flow statistics of [`MeterOptions::cic`](super::MeterOptions::cic),
+    /// without rows.
     pub fn cic() -> Self {
         Self { columns: cic_columns::columns() }
     }
 
-    /// The column `joined`, with [`FlowRecord::joined`], without rows.
+    /// Returns a batch without rows that has only the column `joined` ([`FlowRecord::joined`]).
     pub fn joined() -> Self {
         Self { columns: vec![Column::new(JOINED, &Values::U32(Vec::new()), false)] }
     }
 
-    /// All columns of both batches. [`chosen`](Self::chosen) chooses from them.
+    /// Returns a batch with all columns of both batches. [`chosen`](Self::chosen) can then choose
+    /// from these columns.
     #[must_use]
     pub fn and(mut self, more: Self) -> Self {
         self.columns.extend(more.columns);
         self
     }
 
-    /// The columns with these names, without rows.
+    /// Makes a batch with the columns of these names, without rows.
     ///
     /// # Errors
-    /// If a record has no column of a name.
+    /// Returns an error if one of the names is not the name of a column.
     pub fn of(names: &[impl AsRef<str>]) -> Result<Self, UnknownColumn> {
         Self::all().chosen(names)
     }
 
-    /// An empty batch with these columns.
+    /// Makes an empty batch with these columns.
     pub fn new(columns: Vec<Column>) -> Self {
         Self { columns }
     }
 
-    /// The columns of this batch that have these names, in the order of the names.
+    /// Returns the columns of this batch that have these names, in the order of the names.
     ///
     /// # Errors
-    /// If no column has one of the names.
+    /// Returns an error if one of the names is not the name of a column of this batch.
     pub fn chosen(&self, names: &[impl AsRef<str>]) -> Result<Self, UnknownColumn> {
         let find = |name: &str| {
             self.columns.iter().find(|column| column.name() == name).cloned().ok_or_else(|| {
@@ -76,12 +78,12 @@ impl ColumnBatch {
         Ok(Self { columns })
     }
 
-    /// The columns.
+    /// Returns the columns.
     pub fn columns(&self) -> &[Column] {
         &self.columns
     }
 
-    /// The columns, to add rows of another kind than flow records.
+    /// Returns the columns, so that rows of another kind than flow records can be added.
     pub fn columns_mut(&mut self) -> &mut [Column] {
         &mut self.columns
     }
@@ -99,7 +101,7 @@ impl ColumnBatch {
         }
     }
 
-    /// Takes the rows, and leaves an empty batch.
+    /// Returns the rows of the batch, and leaves the batch empty.
     #[must_use]
     pub fn take(&mut self) -> Self {
         Self { columns: self.columns.iter_mut().map(Column::take).collect() }
@@ -123,7 +125,7 @@ impl Adding<'_> {
         if let To::Schema = self.to {
             self.columns.push(Column::new(name, &values, optional));
         }
-        // A caller may have chosen a column twice.
+        // A caller may choose the same column twice.
         for column in self.columns.iter_mut().filter(|column| column.name() == name) {
             self.rows.iter().for_each(|row| push(column, row));
         }

@@ -1,12 +1,13 @@
-//! Writes CSV whose cells no spreadsheet takes for a formula.
+//! Writes CSV in which a spreadsheet mistakes no cell for a formula.
 //!
-//! A spreadsheet evaluates a cell that begins with `=`, `+`, `-` or `@`, also after a tab or a line
-//! break. Names come from packets, so anybody can choose them. A first character of a cell that
-//! begins a formula is written as `\DDD`, three decimal digits, as it is in DNS zone files (RFC
-//! 1035, 5.1), and as [`names`](super::names) writes unprintable characters. A backslash in a name
-//! is written as `\DDD` too, so that readers undo all escapes in one step. Spreadsheets of some
-//! countries begin a cell after each semicolon, so a character after a semicolon counts as a first
-//! character.
+//! A spreadsheet evaluates a cell that begins with `=`, `+`, `-` or `@`, or with one of these
+//! characters after a tab or a line break. Names come from packets, so an attacker can choose them.
+//! If the first character of a cell would begin a formula, the character is written as `\DDD`, with
+//! three decimal digits. DNS zone files have the same escapes (RFC 1035, 5.1), and
+//! [`names`](super::names) writes unprintable characters in this way. A backslash in a name is
+//! written as `\DDD` too, so that readers undo all escapes in one step. In some countries,
+//! spreadsheets begin a new cell after each semicolon. Therefore a character after a semicolon
+//! counts as the first character of a cell.
 
 use std::io::{self, Write};
 
@@ -29,12 +30,13 @@ impl<W: Write> Cells<W> {
         &self.to
     }
 
-    /// Whether a byte of text is written as `\DDD`. Also records the position of the next byte.
+    /// Returns true if a byte of text must be written as `\DDD`. Also records whether the next byte
+    /// will be the first byte of a cell.
     fn is_escaped(&mut self, byte: u8) -> bool {
         let at_start = std::mem::replace(&mut self.at_start, false);
         match byte {
             b'"' => {
-                // An opening quote does not belong to the text.
+                // An opening quote is not a part of the cell's text.
                 self.at_start = at_start && !self.is_quoted;
                 self.is_quoted = !self.is_quoted;
                 false

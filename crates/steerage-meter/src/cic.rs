@@ -1,7 +1,8 @@
-//! The flow statistics of CICFlowMeter, which many models were trained with.
+//! The flow statistics of CICFlowMeter. Many published models were trained with these statistics.
 //!
-//! `docs/python.md` defines each column. The definitions depend on the packets of a flow and their
-//! times alone. All sums are integers, so the order of additions does not change a result.
+//! `docs/python.md` defines each column. The definitions depend only on the packets of a flow and
+//! their times. All sums are integers. Therefore a sum does not depend on the order in which values
+//! are added.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -14,19 +15,22 @@ use super::key::Key;
 use super::names::{Hashed, Spread};
 use super::read;
 
-/// A longer pause ends an active time of a flow, and is an idle time. CICFlowMeter's default.
+/// The pause in nanoseconds after which an active time of a flow ends. A longer pause is an idle
+/// time. CICFlowMeter has the same default.
 const IDLE_AFTER: u64 = 5_000_000_000;
 
-/// A longer pause begins another subflow, and ends a bulk. As in CICFlowMeter.
+/// A pause of this many nanoseconds ends a subflow and a bulk. After the pause, another subflow
+/// begins. CICFlowMeter has the same limit.
 const SUBFLOW_AFTER: u64 = 1_000_000_000;
 
 /// The smallest number of packets of a bulk, as in CICFlowMeter.
 const BULK_PACKETS: u64 = 4;
 
-/// The flags that are counted, in the order of their columns.
+/// The TCP flags that are counted, in the order of their columns.
 pub(super) const FLAGS: [u16; 8] = [FIN, SYN, RST, PSH, ACK, URG, CWR, ECE];
 
-/// The number, sum, squares, and extremes of values.
+/// Statistics of a series of values: their number, their sum, the sum of their squares, the
+/// smallest value and the largest value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Stat {
     squares: u128,
@@ -64,13 +68,14 @@ impl Stat {
         if self.count == 0 { 0.0 } else { self.sum as f64 / self.count as f64 }
     }
 
-    /// The variance of a sample. 0 for fewer than two values.
+    /// Returns the variance of the values, or 0 for fewer than two values.
     pub(super) fn variance(&self) -> f64 {
         let (count, sum) = (u128::from(self.count), u128::from(self.sum));
         if count < 2 {
             return 0.0;
         }
-        // Integers, because the difference of two large floating-point numbers loses its digits.
+        // The computation uses integers, because the difference of two large floating-point numbers
+        // loses digits.
         let exact = || count.checked_mul(self.squares)?.checked_sub(sum.checked_mul(sum)?);
         let squares = exact().map_or_else(
             || (count as f64 * self.squares as f64 - sum as f64 * sum as f64).max(0.0),
@@ -91,7 +96,8 @@ pub(super) struct Bulks {
     pub(super) packets: u64,
     pub(super) bytes: u64,
     nanos: u64,
-    /// The run that goes on. It becomes a bulk if it has [`BULK_PACKETS`] packets.
+    /// The number of packets in the current run of data packets. The run becomes a bulk if it has
+    /// [`BULK_PACKETS`] packets.
     run_packets: u64,
     run_bytes: u64,
     run_first: u64,
@@ -130,18 +136,19 @@ impl Bulks {
         if self.bulks == 0 { 0.0 } else { of as f64 / self.bulks as f64 }
     }
 
-    /// Bytes per second. `None` if all packets of the bulks have one time.
+    /// Returns the rate of the bulks in bytes per second. Returns `None` if all packets of the
+    /// bulks have the same time.
     pub(super) fn rate(&self) -> Option<f64> {
         if self.bulks == 0 { Some(0.0) } else { per_second(self.bytes, self.nanos) }
     }
 }
 
-/// What one endpoint sent.
+/// The statistics of the packets that one endpoint sent.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Side {
-    /// Bytes of payload of each packet.
+    /// The payload bytes of each packet.
     pub(super) payload: Stat,
-    /// Nanoseconds between the packets.
+    /// The nanoseconds between consecutive packets.
     pub(super) gaps: Stat,
     pub(super) last: u64,
     pub(super) header_bytes: u64,
@@ -150,7 +157,7 @@ pub(super) struct Side {
     pub(super) urg: u64,
     pub(super) bulks: Bulks,
     pub(super) header_min: u16,
-    /// The window of the first TCP segment.
+    /// The TCP window of the first segment.
     pub(super) window: Option<u16>,
 }
 
@@ -161,10 +168,10 @@ pub(super) struct Cic {
     pub(super) gaps: Stat,
     pub(super) active: Stat,
     pub(super) idle: Stat,
-    /// The time of the packet that began the active time.
+    /// The time of the packet that began the flow's current active time.
     pub(super) active_since: u64,
     pub(super) last: u64,
-    /// The number of pauses that begin a subflow.
+    /// The number of pauses after which a subflow began.
     pub(super) pauses: u64,
     pub(super) flags: [u64; 8],
 }
@@ -210,8 +217,9 @@ impl Cic {
         }
     }
 
-    /// Adds what another CPU counted of the same flow. If two CPUs handled the packets of a flow,
-    /// the time between one CPU's packets and the other's is not known.
+    /// Adds the statistics of the same flow that another CPU counted. If two CPUs handled packets
+    /// of the flow, the time between a packet of one CPU and a packet of the other CPU is missing
+    /// from the statistics.
     fn merge(&mut self, other: &Self) {
         for (side, more) in self.sides.iter_mut().zip(&other.sides) {
             side.header_min = match (side.payload.count, more.payload.count) {
@@ -250,8 +258,8 @@ pub(super) fn per_second(count: u64, nanos: u64) -> Option<f64> {
     (nanos > 0).then(|| count as f64 * 1e9 / nanos as f64)
 }
 
-/// The bytes of the transport header, and of the payload after this header. Without a TCP, UDP or
-/// SCTP header, all bytes after the IP headers are payload.
+/// Returns the bytes of the transport header, and the bytes of the payload after this header.
+/// Without a TCP, UDP or SCTP header, all bytes after the IP headers are payload.
 fn lengths(seen: &Seen, packet: &Received<'_>, layers: Layers) -> (u16, u64) {
     let found = read::dissect(packet.data, packet.link, layers);
     let Some(ip) = found.ip else { return (0, 0) };
@@ -285,18 +293,18 @@ impl Features {
         self.is_on
     }
 
-    /// Adds a packet to the statistics of its flow, which is in the table.
+    /// Adds a packet to the statistics of its flow. The flow must be in the table.
     pub(super) fn add(&mut self, seen: &Seen, packet: &Received<'_>, layers: Layers) {
         let (header, payload) = lengths(seen, packet, layers);
         self.flows.entry(Hashed::new(&seen.flow.key, seen.hash)).or_default().add(seen, header, payload);
     }
 
-    /// Removes the statistics of a record that ends.
+    /// Removes and returns the statistics of a flow whose record ends.
     pub(super) fn end(&mut self, key: &Key, hash: u32) -> Option<Box<Cic>> {
         self.flows.remove(&Hashed::new(key, hash))
     }
 
-    /// The statistics of a flow on several CPUs together.
+    /// Returns the statistics of a flow that has packets on several CPUs.
     pub(super) fn of_all(cpus: &[Self], key: &Key, hash: u32) -> Option<Box<Cic>> {
         let mut found = cpus.iter().filter_map(|features| features.flows.get(&Hashed::new(key, hash)));
         let mut first = found.next()?.clone();
@@ -336,7 +344,7 @@ mod tests {
         let values = stat(&[2, 4, 4, 4, 5, 5, 7, 9]);
         assert_eq!((values.mean(), values.variance()), (5.0, 32.0 / 7.0));
         assert_eq!((stat(&[7]).variance(), stat(&[]).mean(), stat(&[]).min), (0.0, 0.0, 0));
-        // Large values keep their small differences.
+        // The test checks that small differences between large values are not lost.
         let day = 86_400_000_000_000;
         assert_eq!(stat(&[day, day + 2]).variance(), 2.0);
         assert_eq!(stat(&[2, 4, 4]).plus(&stat(&[4, 5, 5, 7, 9])), values);

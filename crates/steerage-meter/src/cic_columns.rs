@@ -1,5 +1,5 @@
-//! The columns of CICFlowMeter, from the statistics of a flow and its record. `docs/python.md`
-//! defines each of them.
+//! Computes the columns of CICFlowMeter from the statistics of a flow and its record.
+//! `docs/python.md` defines each column.
 
 use steerage::flow::wire::tcp::{ACK, CWR, ECE, FIN, PSH, RST, SYN, URG};
 
@@ -7,13 +7,13 @@ use super::cic::{Bulks, Cic, FLAGS, Side, Stat, per_second};
 use super::column::{Column, Values};
 use super::record::FlowRecord;
 
-/// A record with its statistics. The forward direction is that of the source.
+/// A record with its statistics. Packets of the flow's source have the forward direction.
 struct View<'a> {
     record: &'a FlowRecord,
     cic: &'a Cic,
-    /// The forward direction, then the backward direction.
+    /// The statistics of the two directions, the forward direction first.
     sides: [&'a Side; 2],
-    /// Both directions together.
+    /// The payload statistics of both directions together.
     payload: Stat,
     active: Stat,
     nanos: u64,
@@ -30,7 +30,7 @@ impl<'a> View<'a> {
         Some(Self { record, cic, sides, payload: one.payload.plus(&other.payload), active, nanos })
     }
 
-    /// The average of a count over the subflows.
+    /// Returns the average of a count per subflow.
     fn per_subflow(&self, count: u64) -> f64 {
         count as f64 / (self.cic.pauses + 1) as f64
     }
@@ -47,7 +47,7 @@ impl<'a> View<'a> {
     }
 }
 
-/// A time in microseconds.
+/// Converts a time to microseconds.
 fn micros(nanos: f64) -> f64 {
     nanos / 1000.0
 }
@@ -66,7 +66,7 @@ use Cell::{Count, Float, Text, Time, U8, U16};
 const FORTH: usize = 0;
 const BACK: usize = 1;
 
-/// The columns with the names and in the order of CICFlowMeter 4.0, without `Label`.
+/// The columns of CICFlowMeter 4.0, with the same names and in the same order, but without `Label`.
 #[rustfmt::skip]
 const COLUMNS: [(&str, Cell); 83] = [
     ("Flow ID", Text(|v| {
@@ -167,7 +167,7 @@ fn bulks(view: &View<'_>, side: usize, of: fn(&Bulks) -> u64) -> f64 {
     bulks.average(of(&bulks))
 }
 
-/// The columns without rows.
+/// Makes the columns without rows.
 pub(super) fn columns() -> Vec<Column> {
     let column = |(name, cell): &(&'static str, Cell)| {
         let values = match cell {
@@ -183,7 +183,7 @@ pub(super) fn columns() -> Vec<Column> {
     COLUMNS.iter().map(column).collect()
 }
 
-/// Adds a row for each record to those of the columns that are statistics.
+/// Adds a row for each record to the columns that are statistics.
 pub(super) fn add(columns: &mut [Column], records: &[FlowRecord]) {
     let mut cells: Vec<_> = columns
         .iter_mut()

@@ -1,16 +1,16 @@
-//! Writes numbers as bytes, and reads them again. A function that codes a type both writes and reads
-//! its fields, so that the order of the fields cannot differ.
+//! Writes numbers as bytes, and reads numbers from bytes. One function both writes and reads the
+//! fields of a type, so that the order of the fields is always the same.
 
-/// The bits of a number in a byte. The highest bit of the byte says that another byte follows, as in
-/// LEB128: most numbers are small.
+/// Each byte contains this many bits of a number. If the highest bit of the byte is set, another
+/// byte follows, as in LEB128. Most numbers are small.
 const BITS: u32 = 7;
 
-/// Bytes that are no edges of a part.
+/// The error for bytes that are not the encoded [`Edges`](super::Edges) of a part of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("these bytes are no edges of a part that this version of steerage wrote: meter the part anew")]
 pub struct MalformedEdges;
 
-/// Writes numbers, or reads them.
+/// A type that either writes numbers or reads numbers.
 pub(super) trait Coder {
     fn word(&mut self, word: &mut u64) -> Result<(), MalformedEdges>;
 
@@ -84,7 +84,7 @@ mod tests {
             assert_eq!(word, number);
         }
         assert!(reader.0.is_empty() && reader.word(&mut 0).is_err());
-        // More bits than a number has.
+        // The encoded number has more bits than `u64` can hold.
         assert!(Reader(&[0xff; 11]).word(&mut 0).is_err());
         assert!(Reader(&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2]).word(&mut 0).is_err());
     }

@@ -1,8 +1,8 @@
 //! A column of values in memory, in the layout of Arrow's columns.
 //!
-//! A program that hands columns to an Arrow library passes the buffers of a [`Column`] as they are:
-//! a bitmap of the rows that have a value, with the first row in the lowest bit, the values, and for
-//! text the position where each row's text ends.
+//! A program can pass the buffers of a [`Column`] to an Arrow library unchanged. The first buffer
+//! is a bitmap of the rows that have a value, with the first row in the lowest bit. The second
+//! buffer has the values. A column of text also has the position at which each row's text ends.
 
 /// The values of a column.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,9 +20,10 @@ pub enum Values {
     U64(Vec<u64>),
     /// Floating-point numbers of 64 bits.
     F64(Vec<f64>),
-    /// UTF-8 text. The text of row `n` lies between the positions `n` and `n + 1`.
+    /// UTF-8 text. The text of row `n` begins at the position with index `n` and ends at the
+    /// position with index `n + 1`.
     Text(Vec<i32>, Vec<u8>),
-    /// Bytes, with positions like those of text.
+    /// Byte strings, with positions like those of text.
     Bytes(Vec<i32>, Vec<u8>),
 }
 
@@ -31,7 +32,7 @@ impl Values {
         positions.push(i32::try_from(bytes.len()).unwrap_or(i32::MAX));
     }
 
-    /// Empty values of the same type.
+    /// Returns empty values of the same type.
     fn fresh(&self) -> Self {
         match self {
             Self::Time(_) => Self::Time(Vec::new()),
@@ -51,15 +52,16 @@ impl Values {
 pub struct Column {
     name: &'static str,
     values: Values,
-    /// A bit for each row that has a value. `None` if every row of this column has a value.
+    /// A bit for each row that has a value. The bitmap is `None` if every row of this column has a
+    /// value.
     present: Option<Vec<u8>>,
     rows: usize,
     absent: usize,
 }
 
 impl Column {
-    /// An empty column. The content of `values` is ignored, and only its type counts. If `optional`
-    /// is set, rows may have no value.
+    /// Makes an empty column. The content of `values` is ignored. Only its type matters. If
+    /// `optional` is set, rows may have no value.
     pub fn new(name: &'static str, values: &Values, optional: bool) -> Self {
         Self { name, values: values.fresh(), present: optional.then(Vec::new), rows: 0, absent: 0 }
     }
@@ -74,7 +76,7 @@ impl Column {
         &self.values
     }
 
-    /// The bitmap of rows that have a value. `None` if all rows have one.
+    /// The bitmap of rows that have a value. Returns `None` if all rows have a value.
     pub fn present(&self) -> Option<&[u8]> {
         self.present.as_deref()
     }
@@ -84,7 +86,7 @@ impl Column {
         self.rows
     }
 
-    /// The number of rows without a value.
+    /// Returns the number of rows without a value.
     pub fn absent(&self) -> usize {
         self.absent
     }
@@ -102,7 +104,8 @@ impl Column {
         self.rows += 1;
     }
 
-    /// Adds a row with a number, which is cut to the type of the column.
+    /// Adds a row with a number. If the column's type has fewer bits, the upper bits of the number
+    /// are dropped.
     pub fn push_number(&mut self, number: Option<u64>) {
         let value = number.unwrap_or_default();
         match &mut self.values {
@@ -119,7 +122,8 @@ impl Column {
         self.add_row(number.is_some());
     }
 
-    /// Adds a row with a floating-point number. Other columns stay as they are.
+    /// Adds a row with a floating-point number. If the column has another type, the column stays
+    /// unchanged.
     pub fn push_float(&mut self, number: Option<f64>) {
         if let Values::F64(values) = &mut self.values {
             values.push(number.unwrap_or_default());
@@ -127,8 +131,8 @@ impl Column {
         }
     }
 
-    /// Adds a row with the text or bytes that `append` appends. If `append` returns false, the row
-    /// has no value.
+    /// Adds a row whose value is the text or the bytes that the function `append` appends. If
+    /// `append` returns false, the row has no value.
     pub fn push_bytes(&mut self, append: impl FnOnce(&mut Vec<u8>) -> bool) {
         if let Values::Text(positions, bytes) | Values::Bytes(positions, bytes) = &mut self.values {
             let is_present = append(bytes);
@@ -137,7 +141,7 @@ impl Column {
         }
     }
 
-    /// Takes the rows, and leaves an empty column.
+    /// Returns the rows of the column, and leaves the column empty.
     #[must_use]
     pub fn take(&mut self) -> Self {
         let empty = Self::new(self.name, &self.values, self.present.is_some());

@@ -1,4 +1,4 @@
-//! Counts of current and past flows, which other threads can read while the meters run.
+//! Counts current and past flows. Other threads can read the counts while the meters run.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,13 +8,13 @@ use super::record::FlowRecord;
 use super::totals::Totals;
 use super::writer_state::OutputCounts;
 
-/// The sum of the counts of all CPUs' meters at this moment.
+/// The current counts of the meters of all CPUs, added up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FlowCounts {
-    /// Current flows.
+    /// The number of current flows.
     pub active: u64,
-    /// The number of records: those of flows that ended or were cut, plus one for each current
+    /// The number of records: one for each flow that ended or was cut, plus one for each current
     /// flow.
     pub total: u64,
     /// The records in `total` whose flow was evicted to make room for another flow.
@@ -23,13 +23,13 @@ pub struct FlowCounts {
     pub written: u64,
     /// Records that could not be written or sent, summed over all outputs.
     pub lost: u64,
-    /// Records of flows that ended or were cut, but are neither written nor lost yet, summed over
-    /// all outputs.
+    /// Records that are neither written nor lost yet, of flows that ended or were cut. This number
+    /// is the sum over all outputs.
     pub waiting: u64,
 }
 
-/// The counts that one meter publishes when a record ends. The counts of a meter have their own
-/// cache lines, because only that meter writes these counts.
+/// The counts of one meter, which it publishes whenever a record ends. The counts of a meter have
+/// their own cache lines, because only that meter writes these counts.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct Published {
@@ -59,8 +59,8 @@ impl Published {
 pub(super) struct AllPublished(Arc<Mutex<Vec<Arc<Published>>>>);
 
 impl AllPublished {
-    /// Adds the counts of a new meter. If a meter has panicked, the new meter replaces the old one.
-    /// No report includes the old meter's counts, so these counts are dropped here too.
+    /// Adds the counts of a new meter. If a CPU's meter has panicked, the new meter replaces the
+    /// old meter. The old meter's counts are dropped here, because no report includes them either.
     pub(super) fn one_more(&self) -> Arc<Published> {
         let published = Arc::new(Published::default());
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -79,9 +79,9 @@ impl AllPublished {
         flows
     }
 
-    /// The sum of all meters' counts, and the number of flows that have slots. The counts are read
-    /// at different moments, so a flow may be included in one count and not yet in another. The
-    /// caller must read the counts of the outputs before this call.
+    /// Returns the sum of all meters' counts, and the number of flows that have slots. The counts
+    /// are read at different moments, so a flow may be included in one count and not yet in
+    /// another. The caller must read the counts of the outputs before this call.
     pub(super) fn sum(&self, limit: &FlowLimit, outputs: &[OutputCounts]) -> FlowCounts {
         let (written, lost) = (outputs.iter().map(|of| of.written).sum(), outputs.iter().map(|of| of.lost).sum());
         let mut counts = FlowCounts { active: limit.taken() as u64, written, lost, ..FlowCounts::default() };

@@ -17,15 +17,16 @@ const PIECE_BYTES: usize = 4096;
 
 pub(super) struct Disk {
     file: File,
-    /// The new file, until it gets its final name. `None` for standard output.
+    /// The new file, which has a temporary name until it is renamed. `None` for standard output.
     new: Option<NewFile>,
     part: PathBuf,
-    /// The state that records progress. `None` for a regular file.
+    /// The shared state of the output, which records how far writing has progressed. `None` for a
+    /// regular file.
     watched: Option<Arc<WriterState>>,
 }
 
 impl Disk {
-    /// Creates a file under a temporary name. If `dated` is set, the path contains a time, so
+    /// Creates a file under a temporary name. If `dated` is set, the path contains a time, and
     /// missing directories are created.
     pub(super) fn create(path: &Path, dated: bool) -> io::Result<Self> {
         #[cfg(test)]
@@ -84,7 +85,7 @@ impl Disk {
         self.new = self.new.take().map(NewFile::kept);
     }
 
-    /// The temporary name, which the file has until it is finished.
+    /// Returns the temporary name, which the file has until it is finished.
     pub(super) fn part(&self) -> &Path {
         &self.part
     }
@@ -100,7 +101,7 @@ impl Disk {
 
 #[cfg(test)]
 pub(super) mod fault {
-    //! Makes file operations of the test's thread fail.
+    //! Makes file operations fail on the thread that runs a test.
 
     use std::cell::Cell;
     use std::io;
@@ -110,15 +111,15 @@ pub(super) mod fault {
     #[derive(Clone, Copy, Debug)]
     pub(in super::super) enum Fault {
         None,
-        /// The operation with this number, counted from 1, fails.
+        /// A file operation fails. The number of the operation is counted from 1.
         Once(u64, Errno),
         From(u64, Errno),
         /// If the operation with this number is a write, it writes only a part of its bytes, and
         /// the next operation fails.
         Short(u64, Errno),
-        /// Like `Short`, but all later operations fail too.
+        /// Like `Short`, but all later file operations fail too.
         ShortFrom(u64, Errno),
-        /// The disk has room for this many bytes.
+        /// The disk of the test has room for only this number of bytes.
         Room(usize),
     }
 
@@ -127,7 +128,8 @@ pub(super) mod fault {
         static DONE: Cell<u64> = const { Cell::new(0) };
     }
 
-    /// Plans a fault, and restarts the count of operations at 1.
+    /// Plans a fault for a later file operation. From this call on, the file operations are counted
+    /// from 1 again.
     pub(in super::super) fn plan(fault: Fault) {
         FAULT.set(fault);
         DONE.set(0);

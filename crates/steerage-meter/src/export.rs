@@ -24,18 +24,19 @@ use super::writer_state::{
     Ended, FlowOutput, Message, OutputCounts, WAITING_FOR_COLLECTOR_MAX, WriterEnd, WriterState,
 };
 
-/// The number of records in one message to a writer. A message takes at most 64 KiB, and the cost
-/// of passing a message is negligible per record.
+/// The number of records in one message to a writer. A message takes at most 64 KiB. Divided by
+/// this number of records, the cost of passing a message is negligible.
 pub(super) const RECORDS_AT_A_TIME: usize = 256;
 
-/// The maximum number of messages in the queue of a writer, which have 4096 records in all. At a
-/// million records per second, the writer may pause for 4 ms.
+/// The maximum number of messages in the queue of a writer. Together these messages have 4096
+/// records. At a million records per second, the queue is full after the writer has paused for 4
+/// ms.
 const WAITING_MAX: usize = 16;
 
 const _: () = assert!(size_of::<FlowRecord>() <= 256);
 
 /// The maximum number of periods with open files, because each open file needs a file descriptor.
-/// Beyond this limit, the oldest file is completed first.
+/// If one more file is needed, the oldest file is completed first.
 const OPEN_MAX: usize = 128;
 
 /// The outputs that receive a meter's records.
@@ -68,7 +69,7 @@ impl Exporter {
         }
     }
 
-    /// Records for all outputs that one flow of `sample` is metered.
+    /// Reports the sampling rate to all outputs: one of every `sample` flows is metered.
     pub(super) fn tell_sample(&self, sample: u32) {
         self.outlets.iter().for_each(|outlet| outlet.shared.set_sample(sample));
     }
@@ -89,8 +90,9 @@ impl Outlet {
     fn send(&self, records: &Arc<Vec<FlowRecord>>, volume: Volume, now: u64) {
         let (records, unwritten) = (Arc::clone(records), self.shared.ledger().take(volume));
         let message = Message::Ended(Ended { records, now, unwritten });
-        // If the queue takes no message, its records count as lost. A source that waits loses
-        // records only after its writer has failed or was abandoned.
+        // If the queue does not accept a message, the records of the message count as lost. If the
+        // packet source waits for the writer, records are lost only after the writer has failed or
+        // was abandoned.
         self.shared.note_waiting();
         let is_refused = if self.waits { self.to.send(message).is_err() } else { self.to.try_send(message).is_err() };
         if is_refused {
@@ -130,7 +132,7 @@ impl FlowWriter {
     /// meters.
     ///
     /// # Errors
-    /// If the file or its directory cannot be used.
+    /// Returns an error if the file or its directory cannot be used.
     pub fn start(
         to: FlowsTo,
         format: FlowFormat,
@@ -147,7 +149,8 @@ impl FlowWriter {
     }
 
     /// Starts a thread that passes all records to `take`. If `take` fails, the thread ends. `name`
-    /// is the name of the output in messages. This program meters flows in a handler of its own:
+    /// is the name of the output in messages. The program in this example counts flows in its own
+    /// handler:
     ///
     /// ```
     /// use std::sync::mpsc;
@@ -226,12 +229,13 @@ impl FlowWriter {
         })
     }
 
-    /// Starts the thread that sends records to a collector. `ignored` returns how many packets were
-    /// lost before the meters saw them, and the thread reports this number to the collector.
+    /// Starts the thread that sends records to a collector. The function `ignored` returns how many
+    /// packets were lost before the meters saw them. The thread reports this number to the
+    /// collector.
     ///
     /// # Errors
-    /// If `must_arrive` is set and the collector does not answer. Without `must_arrive`, the thread
-    /// connects again later.
+    /// Returns an error if `must_arrive` is set and the collector does not answer. Without
+    /// `must_arrive`, the thread connects again later.
     pub fn export(
         collector: OpenCollector,
         must_arrive: bool,
@@ -260,10 +264,11 @@ impl FlowWriter {
             if !matches!(result, Ok(Ok(()))) {
                 on_failure();
             }
-            // The queue closes only after `on_failure` was called, so a meter that finds it closed
-            // knows that the writer has failed.
+            // When the writer fails, the queue closes only after `on_failure` was called. Therefore
+            // a meter that finds the queue closed knows that the writer has failed.
             of_thread.end(WriterEnd::Itself(match result {
-                // A closed pipe is not an error: its reader needs no more records.
+                // A pipe that its reader has closed is not an error, because the reader needs no
+                // more records.
                 Ok(Err(error)) if error.is_closed_pipe() => Ok(Ok(())),
                 other => other,
             }));
@@ -273,7 +278,7 @@ impl FlowWriter {
         Ok(Self { to: sender, shared, ended })
     }
 
-    /// The output's state for other threads: its counts, and the means to stop its writer.
+    /// Returns the state of the output for other threads: its counts, and a way to stop its writer.
     pub fn output(&self) -> FlowOutput {
         FlowOutput(Arc::clone(&self.shared))
     }
@@ -285,11 +290,12 @@ impl FlowWriter {
         Exporter { outlets: vec![Outlet { to: self.to.clone(), shared: Arc::clone(&self.shared), waits }] }
     }
 
-    /// Writes the records in `rest` as well, and ends the thread. If the reader of the output takes
-    /// nothing, this function waits until the writer is [hurried](FlowOutput::hurry).
+    /// Writes the records that are still in the queue and the records in `rest`, and then ends the
+    /// thread. If the reader of the output takes nothing, this function waits until the writer is
+    /// [hurried](FlowOutput::hurry).
     ///
     /// # Errors
-    /// If any record could not be written.
+    /// Returns an error if a record could not be written.
     pub fn finish(self, rest: impl Into<Arc<Vec<FlowRecord>>>) -> Result<(), ExportError> {
         let records = rest.into();
         let now = records.iter().map(|record| record.last().as_nanos()).max().unwrap_or(0);
@@ -314,12 +320,12 @@ impl FlowWriter {
 }
 
 /// Starts a thread that receives no signals, so that the kernel delivers them to other threads. A
-/// writer thread may be in a write that never returns, and would never handle its signal. The
-/// signals are blocked before the thread starts, because a new thread inherits the mask of its
+/// writer thread may be in a write that never returns. Such a thread would never handle a signal.
+/// The signals are blocked before the thread starts, because a new thread inherits the mask of its
 /// creator.
 fn leaving_signals_to_others<T>(start: impl FnOnce() -> T) -> T {
     let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGUSR1].into_iter().collect();
-    // Only an invalid set would cause an error.
+    // Blocking signals fails only if the set of signals is invalid.
     let before = signals.thread_swap_mask(SigmaskHow::SIG_BLOCK);
     let started = start();
     let _ = before.map(|before| before.thread_set_mask());
@@ -335,7 +341,7 @@ struct Sink {
     open: BTreeMap<u64, FlowFile>,
     from: u64,
     names: HashSet<PathBuf>,
-    /// The maximum number of rows in memory, summed over all open files.
+    /// The maximum number of rows in memory of all open files together.
     rows_max: usize,
 }
 
@@ -384,7 +390,8 @@ impl Sink {
             return self.put(0, time, &records, &mut unwritten);
         };
         let (period, late) = (nanos(rotate.period).max(1), rotate.late());
-        // A record of a completed period goes to the first incomplete file.
+        // If the file of a record's period is already complete, the record goes to the first
+        // incomplete file.
         let start = |record: &FlowRecord, from: u64| {
             let last = record.last().as_nanos();
             from.max(start_of_period(last, period))
@@ -412,7 +419,8 @@ impl Sink {
         Ok(())
     }
 
-    /// Writes records to the file of a period, in chunks, so that the counts show the progress.
+    /// Writes records to the file of a period. The records are written in chunks, so that the
+    /// counts show the progress.
     fn put(
         &mut self,
         start: u64,
@@ -528,8 +536,8 @@ mod tests {
         assert_eq!(names(), [first, second.clone()]);
         sink.write(ended(&shared, &[4], 722)).unwrap();
         assert_eq!(names(), ["2210.jsonl", &second]);
-        // The file for the period of the record at 5 s is complete, so this record goes to the
-        // first open file.
+        // The next record has the time 5 s. The file for its period is complete, so the record goes
+        // to the first open file.
         sink.write(ended(&shared, &[5, 301], 722)).unwrap();
         end.send(Message::End).unwrap();
         sink.write_all().unwrap();

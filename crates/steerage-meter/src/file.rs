@@ -32,7 +32,7 @@ pub(super) struct FlowFile {
     out: RecordWriter,
     format: Format,
     path: Option<PathBuf>,
-    /// Whether all records are written, so that only the rename of the file remains.
+    /// True if all records are written. Then only the file must still be renamed.
     has_ended: bool,
 }
 
@@ -57,8 +57,8 @@ impl Format {
     }
 }
 
-/// Builds the error. A missing directory is an error: if a mistyped directory were created, the
-/// user would not find the flows.
+/// Returns the error for a file that cannot be created. A missing directory is an error: if a
+/// mistyped directory were created, the user would not find the flows.
 fn cannot_write(path: &Path, cause: io::Error) -> ExportError {
     let kind = cause.kind();
     let advice = match (cause.get_ref().and_then(|inner| inner.downcast_ref::<PathError>()), kind) {
@@ -107,7 +107,7 @@ impl FlowFile {
         Ok(Self { out, format, path, has_ended: false })
     }
 
-    /// Writes records. `unwritten` must hold exactly these records.
+    /// Writes records. The parameter `unwritten` must count exactly the records in `records`.
     pub(super) fn write(&mut self, records: &[FlowRecord], unwritten: Unwritten) -> Result<(), ExportError> {
         self.out.take(unwritten);
         let result = match &mut self.format {
@@ -116,13 +116,14 @@ impl FlowFile {
             Format::Ipfix { encoder, statistics } => as_ipfix(&mut self.out, encoder, statistics, records),
             Format::Parquet(parquet) => parquet.add(&mut self.out, records),
         };
-        // Standard output is flushed at once, so that the reader of a pipe receives the records.
+        // Records on standard output are flushed at once, so that the reader of a pipe receives
+        // them without delay.
         let flushed = result.and_then(|()| if self.path.is_none() { self.out.flush() } else { Ok(()) });
         flushed.map_err(|cause| self.error(cause))
     }
 
-    /// The number of rows of this file that are in memory, and will be written together as a row
-    /// group.
+    /// Returns the number of rows of this file that are in memory, and that will be written
+    /// together as a row group.
     pub(super) fn rows(&self) -> usize {
         if let Format::Parquet(parquet) = &self.format { parquet.rows() } else { 0 }
     }
@@ -132,8 +133,8 @@ impl FlowFile {
         parquet.end_group(&mut self.out).map_err(|cause| self.error(cause))
     }
 
-    /// Completes the file and renames it to its final name. `sample` means that one flow of this
-    /// many was metered.
+    /// Completes the file and renames it to its final name. `sample` is the sampling rate: one of
+    /// every `sample` flows was metered.
     pub(super) fn finish(&mut self, sample: u32) -> Result<(), ExportError> {
         self.end(sample).map_err(|cause| self.error(cause))?;
         let Some(path) = &self.path else { return Ok(()) };
@@ -143,8 +144,9 @@ impl FlowFile {
     /// Ends a file after its output has failed. A file with records becomes readable and keeps its
     /// temporary name, which is returned.
     pub(super) fn leave(mut self, sample: u32) -> Option<PathBuf> {
-        // Records that still cannot be written count as lost. If a row group of Parquet failed,
-        // this attempt writes the footer, which makes the earlier groups readable.
+        // Records that still cannot be written count as lost. If a row group of a Parquet file
+        // could not be written, this attempt writes the footer, which makes the earlier groups
+        // readable.
         if !self.has_ended && self.end(sample).is_err() {
             let _ = self.end(sample);
         }
@@ -159,7 +161,7 @@ impl FlowFile {
                 encoder.encode_statistics(&Statistics { sample, ..*statistics }, SystemTime::now());
                 self.out.part(Volume::NONE, encoder.message())?;
             }
-            // IPFIX statistics are not written, because the statistics would count messages that
+            // IPFIX statistics are not written here, because they would also count messages that
             // are not in the file.
             Format::Ipfix { .. } => {}
             Format::Parquet(parquet) => parquet.end(&mut self.out, sample)?,

@@ -1,4 +1,4 @@
-//! A flow in the table, which takes two cache lines, and a third line for TCP.
+//! A flow in the table. A flow takes two cache lines. TCP flows use a third cache line.
 
 use steerage::BucketId;
 use steerage::flow::wire::tcp::{ACK, FIN, RST, SYN};
@@ -9,7 +9,7 @@ use super::key::{Directed, Key};
 use super::tcp::{Segment, TcpHealth, TcpState};
 use super::timeouts::{LATE_MAX, Timeouts, nanos};
 
-/// No VLAN tag: VLAN ids have only 12 bits.
+/// The value for a missing VLAN tag. VLAN ids have only 12 bits, so no tag has this value.
 const NO_VLAN: u16 = u16::MAX;
 
 /// A bit of the flow's state: the second endpoint sent the first packet.
@@ -37,7 +37,7 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// A packet of which only the flow is known.
+    /// Makes packet data for a packet of which only the flow is known.
     #[inline(always)]
     pub(super) fn of(flow: Directed) -> Self {
         let (vlans, tunnel, tunnel_id) = ([NO_VLAN; 2], None, None);
@@ -78,11 +78,11 @@ impl Seen {
 pub struct Traffic {
     /// The number of packets.
     pub packets: u64,
-    /// The bytes on the wire with all headers, but without the Ethernet checksum. Bytes that the
-    /// capture cut off are included.
+    /// The number of bytes on the wire with all headers, but without the Ethernet checksum. Bytes
+    /// that the capture cut off are included.
     pub bytes: u64,
-    /// The bytes according to the innermost IP header, from that header on (IPFIX's octet count). 0
-    /// if there is no IP header.
+    /// The number of bytes according to the innermost IP header, counted from that header on
+    /// (IPFIX's octet count). The number of IP bytes is 0 if there is no IP header.
     pub ip_bytes: u64,
 }
 
@@ -95,7 +95,8 @@ impl std::ops::AddAssign for Traffic {
     }
 }
 
-/// Why a record ends: IPFIX's flowEndReason (RFC 5102), with the numbers of that element.
+/// The reason why a record ends: IPFIX's flowEndReason (RFC 5102), with the numbers of that
+/// element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum FlowEnd {
@@ -104,17 +105,17 @@ pub enum FlowEnd {
     /// The flow lasted for the active timeout. If more packets follow, the flow gets another
     /// record.
     Active = 2,
-    /// TCP: a reset, or FIN from both sides.
+    /// The TCP connection was closed, by a reset or by FIN from both sides.
     Finished = 3,
     /// The run ended.
     Forced = 4,
-    /// The flow was evicted: the number of flows had reached the limit, and this flow had been idle
-    /// for the longest time.
+    /// The flow was evicted, because the number of flows had reached the limit and this flow had
+    /// been idle for the longest time.
     Resources = 5,
 }
 
-/// A flow. The first cache line has the fields that every packet compares and that timeouts depend
-/// on. The second line has the counters. Only TCP segments use the third line.
+/// A flow. The first cache line has the fields that are compared with every packet, and the fields
+/// that timeouts depend on. The second line has the counters. Only TCP segments use the third line.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(super) struct Flow {
@@ -128,7 +129,8 @@ pub(super) struct Flow {
     pub(super) hash: u32,
     /// The bucket whose moves also move this flow to another CPU.
     pub(super) bucket: BucketId,
-    /// ICMP: the type and the code of the first packet. TCP: the resets of both sides.
+    /// For ICMP, the type and the code of the first packet. For TCP, the number of resets from each
+    /// side.
     icmp_or_resets: [u8; 2],
     tunnel: Option<HeaderKind>,
     state: u8,
@@ -159,14 +161,15 @@ impl Flow {
         }
     }
 
-    /// A flow that was not counted packet by packet: its traffic from the source, and back.
+    /// Makes a flow that another program counted. `forth` is the traffic from the source, and
+    /// `back` is the traffic to the source.
     pub(super) fn of(flow: Directed, (first, last): (u64, u64), forth: Traffic, back: Traffic) -> Self {
         let seen = Seen { time: first.min(last), ..Seen::of(flow) };
         let traffic = if flow.turned { [back, forth] } else { [forth, back] };
         Self { last: last.max(first), traffic, ..Self::begin(&seen, BucketId { group: 0, bucket: 0 }) }
     }
 
-    /// The content of a free slot, whose key no packet has.
+    /// Returns the content of a free slot, with a key that no packet has.
     pub(super) fn vacant() -> Self {
         let nobody = Directed { key: Key::VACANT, turned: false };
         Self::begin(&Seen::of(nobody), BucketId { group: 0, bucket: 0 })
@@ -176,7 +179,7 @@ impl Flow {
         self.key == Key::VACANT
     }
 
-    /// Whether the packet belongs to this flow. The comparison does not stop at the first
+    /// Returns true if the packet belongs to this flow. The comparison does not stop at the first
     /// difference, because keys rarely differ.
     #[inline(always)]
     pub(super) fn is(&self, seen: &Seen) -> bool {
@@ -195,16 +198,17 @@ impl Flow {
         if seen.time >= self.last {
             self.last = seen.time;
         } else {
-            // The clocks of several interfaces may differ a little. An earlier time moves the start
-            // of the flow, but never its end.
+            // The clocks of several interfaces may differ slightly. Therefore a packet may have an
+            // earlier time than the packet before it. An earlier time can move the start of the
+            // flow, but never its end.
             self.first = self.first.min(seen.time);
         }
         self.state |= USED;
         seen.tcp_flags & (FIN | RST) != 0 && self.closes(seen)
     }
 
-    /// Adds the packets and bytes that a super-frame stands for, except the one packet that was
-    /// counted already.
+    /// Adds the packets and bytes of the frames that a super-frame stands for, except for one frame
+    /// that was counted already.
     pub(super) fn add_more(&mut self, seen: &Seen, more: Traffic) {
         self.traffic[usize::from(seen.flow.turned)] += more;
     }
@@ -227,14 +231,16 @@ impl Flow {
         self.state & CLOSED != 0
     }
 
-    /// Returns a reason if the flow's record ends before this packet. A time that is earlier by
-    /// more than the timeout means that another recording begins.
+    /// If the flow's record ends before this packet, returns the reason why the record ends. A
+    /// record also ends if the packet's time is earlier than the last packet's time by more than
+    /// the timeout, because then another recording has begun.
     #[inline(always)]
     pub(super) fn ends_before(&self, seen: &Seen, timeouts: &Timeouts) -> Option<FlowEnd> {
         if self.is_plainly_same(seen, timeouts) { None } else { self.ends_slowly(seen, timeouts) }
     }
 
-    /// Whether the packet belongs to this record, whatever the state of the flow is.
+    /// Returns true only if the packet belongs to this record whatever state the flow has. The
+    /// check is quick, and true for most packets.
     #[inline(always)]
     fn is_plainly_same(&self, seen: &Seen, timeouts: &Timeouts) -> bool {
         let pause = seen.time.abs_diff(self.last);
@@ -242,9 +248,9 @@ impl Flow {
         pause < timeouts.closed && lasts < timeouts.active && seen.tcp_flags & SYN == 0
     }
 
-    /// Whether the packet belongs to this record, whatever earlier parts of the recording have, and
-    /// whatever fragments that wait for these parts arrived before this packet. The clock may cut
-    /// records.
+    /// Returns true if the packet belongs to this record, even if earlier parts of the recording
+    /// have packets of the flow, and even if fragments that wait for those parts arrived before the
+    /// packet. The function takes into account that the clock may cut records.
     #[inline(always)]
     pub(super) fn surely_goes_on(&self, seen: &Seen, timeouts: &Timeouts) -> bool {
         let late = LATE_MAX.as_nanos() as u64;
@@ -267,7 +273,7 @@ impl Flow {
         timeouts.cuts(self.first, self.last, seen.time).then_some(FlowEnd::Active)
     }
 
-    /// Whether this SYN opens another connection than the one of this flow.
+    /// Returns true if this SYN opens a new connection with the endpoints of this flow.
     fn is_left_by(&self, seen: &Seen) -> bool {
         if seen.segment.is_there {
             self.tcp.is_left_by(usize::from(seen.flow.turned), seen.segment.sequence)
@@ -276,19 +282,20 @@ impl Flow {
         }
     }
 
-    /// Whether the flow has been idle for its timeout plus `more`.
+    /// Returns true if the flow has been idle for at least its timeout plus `more` nanoseconds.
     pub(super) fn is_over(&self, now: u64, more: u64, timeouts: &Timeouts) -> bool {
         now.abs_diff(self.last) >= self.timeout(timeouts).saturating_add(more)
     }
 
-    /// Whether no further packet can belong to this record at this time, although packets may be late.
+    /// Returns true if no further packet can belong to this record, even if the packet is late.
     pub(super) fn is_gone(&self, now: u64, timeouts: &Timeouts) -> bool {
         self.is_over(now, self.late(), timeouts)
     }
 
-    /// How long the flow stays after its timeout for packets that are late. If the flow may continue a
-    /// flow of an earlier part, the last packet there may be later than the last packet here by
-    /// [`LATE_MAX`].
+    /// Returns the time for which the flow stays in the table after its timeout, so that late
+    /// packets still find the flow. The flow may continue a flow of an earlier part of the
+    /// recording. In that case, the last packet of that part may be later than the last packet here
+    /// by up to [`LATE_MAX`].
     pub(super) fn late(&self) -> u64 {
         if self.continues() { 2 * nanos(LATE_MAX) } else { nanos(LATE_MAX) }
     }
@@ -301,16 +308,16 @@ impl Flow {
         if self.is_closed() { FlowEnd::Finished } else { FlowEnd::Idle }
     }
 
-    /// The end reason for a record that is written at the end of the run. The flow may have timed
-    /// out without a check.
+    /// Returns the end reason for a record that is written at the end of the run. The flow may have
+    /// timed out, although no check has noticed this yet.
     pub(super) fn reason_at_the_end(&self, now: u64, timeouts: &Timeouts) -> FlowEnd {
         let is_over = self.is_closed() || self.is_over(now, 0, timeouts);
         if is_over { self.reason_when_over() } else { FlowEnd::Forced }
     }
 
     /// Begins another record of the flow with this packet, and returns the old record. The caller
-    /// must count the packet with [`add`](Self::add). If only the active timeout ended the old
-    /// record, the source stays the same.
+    /// must count the packet with [`add`](Self::add). If the old record was cut by the active
+    /// timeout, the new record has the same source.
     pub(super) fn restart(&mut self, seen: &Seen, why: FlowEnd) -> Self {
         let mut next = Self::begin(seen, self.bucket);
         if why == FlowEnd::Active {
@@ -328,7 +335,7 @@ impl Flow {
         self.tcp = tcp;
     }
 
-    /// Returns true if a packet arrived after the last call.
+    /// Returns true if a packet of the flow has arrived since the last call of this function.
     pub(super) fn take_used(&mut self) -> bool {
         let used = self.state & USED != 0;
         self.state &= !USED;
@@ -359,8 +366,9 @@ impl Flow {
         }
     }
 
-    /// Adds the packets of a record that follows this one in arrival order, as if they had been added
-    /// one by one. TCP segments whose originals are in this record do not count as retransmitted.
+    /// Adds the packets of the record that follows this record in arrival order, as if the packets
+    /// had been added one by one. If the original of a TCP segment is in this record, a
+    /// retransmission in the next record does not count as retransmitted.
     pub(super) fn join(&mut self, later: &Self) {
         self.tcp.join(&later.tcp);
         self.first = self.first.min(later.first);
@@ -379,17 +387,17 @@ impl Flow {
         }
     }
 
-    /// Whether FIN and RST can close the flow.
+    /// Returns true if FIN and RST can close the flow.
     pub(super) fn can_close(&self) -> bool {
         self.key.protocol() == protocol::TCP
     }
 
-    /// Whether a packet had FIN or RST.
+    /// Returns true if a packet had FIN or RST.
     pub(super) fn has_closing_flags(&self) -> bool {
         (self.tcp_flags[0] | self.tcp_flags[1]) & (FIN | RST) != 0
     }
 
-    /// Whether the flow may continue a flow of an earlier part of the recording.
+    /// Returns true if the flow may continue a flow of an earlier part of the recording.
     pub(super) fn continues(&self) -> bool {
         self.state & CONTINUES != 0
     }
@@ -398,7 +406,8 @@ impl Flow {
         self.state = self.state & !CONTINUES | if continues { CONTINUES } else { 0 };
     }
 
-    /// Writes or reads the fields. The bucket and the hash belong to a run, and are left out.
+    /// Writes or reads the fields of a flow. The bucket and the hash are left out, because they are
+    /// only valid within a run.
     pub(super) fn code(&mut self, coder: &mut impl Coder) -> Result<(), MalformedEdges> {
         self.key.code(coder)?;
         coder.number(&mut self.last)?;
@@ -419,7 +428,8 @@ impl Flow {
         self.state & TURNED != 0
     }
 
-    /// The traffic from the source (the endpoint that sent first), and from the other endpoint.
+    /// Returns the traffic of the source (the endpoint that sent first), and the traffic of the
+    /// other endpoint.
     pub(super) fn traffic(&self) -> (Traffic, Traffic) {
         let [one, other] = self.traffic;
         if self.is_turned() { (other, one) } else { (one, other) }
@@ -434,13 +444,13 @@ impl Flow {
         self.tcp.health(self.is_turned(), self.icmp_or_resets)
     }
 
-    /// TCP: the next sequence number and the last acknowledgement number of the source, and of the
-    /// other endpoint.
+    /// For TCP, returns the next sequence numbers and the last acknowledgement numbers, each for
+    /// the source and then for the other endpoint.
     pub(super) fn sequences(&self) -> Option<([u32; 2], [u32; 2])> {
         self.can_close().then(|| self.tcp.sequences(self.is_turned()))
     }
 
-    /// The ICMP type and the ICMP code.
+    /// Returns the ICMP type and the ICMP code.
     pub(super) fn icmp(&self) -> [u8; 2] {
         self.icmp_or_resets
     }
@@ -488,7 +498,7 @@ mod tests {
     }
 
     /// Adds packets to a flow and returns the reason for which `next` ends the record. Each packet
-    /// has a second, TCP flags, and whether it is a reply.
+    /// has a time in seconds, TCP flags, and a flag that is true for a reply.
     fn end(packets: &[(u64, u16, bool)], next: (u64, u16)) -> Option<FlowEnd> {
         let packets: Vec<Seen> =
             packets.iter().map(|(second, flags, turned)| tcp(second * S, *flags, *turned)).collect();
@@ -506,9 +516,9 @@ mod tests {
         let long: Vec<_> = (0..7).map(|i| (50 * i, ACK, i % 2 == 1)).collect();
         assert_eq!(end(&long[..6], (299, ACK)), None);
         assert_eq!(end(&long[..6], (300, ACK)), Some(FlowEnd::Active));
-        // Both timeouts have passed, and the inactive timeout is the reason.
+        // If both timeouts have passed, the reason is the inactive timeout.
         assert_eq!(end(&long, (400, ACK)), Some(FlowEnd::Idle));
-        // The packet's time is a day earlier, so another recording begins.
+        // The packet's time is a day earlier, so another recording has begun.
         assert_eq!(end(&[(86_400, ACK, false)], (0, ACK)), Some(FlowEnd::Idle));
         assert_eq!(end(&[(86_400, ACK, false)], (86_399, ACK)), None);
     }
@@ -517,7 +527,7 @@ mod tests {
     fn tcp_ends_by_reset_or_by_fin_of_both() {
         let fin = FIN | ACK;
         let closed = [(0, fin, false), (1, fin, true)];
-        // The last acknowledgement still belongs to the closed flow.
+        // After the close, the last acknowledgement still belongs to the closed flow.
         assert_eq!(end(&closed, (1, ACK)), None);
         assert_eq!(end(&closed, (1, SYN)), Some(FlowEnd::Finished));
         assert_eq!(end(&closed, (9, ACK)), Some(FlowEnd::Finished));
@@ -528,7 +538,8 @@ mod tests {
         assert_eq!(end(&[(0, SYN, false)], (1, SYN)), None);
     }
 
-    /// Sequence numbers decide whether a SYN opens another connection, before a close and after it.
+    /// Sequence numbers decide whether a SYN opens a new connection, both before and after the old
+    /// connection was closed.
     #[test]
     fn a_syn_with_another_number_ends_the_record() {
         let syn = |second: u64, sequence: u32| {

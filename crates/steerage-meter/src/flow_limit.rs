@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use steerage::limits::CPUS_MAX;
 
-/// The limit and the current number of flows. Only the begin and the end of a flow change the
-/// number; further packets do not access it.
+/// The limit and the current number of flows. Only the start and the end of a flow change this
+/// number. The packets of a flow after its first packet do not access this number.
 #[derive(Debug)]
 pub(super) struct FlowLimit {
     max: usize,
-    // `Relaxed` suffices: this is a count, and no other memory depends on it.
+    // `Relaxed` suffices, because this number is only a count and no other memory depends on it.
     taken: AtomicUsize,
 }
 
@@ -19,8 +19,8 @@ impl FlowLimit {
         Arc::new(Self { max, taken: AtomicUsize::new(0) })
     }
 
-    /// The maximum number of flows on one CPU: all flows within the limit, plus the flow that each
-    /// CPU may have beyond it.
+    /// Returns the maximum number of flows on one CPU: all flows within the limit, plus the flow
+    /// that each CPU may have beyond it.
     pub(super) fn flows_max(&self) -> usize {
         self.max + CPUS_MAX
     }
@@ -30,7 +30,7 @@ impl FlowLimit {
     }
 }
 
-/// The slots that a table or a moving bucket holds. Dropping the holder frees its slots.
+/// The slots that a table or a moving bucket has taken. Dropping this value frees the slots.
 #[derive(Debug)]
 pub(super) struct FlowSlots {
     limit: Arc<FlowLimit>,
@@ -42,8 +42,9 @@ impl FlowSlots {
         Self { limit: Arc::clone(limit), held: 0 }
     }
 
-    /// Takes one more slot if one is free. A CPU without slots always gets a slot, because a CPU
-    /// needs one slot to work, and there are few CPUs.
+    /// Takes one more slot if a slot is free. A CPU without slots always gets a slot, even beyond
+    /// the limit, because a CPU needs at least one slot. The excess is small, because there are few
+    /// CPUs.
     pub(super) fn take(&mut self) -> bool {
         if self.limit.taken.fetch_add(1, Ordering::Relaxed) >= self.limit.max && self.held > 0 {
             self.limit.taken.fetch_sub(1, Ordering::Relaxed);
@@ -53,8 +54,9 @@ impl FlowSlots {
         true
     }
 
-    /// Whether the slots of all CPUs together are more than the limit. Each table may take one flow
-    /// beyond the limit, and moves can bring several such flows into one table.
+    /// Returns true if all CPUs together have taken more slots than the limit allows. Each table
+    /// may take one flow beyond the limit, and moves can bring several of these extra flows into
+    /// one table.
     pub(super) fn is_surplus(&self) -> bool {
         self.limit.taken.load(Ordering::Relaxed) > self.limit.max
     }

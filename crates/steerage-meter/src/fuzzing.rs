@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use super::names::{FlowNames, LOOKS_MAX, Payload, TEXT_MAX, read_stream};
 
-/// The names in a flow with these packets. Each packet has three parts: whether the second endpoint
-/// sent it, the TCP sequence number, and its bytes.
+/// Returns the names that are found in a flow with the given packets. Each packet has three parts:
+/// a flag that is true if the second endpoint sent the packet, the TCP sequence number, and the
+/// packet's bytes.
 ///
 /// # Panics
-/// If a parser exceeded its limits.
+/// Panics if a parser exceeded its limits.
 pub fn names(packets: &[(bool, Option<u32>, &[u8])], is_dns: bool) -> Option<Arc<FlowNames>> {
     let payload = packets.iter().map(|&(turned, sequence, data)| (turned, Payload { data, sequence, is_whole: true }));
     let (names, looks) = read_stream(payload, is_dns);

@@ -1,5 +1,5 @@
-//! Maps the hash of a flow to the slots of the flow table that may hold this flow. The index uses
-//! open addressing, with eight entries per cache line.
+//! Maps the hash of a flow to the slots of the flow table that may contain this flow. The index
+//! uses open addressing, with eight entries per cache line.
 
 use steerage::memory::HugeVec;
 
@@ -11,11 +11,12 @@ pub(super) const NONE: u32 = u32::MAX;
 
 /// An index of the flow table's slots by hash.
 ///
-/// The topmost bits of the hash select a line, so a doubled index is filled from front to back. A
-/// search compares all hashes of a line at once, because a branch for each hash would often be
-/// mispredicted. If a line is full, further entries of this line are in the next lines. At most
-/// half of the entries are used, so few lines are full. A removal moves later entries up, so there
-/// are no tombstones.
+/// The topmost bits of the hash select a line. Therefore, if the index is doubled in size, the new
+/// index is filled from front to back. A search compares all hashes of a line at once, because a
+/// branch for each hash would often be mispredicted. If a line is full, further entries that belong
+/// to this line are in the next lines. At most half of the entries are used, so few lines are full.
+/// When an entry is removed, later entries move up. Therefore no markers for deleted entries
+/// (tombstones) are needed.
 #[derive(Debug)]
 pub(super) struct Index {
     lines: HugeVec<Line>,
@@ -38,8 +39,8 @@ impl Line {
         self.places[LINE - 1] != 0
     }
 
-    /// The slot with the hash, plus one, or 0. If two entries have the hash, the result is any
-    /// number except 0.
+    /// Returns the slot with the hash, plus one, or 0 if no entry has the hash. If two entries have
+    /// the hash, the result may be any number except 0.
     #[inline(always)]
     fn any_with(&self, hash: u32) -> u32 {
         let one = |(its, place): (&u32, &u32)| if *its == hash { *place } else { 0 };
@@ -62,7 +63,7 @@ impl Index {
         Self { lines: HugeVec::filled(empty, lines), shift: u32::BITS - lines.ilog2(), len: 0 }
     }
 
-    /// The line at which a search for the hash begins.
+    /// Returns the line at which a search for the hash begins.
     #[inline(always)]
     fn home(&self, hash: u32) -> usize {
         (hash >> self.shift) as usize
@@ -76,7 +77,7 @@ impl Index {
         if nth + 1 < LINE { (line, nth + 1) } else { (self.next(line), 0) }
     }
 
-    /// The hash and the slot of an entry. `None` if the entry is unused.
+    /// Returns the hash and the slot of an entry. Returns `None` if the entry is unused.
     fn at(&self, (line, nth): At) -> Option<(u32, u32)> {
         let Line { hashes, places } = &self.lines[line];
         Some((hashes[nth], places[nth].checked_sub(1)?))
@@ -93,8 +94,8 @@ impl Index {
         self.lines.prefetch(self.home(hash));
     }
 
-    /// A slot whose flow may have the hash, or [`NONE`] if no flow has it. If several flows have
-    /// the hash, the result may be any slot, so the caller has to compare the flow.
+    /// Returns a slot whose flow may have the hash, or [`NONE`] if no flow has it. If several flows
+    /// have the hash, the result may be any slot, so the caller has to compare the flow.
     #[inline(always)]
     pub(super) fn candidate(&self, hash: u32) -> u32 {
         let line = &self.lines[self.home(hash)];
@@ -104,13 +105,14 @@ impl Index {
         }
     }
 
-    /// The slot of the flow that has this hash and for which `is_it` returns true.
+    /// Returns the slot of the flow that has this hash and for which `is_it` returns true.
     #[inline(never)]
     pub(super) fn find(&self, hash: u32, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
         let mut at = self.home(hash);
         loop {
             let line = &self.lines[at];
-            // Most searches are for new flows, whose hash is in no entry.
+            // Most searches with this function are for new flows, and no entry has the hash of a
+            // new flow.
             if line.any_with(hash) != 0 {
                 let mut entries = line.hashes.iter().zip(line.places);
                 let found = entries.find(|(its, place)| **its == hash && *place != 0 && is_it(place - 1));
@@ -163,7 +165,8 @@ impl Index {
         self.len -= 1;
         let mut at = self.behind(hole);
         while let Some(entry) = self.at(at) {
-            // An entry can move up to the hole if its home line is not after the hole.
+            // An entry can move to the unused position `hole` only if the search for the entry's
+            // hash begins at the line of `hole` or before it.
             let distance = |(line, nth): At| (line.wrapping_sub(self.home(entry.0)) & (self.lines.len() - 1), nth);
             if distance(hole) < distance(at) {
                 self.set(hole, Some(entry));
@@ -187,8 +190,8 @@ mod tests {
     }
 
     proptest! {
-        /// Uses few hashes at the upper end, so that runs of entries are long, wrap around and have
-        /// equal hashes.
+        /// The test uses only a few hashes, all near the maximum. The runs of entries are therefore
+        /// long, wrap around, and have equal hashes.
         #[test]
         fn it_is_a_map(steps in prop::collection::vec((any::<bool>(), 0u32..48, 0u32..4), 0..400)) {
             let (mut index, mut model) = (Index::new(), BTreeMap::new());
@@ -218,7 +221,7 @@ mod tests {
         let hash = |place: u32| place.wrapping_mul(0x9e37_79b1);
         (0..100_000).for_each(|place| index.insert(hash(place), place));
         assert!((0..100_000).all(|place| index.find(hash(place), |at| at == place) == Some(place)));
-        // All hashes differ, so a candidate is always the right flow.
+        // In this test, all hashes differ, so a candidate is always the right flow.
         assert!((0..100_000).all(|place| index.candidate(hash(place)) == place));
         assert!((100_000..200_000).all(|place| index.candidate(hash(place)) == NONE));
         assert!((100_000..200_000).all(|place| index.find(hash(place), |at| at == place).is_none()));

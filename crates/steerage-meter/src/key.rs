@@ -1,4 +1,4 @@
-//! The key of a flow in the table: five 64-bit words, which are the same for both directions.
+//! The key of a flow in the table: five 64-bit words. Packets of both directions have the same key.
 
 use std::net::{SocketAddrV4, SocketAddrV6};
 
@@ -11,7 +11,7 @@ use super::code::{Coder, MalformedEdges};
 pub(super) enum Kind {
     V4,
     V6,
-    /// MAC addresses and EtherType of a frame without IP.
+    /// A flow of frames without IP, defined by MAC addresses and EtherType.
     Link,
     /// MAC addresses and the first and last label of MPLS without IP.
     Mpls,
@@ -23,22 +23,23 @@ impl Kind {
     const ALL: [Self; 5] = [Self::V4, Self::V6, Self::Link, Self::Mpls, Self::Other];
 }
 
-/// The endpoints of a flow, the lower one first, and the fields that distinguish flows between the
-/// same endpoints.
+/// The two endpoints of a flow, the lower one first, and the fields that distinguish flows between
+/// these endpoints.
 ///
-/// The fields of `rest`, from the top: 16 bits for the port of the first endpoint, 16 bits for the
-/// port of the second, 8 bits for the protocol. After these ports and the protocol come the
-/// [`Kind`] of the flow (8 bits) and the mark (16 bits).
+/// The fields of `rest`, from the highest bits down, are 16 bits for the port of the first
+/// endpoint, 16 bits for the port of the second endpoint, and 8 bits for the protocol. Below them
+/// are the [`Kind`] of the flow (8 bits) and the mark (16 bits).
 ///
-/// The mark is 0, except for flows that steering distinguishes by more than their endpoints. The
-/// mark of such a flow is a hash of the additional data. Two such flows between the same endpoints
-/// may be on two CPUs, so they must stay two flows if both are on one CPU.
+/// The mark is 0, except for flows that steering distinguishes by more than their endpoints. For
+/// flows of this type, the mark is a hash of the additional data. Steering may assign two of these
+/// flows between the same endpoints to different CPUs. If both flows are on the same CPU, the meter
+/// must also keep them separate.
 ///
 /// Both addresses of IPv4 are in one word, the first in the upper half, and the other words are 0.
 /// Therefore most lookups use only two words.
 ///
-/// This type is not [`FlowKey`] because it has room for the mark, is one word shorter, and is
-/// written directly into the table.
+/// This type is better here than [`FlowKey`] for three reasons: it has room for the mark, is one
+/// word shorter, and is written directly into the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Key {
     /// The upper and lower half of the first endpoint's address or MAC address, then the halves of
@@ -53,13 +54,14 @@ pub(super) struct Directed {
     pub(super) turned: bool,
 }
 
-/// Start values for hashes, which are random in each run, so that attackers cannot choose flows
-/// that collide in the table.
+/// Start values for hashes. The start values are random in each run, so that attackers cannot
+/// choose flows that collide in the table.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seeds([u64; 4]);
 
 impl Seeds {
-    /// The seeds of marks, which are the same in every run, because marks are only compared.
+    /// The seeds of marks. These seeds are the same in every run, because marks are only compared
+    /// with each other.
     const MARKS: Self =
         Self([0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344, 0xa409_3822_299f_31d0, 0x082e_fa98_ec4e_6c89]);
 
@@ -74,8 +76,8 @@ const MARK_BITS: u64 = 0xffff;
 const KIND_SHIFT: u32 = 16;
 const KIND_BITS: u64 = 0xff << KIND_SHIFT;
 
-/// The fraction of the golden ratio in 64 bits, which is odd, and whose one bits are spread evenly
-/// (Knuth, volume 3, 6.4).
+/// The fractional part of the golden ratio, in 64 bits (Knuth, volume 3, 6.4). The number is odd,
+/// and its one bits are spread evenly.
 pub(super) const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Directed {
@@ -106,13 +108,14 @@ impl Key {
         Self::v4_of_words(both(from.0, to.0, 32), both(from.1.into(), to.1.into(), 16) as u32, protocol)
     }
 
-    /// Like [`v4`](Self::v4), but made from two words of the packet's headers: one with both
-    /// addresses, and one with both ports. The sender's address and port are in the upper halves.
+    /// Like [`v4`](Self::v4), but the arguments are two words of the packet's headers. One of these
+    /// words has both addresses, and the other word has both ports. The sender's address and port
+    /// are in the upper halves.
     #[inline(always)]
     pub(super) fn v4_of_words(addresses: u64, ports: u32, protocol: u8) -> Directed {
         let back = addresses.rotate_left(32);
         let turned = if addresses == back { ports > ports.rotate_left(16) } else { addresses > back };
-        // This code has no branch, because the direction of a packet is unpredictable.
+        // This code has no branch, because the processor could not predict a packet's direction.
         let ports = ports.rotate_left(16 * u32::from(turned));
         let rest = u64::from(ports) << 32 | Self::rest((0, 0), protocol, Kind::V4, 0);
         Directed { key: Self { ends: [addresses.min(back), 0, 0, 0], rest }, turned }
@@ -148,8 +151,8 @@ impl Key {
         }
     }
 
-    /// The key of an MPLS frame without IP, made from the dissector's key: MAC addresses, then
-    /// labels of four bytes each. Labels belong to one direction, so the endpoints are never
+    /// The key of an MPLS frame without IP, made from the dissector's key: two MAC addresses, and
+    /// then labels of four bytes each. Labels belong to one direction, so the endpoints are never
     /// swapped.
     pub(super) fn mpls(key: &FlowKey) -> Directed {
         let FlowParts::Bytes { bytes, len: 20 } = key.parts() else { return Self::other() };
@@ -159,8 +162,8 @@ impl Key {
         Directed { key: Self { ends, rest }, turned: false }
     }
 
-    /// The key of free slots. No packet has this key, because frames of unsupported link types have
-    /// the mark 0.
+    /// The key of free slots in the table. No packet has this key, because frames of unsupported
+    /// link types have the mark 0.
     pub(super) const VACANT: Self = Self { ends: [0; 4], rest: Self::rest((0, 0), 0, Kind::Other, 1) };
 
     /// The key of fragments that wait for an earlier part of the recording, and are not counted. No
@@ -177,8 +180,8 @@ impl Key {
         Directed { key, turned: false }
     }
 
-    /// Whether both keys are equal. The comparison uses whole words, because keys are written in
-    /// whole words.
+    /// Returns true if both keys are equal. The comparison uses whole words, because keys are
+    /// written in whole words.
     #[inline(always)]
     pub(super) fn is(&self, other: &Self) -> bool {
         let differs = |nth: usize| self.ends[nth] ^ other.ends[nth];
@@ -214,8 +217,8 @@ impl Key {
         (address(a, b), address(c, d))
     }
 
-    /// The key in the form that steering and reports use. If `turned` is set, the second endpoint
-    /// is the source.
+    /// Returns the key in the form that steering and reports use. If `turned` is true, the source
+    /// is the second endpoint.
     pub(super) fn flow_key(&self, turned: bool) -> FlowKey {
         let (addresses, ports) = (self.addresses(), self.ports());
         let ends = ((addresses.0, ports.0), (addresses.1, ports.1));
@@ -242,7 +245,7 @@ impl Key {
     pub(super) fn code(&mut self, coder: &mut impl Coder) -> Result<(), MalformedEdges> {
         coder.numbers(&mut self.ends)?;
         coder.number(&mut self.rest)?;
-        // Only the kinds of `Kind::ALL` can be looked up.
+        // Only flows whose kind is in `Kind::ALL` can be looked up.
         let kind = (self.rest & KIND_BITS) >> KIND_SHIFT;
         if (kind as usize) < Kind::ALL.len() { Ok(()) } else { Err(MalformedEdges) }
     }
@@ -270,8 +273,8 @@ impl Key {
 
     #[inline(always)]
     fn hash_of_two(&self, Seeds([s0, s1, ..]): &Seeds) -> u32 {
-        // The second fold is necessary: if keys differ only in a port, the first product leaves
-        // some of its upper bits unchanged.
+        // The second multiplication is necessary. If two keys differ only in a port, some upper
+        // bits of their first products are equal.
         (fold(fold(self.ends[0] ^ s0, self.rest ^ s1), SPREAD) >> 32) as u32
     }
 
@@ -339,9 +342,9 @@ mod tests {
         }
     }
 
-    /// Flows that differ in few bits must not collide more often than random flows do, for any
-    /// seeds. 4096 random flows in 16 Ki slots occupy 3,624 slots on average, with a standard
-    /// deviation of 18.
+    /// Whatever the seeds are, flows that differ in few bits must not collide more often than
+    /// random flows. On average, 4096 random flows in 16 Ki slots occupy 3,624 slots, with a
+    /// standard deviation of 18.
     #[test]
     fn hashes_spread() {
         for run in 0..200 {

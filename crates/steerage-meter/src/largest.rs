@@ -19,8 +19,8 @@ impl Largest {
         Self { most, found: Top::new(most), next: 0 }
     }
 
-    /// Scans the next `looks` slots. At the end of the table, publishes the result and starts
-    /// again.
+    /// Scans as many further slots of the flow table as `looks` says. At the end of the table,
+    /// publishes the largest flows and starts again.
     pub(super) fn go_on(&mut self, table: &Table, looks: usize, published: &Published) {
         for _ in 0..looks {
             let Some(flow) = table.at(self.next) else {

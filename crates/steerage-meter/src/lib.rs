@@ -113,23 +113,25 @@ use timeouts::{Clock, FirstTime, Timeouts, nanos};
 use totals::Totals;
 
 /// The number of timeout checks per packet. A flow needs one check during its timeout and one check
-/// at its end, so two checks per packet end flows as fast as flows begin.
+/// at its end. With two checks per packet, flows therefore end as fast as flows begin.
 const LOOKS_PER_PACKET: usize = 2;
 
 const LOOKS_PER_TICK: usize = 16_384;
 
-/// The number of packets whose flows are prefetched while the meter counts the same number of
-/// earlier packets. Prefetching a whole batch at once would exhaust the CPU's line fill buffers.
+/// The meter works on groups of this many packets: while it counts one group, it prefetches the
+/// flows of the next group. Prefetching a whole batch at once would exhaust the CPU's line fill
+/// buffers.
 const FETCHED_AHEAD: usize = 16;
 
-/// How long a record waits, in packet time, before it is passed on together with later records.
+/// An ended record waits for later records for at most this time, measured with the packet clock.
+/// All waiting records are passed on together.
 const HAND_OVER_AFTER: Duration = Duration::from_secs(1);
 
-/// The interval between the meter's ticks while no packets arrive. Used only for a source that
-/// cannot wait.
+/// The interval between the meter's ticks while no packets arrive. A meter has ticks only if the
+/// source cannot wait.
 const TICK: Duration = Duration::from_millis(250);
 
-/// The state that the meters of all CPUs share, and that creates the meters.
+/// The state that the meters of all CPUs share. A `Metering` also creates the meters.
 #[derive(Clone, Debug)]
 pub struct Metering {
     options: MeterOptions,
@@ -171,17 +173,17 @@ impl Metering {
 
     /// Creates the state of a meter for a part of a recording: see [`Edges`]. The meter passes the
     /// flows that no other part can continue to `exporter`. The other flows are in the report
-    /// ([`MeterReport::edges`]). There is no active timeout unless the clock cuts records, because a
-    /// part does not know when a flow began, and there are no flow statistics. The instance must have one
-    /// CPU.
+    /// ([`MeterReport::edges`]). A part has no active timeout unless the clock cuts records,
+    /// because a part does not know when a flow began. A part also has no flow statistics. The
+    /// instance that meters a part must have exactly one CPU.
     pub fn of_part(options: MeterOptions, exporter: Option<Exporter>) -> Self {
         let active = if options.active_by_clock { options.active } else { Duration::MAX };
         let options = MeterOptions { active, cic: false, ..options };
         Self { is_part: true, ..Self::new(options, exporter) }
     }
 
-    /// The counts of current and past flows. After the run, `so_far` returns the last counts that
-    /// the meters published. Any thread may call this function.
+    /// Returns the counts of current and past flows. After the run, `so_far` returns the last
+    /// counts that the meters published. Any thread may call this function.
     pub fn so_far(&self) -> FlowCounts {
         // Read the outputs' counts first, so that no output shows a record that its meter has not
         // published.
@@ -189,11 +191,11 @@ impl Metering {
         self.published.sum(&self.limit, &outputs)
     }
 
-    /// The current flows with the most bytes, the largest first: at most [`MeterOptions::top`]
-    /// flows.
+    /// Returns the current flows with the most bytes, the largest first: at most
+    /// [`MeterOptions::top`] flows.
     ///
-    /// The counts of each flow are as of the last scan of its slot, at most some seconds ago. If
-    /// the source can wait, the list is empty.
+    /// The slots of the flow table are scanned every few seconds, and the counts of a flow are
+    /// those of the last scan. If the packet source can wait, the list is empty.
     pub fn largest_so_far(&self) -> Vec<FlowRecord> {
         self.published.largest(self.options.top)
     }
@@ -250,13 +252,14 @@ pub struct Meter {
     published: Arc<Published>,
     largest: Largest,
     exporter: Option<Exporter>,
-    /// Ended records that are passed on together, and the time since which the first of them waits.
+    /// Ended records that will be passed on together, and the time when the first of these records
+    /// ended.
     ended: Vec<FlowRecord>,
     ended_since: u64,
     handled_bytes: u64,
-    /// Whether the current batch has super-frames.
+    /// True if the current batch has super-frames.
     has_super_frames: bool,
-    /// The flows that other parts of the recording may continue, if a part is metered.
+    /// If the meter is for a part of a recording: the flows that other parts may continue.
     part: Option<Box<Collected>>,
 }
 
@@ -277,7 +280,8 @@ pub struct MovedFlows {
 
 impl Meter {
     /// Reads the headers of the whole batch and prefetches the index entries, so that many cache
-    /// lines load at the same time. The work is divided into steps that need few registers each.
+    /// lines load at the same time. The work is divided into several loops over the batch, each of
+    /// which needs few registers.
     #[inline(never)]
     fn look_ahead(&mut self, batch: &mut Batch<'_>, path: Timestamp) -> usize {
         let count = batch.len().min(HANDLE_BUDGET);
@@ -312,11 +316,12 @@ impl Meter {
         }
     }
 
-    /// Reads packets of any kind at these positions. Returns true if the last packet of the batch
-    /// or an earlier packet had a timestamp.
+    /// Reads the packets at these positions of the batch, which may be packets of any kind. Returns
+    /// true if the last packet of the batch or an earlier packet had a timestamp.
     #[inline(never)]
     fn look_ahead_slowly(&mut self, batch: &mut Batch<'_>, which: Positions, path: Timestamp) -> bool {
-        // The time of the packet before, which a packet without a timestamp takes.
+        // A packet without a timestamp gets the time of the packet before it. `first` is the first
+        // timestamp in the batch.
         let first = || batch.iter_mut().find_map(|packet| packet.received().time).map(WallTime::as_nanos);
         let mut latest = self.clock.packet_time(first);
         for (nth, (packet, seen)) in batch.iter_mut().zip(self.batch.iter_mut()).enumerate() {
@@ -335,7 +340,7 @@ impl Meter {
                 if self.part.as_mut().is_some_and(|part| part.keep(&found, seen, &self.datagrams)) {
                     seen.flow.key = Key::WAITING;
                 } else {
-                    // The fragments of the inner datagram come first, as in steering.
+                    // Like steering, this code handles the fragment of the innermost datagram first.
                     for fragment in found.fragments.iter().rev().flatten() {
                         seen.flow = self.datagrams.follow(fragment, seen.flow, packet.bucket(), time);
                     }
@@ -351,8 +356,8 @@ impl Meter {
 
     /// Counts the packets that `look_ahead` read. A packet is read again only if it begins a flow,
     /// because each read rebuilds the packet's metadata (measured: a quarter of the cost of
-    /// counting). In a part of a recording, [`go_on`](Self::go_on) decides about packets that may
-    /// begin another record.
+    /// counting). If a part of a recording is metered, [`go_on`](Self::go_on) decides whether a
+    /// packet begins another record.
     #[inline(never)]
     fn count<const IS_PART: bool>(&mut self, batch: &mut Batch<'_>, count: usize) {
         let (mut packets, mut passed) = (batch.iter_mut(), 0);
@@ -391,8 +396,8 @@ impl Meter {
         }
     }
 
-    /// Completes the counts of super-frames, each of which was counted as one packet. Adds the
-    /// remaining packets of each super-frame and their headers.
+    /// Completes the counts of super-frames, each of which was first counted as one packet. Adds
+    /// the other packets of each super-frame, and the bytes of their headers.
     #[cold]
     #[inline(never)]
     fn count_super_frames(&mut self, batch: &mut Batch<'_>, count: usize) {
@@ -481,7 +486,7 @@ impl Meter {
             part.begin(&mut flow, seen, &self.timeouts);
         }
         flow.add(seen);
-        // A flow counts as used from its second packet on.
+        // A flow is marked as recently used from its second packet on.
         flow.take_used();
         self.table.insert(flow);
     }

@@ -1,5 +1,5 @@
-//! Lists of table slots. A slot is in at most one list of a `Lists`, and is removed from that
-//! list without a search.
+//! Linked lists of table slots. Each slot is in at most one of the lists. A slot can be removed
+//! from its list without a search.
 
 use steerage::memory::HugeVec;
 
@@ -18,8 +18,8 @@ struct Ends {
     last: u32,
 }
 
-/// Doubly linked lists. The nodes of a list are separate from the flows, so that a change of a
-/// neighbour does not touch a flow.
+/// Doubly linked lists. The nodes of a list are stored separately from the flows. Therefore a
+/// change of the list does not access the memory of neighbouring flows.
 #[derive(Debug)]
 pub(super) struct Lists {
     nodes: HugeVec<Node>,
@@ -43,7 +43,8 @@ impl Lists {
         self.ends.len()
     }
 
-    /// The slot that was appended to the list first, of those that are still in the list.
+    /// Returns the first slot of the list, which is the slot that has been in the list for the
+    /// longest time.
     #[inline]
     pub(super) fn first(&self, list: usize) -> Option<u32> {
         self.ends.get(list).map(|ends| ends.first).filter(|first| *first != NONE)

@@ -2,9 +2,9 @@
 //! connection.
 //!
 //! Only the beginning of each direction is read: at most [`LOOKS_MAX`] segments with data. At most
-//! [`STREAM_MAX`] bytes are kept until the rest of a message arrives. When a direction needs no
-//! more reading, a packet of the flow costs one table lookup. `docs/meter.md` lists the names that
-//! are found.
+//! [`STREAM_MAX`] bytes are kept until the rest of a message arrives. After a direction needs no
+//! more reading, each of its packets costs only one table lookup. `docs/meter.md` lists the names
+//! that are found.
 //!
 //! | module | what it does |
 //! |---|---|
@@ -98,7 +98,7 @@ impl FlowNames {
     }
 }
 
-/// The key of a flow in a map, with its hash.
+/// The key of a flow in the map of names, with its hash.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Hashed {
     hash: u32,
@@ -185,8 +185,8 @@ impl Names {
         self.waiting = self.waiting + usize::from(watch.waits()) - usize::from(waited);
     }
 
-    /// Returns the names of a flow whose record ends. If the flow continues, this `Names` also
-    /// keeps the names for the next record.
+    /// Returns the names of a flow whose record ends. If the flow continues, the names also remain
+    /// in this `Names`, for the next record.
     pub(super) fn end(&mut self, key: &Key, hash: u32, why: FlowEnd) -> Option<Arc<FlowNames>> {
         let flow = Hashed::new(key, hash);
         if why == FlowEnd::Active {
@@ -228,8 +228,8 @@ impl Names {
     }
 }
 
-/// The data of a segment or datagram. `None` if the packet has no data, or if an ICMP error quotes
-/// the packet.
+/// Returns the data of a segment or datagram. Returns `None` if the packet has no data, or if an
+/// ICMP error quotes the packet.
 fn payload<'p>(seen: &Seen, packet: &Received<'p>, layers: Layers) -> Option<Payload<'p>> {
     let data: &'p [u8] = packet.data;
     let link: LinkType = packet.link;
@@ -238,10 +238,11 @@ fn payload<'p>(seen: &Seen, packet: &Received<'p>, layers: Layers) -> Option<Pay
     if seen.segment.is_there {
         let header = usize::from(transport.get(12)? >> 4) * 4;
         let data = transport.get(header..)?;
-        // The frame may have padding after the packet.
+        // The frame may have padding after the packet, which is not data.
         let bytes = seen.segment.bytes as usize;
         let data = &data[..data.len().min(bytes)];
-        // The SYN itself takes a sequence number, before those of its data (RFC 7413).
+        // The SYN itself takes a sequence number, which precedes the sequence numbers of its data
+        // (RFC 7413).
         let sequence = seen.segment.sequence.wrapping_add(u32::from(seen.tcp_flags & SYN != 0));
         Some(Payload { data, sequence: Some(sequence), is_whole: data.len() == bytes })
     } else {

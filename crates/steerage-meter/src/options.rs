@@ -23,32 +23,34 @@ pub const FLOWS_MAX: usize = 1 << 24;
 /// The options of a meter.
 #[derive(Clone, Copy, Debug)]
 pub struct MeterOptions {
-    /// The active timeout: how long a flow lasts before its record is cut.
+    /// The active timeout: the time after which the record of a flow is cut.
     pub active: Duration,
-    /// Whether records are cut at the multiples of the active timeout since 1970 (UTC), instead of
-    /// at this time after the first packet of each record.
+    /// If true, records are cut at the multiples of the active timeout since 1970 (UTC). If false,
+    /// a record is cut when the active timeout has passed since its first packet.
     pub active_by_clock: bool,
     /// The inactive timeout: the longest pause between two packets of a flow.
     pub inactive: Duration,
     /// The maximum number of flows at the same time, on all CPUs together.
     pub flows_max: usize,
-    /// The number of records with the most bytes that are kept for the report.
+    /// The number of records in the report, which has the records with the most bytes.
     pub top: usize,
-    /// The layers that define the flow of a packet in a tunnel. Steering must use the same layers.
+    /// For a packet in a tunnel, whether its outer or its inner headers define its flow. Steering
+    /// must use the same layers.
     pub layers: Layers,
-    /// The wall time at which the path's clock began, which gives a time to packets without a
-    /// device timestamp.
+    /// The wall time at which the clock of the receive path began. This time is needed for packets
+    /// that have no timestamp from their device.
     pub epoch: WallTime,
-    /// Whether the packet source can wait. If the source cannot wait, flows also time out while no
+    /// True if the packet source can wait. If the source cannot wait, flows also time out while no
     /// packets arrive.
     pub can_wait: bool,
-    /// The sampling rate: the meter counts all packets of one flow in this many. 1 for all flows.
-    /// The selection of flows is random, and the same on all CPUs.
+    /// The sampling rate: of this many flows, one flow is metered, with all of its packets. The
+    /// value 1 means all flows. The selection of flows is random, and the same on all CPUs.
     pub sample: u32,
-    /// Whether to look for names in DNS, TLS and HTTP packets.
+    /// If true, the meter searches DNS, TLS and HTTP packets for names.
     pub names: bool,
-    /// Whether to collect the flow statistics of CICFlowMeter
-    /// ([`ColumnBatch::cic`](super::ColumnBatch::cic)). They take up to 900 bytes more for each flow.
+    /// If true, the meter collects the flow statistics of CICFlowMeter
+    /// ([`ColumnBatch::cic`](super::ColumnBatch::cic)). These statistics take up to 900 more bytes
+    /// for each flow.
     pub cic: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Where records are written, in which format, and the error if a write fails.
+//! The destination and the format of records, and the error if a write fails.
 
 use std::io;
 use std::path::PathBuf;
@@ -22,8 +22,8 @@ pub enum FlowFormat {
 }
 
 impl FlowFormat {
-    /// The format for a file name: `.csv`, `.ipfix` or `.parquet`, and `.jsonl`, `.ndjson` or
-    /// `.json` for JSON lines.
+    /// Returns the format for a file name: `.csv`, `.ipfix` or `.parquet`, and `.jsonl`, `.ndjson`
+    /// or `.json` for JSON lines.
     pub fn of_name(name: &str) -> Option<Self> {
         let (_, suffix) = name.rsplit_once('.')?;
         match suffix {
@@ -45,7 +45,7 @@ pub enum FlowsTo {
     Files {
         /// The file name, or the pattern of names with times.
         name: FilePattern,
-        /// With rotation, there is one file per period.
+        /// With rotation, a new file is written for each period.
         rotate: Option<Rotation>,
     },
 }
@@ -56,20 +56,22 @@ pub enum FlowsTo {
 pub struct Rotation {
     /// The length of a period. Periods begin at multiples of this length since 1970.
     pub period: Duration,
-    /// The inactive timeout of the meters. A flow may end up to this time, and a little more, after
-    /// the period of its last packet. The file is completed later than that.
+    /// The inactive timeout of the meters. The record of a flow may end later than the period of
+    /// its last packet, by this time and a little more. Therefore the file of a period is completed
+    /// later.
     pub inactive: Duration,
 }
 
 impl Rotation {
-    /// How long a file stays open after its period: twice the inactive timeout, and another period.
-    /// Flows are not checked exactly when they time out, and one CPU may be ahead of another.
+    /// Returns the time for which a file stays open after its period: twice the inactive timeout,
+    /// and another period. Two effects require this time: flows are not checked exactly when they
+    /// time out, and one CPU may be ahead of another CPU.
     pub(super) fn late(&self) -> u64 {
         nanos(self.inactive.saturating_add(LATE_MAX).saturating_mul(2)).saturating_add(nanos(self.period))
     }
 }
 
-/// Why flows could not be written to a file or sent to a collector.
+/// The error if flows could not be written to a file or sent to a collector.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "cannot {operation} {}: {cause}{}{}{advice}",
@@ -87,7 +89,7 @@ pub struct ExportError {
     parts: Vec<PathBuf>,
 }
 
-/// The part of the message that names the files with the written records.
+/// Returns the part of the error message that names the files with the written records.
 fn written(parts: &[PathBuf]) -> String {
     let and = match parts {
         [] => return String::new(),

@@ -7,9 +7,10 @@
 //! | `thrift` | the protocol of descriptions |
 //!
 //! The schema and the values come from [`columns`], so that schema and values always agree.
-//! `docs/meter.md` says how DuckDB, polars and pyarrow read the types. The writer is our own, because
-//! the crate `parquet` takes longer to build than all of steerage. `.ci/parquet` compares the files
-//! with CSV files, in these three readers.
+//! `docs/meter.md` describes how DuckDB, polars and pyarrow read the types. steerage has its own
+//! Parquet writer, because the crate `parquet` takes longer to build than all of steerage. The
+//! script `.ci/parquet` reads Parquet and CSV files with these three programs, and compares the
+//! results.
 
 mod chunk;
 mod encode;
@@ -29,8 +30,8 @@ use super::row::Row;
 use chunk::{Chunk, Column, Field, Kind, Values};
 use thrift::Thrift;
 
-/// The maximum number of rows per group. DuckDB's own groups have the same size, and a reader can
-/// use one thread per group.
+/// The maximum number of rows per group. DuckDB's own groups have the same size. A reader can read
+/// several groups in parallel, with one thread for each group.
 pub(super) const ROWS_MAX: usize = 122_880;
 
 /// The maximum number of rows in memory for all open files together: two groups, 50 MB.
@@ -38,14 +39,15 @@ pub(super) const ROWS_OF_ALL_MAX: usize = 2 * ROWS_MAX;
 
 const MAGIC: &[u8] = b"PAR1";
 
-/// The version of the format: without pages of the second version, which not all readers know.
+/// The version of the format. The file has version 1, because some readers do not support the data
+/// pages of version 2.
 const VERSION: i32 = 1;
 
 const CREATED_BY: &str = concat!("steerage version ", env!("CARGO_PKG_VERSION"));
 
 const SAMPLE: &str = "steerage.sample";
 
-/// A column for each of the columns of a record.
+/// The schema has a column for each column of a record.
 #[derive(Default)]
 struct Schema(Vec<Column>);
 
@@ -85,7 +87,7 @@ struct Adding<'a> {
 impl Columns for Adding<'_> {
     fn time(&mut self, _: &'static str, of: impl Fn(&Row<'_>) -> WallTime) {
         if let Some(Column { values: Values::Times(values), .. }) = self.columns.next() {
-            // Nanoseconds in Parquet end in the year 2262.
+            // Parquet's timestamps in nanoseconds end in the year 2262.
             values.extend(self.rows.iter().map(|row| i64::try_from(of(row).as_nanos()).unwrap_or(i64::MAX)));
         }
     }
@@ -125,7 +127,7 @@ impl Columns for Adding<'_> {
     }
 }
 
-/// A row group that is in the file.
+/// The description of a row group that was written to the file.
 struct Group {
     rows: usize,
     chunks: Vec<Chunk>,
@@ -139,14 +141,14 @@ struct Group {
 pub(super) struct Parquet {
     columns: Vec<Column>,
     rows: usize,
-    /// The volume of the records in the open group, and of the records in groups that are in the
-    /// file.
+    /// The number of records in the open group, with their packets and bytes. The next field has
+    /// the same three numbers for the groups that are already in the file.
     open: Volume,
     complete: Volume,
     groups: Vec<Group>,
     /// The position in the file at which the next group begins.
     at: u64,
-    /// Whether a group could not be written. No further group can follow, because the footer
+    /// True if a group could not be written. No further group can follow, because the footer
     /// contains the positions of groups.
     has_failed: bool,
 }
@@ -191,7 +193,7 @@ impl Parquet {
     }
 
     fn write_group(&mut self, out: &mut RecordWriter, rows: usize) -> io::Result<Group> {
-        // The magic number stands before the first group.
+        // The magic number precedes the first group.
         let mut bytes = if self.at == 0 { MAGIC.to_vec() } else { Vec::new() };
         let chunks = self.columns.iter_mut().map(|column| column.write(self.at, rows, &mut bytes));
         let chunks = chunks.collect::<io::Result<_>>()?;
@@ -201,8 +203,9 @@ impl Parquet {
         Ok(Group { rows, chunks })
     }
 
-    /// Writes the remaining rows and the footer. `sample` means that one flow of this many was
-    /// metered. If a group could not be written, the footer describes only the groups before it.
+    /// Writes the remaining rows and the footer. `sample` is the sampling rate: one of every
+    /// `sample` flows was metered. If a group could not be written, the footer describes only the
+    /// groups before it.
     pub(super) fn end(&mut self, out: &mut RecordWriter, sample: u32) -> io::Result<()> {
         self.end_group(out)?;
         let start = if self.groups.is_empty() { MAGIC } else { &[] };
@@ -211,7 +214,7 @@ impl Parquet {
         out.part(self.complete, &[start, &footer, &length.to_le_bytes(), MAGIC].concat())
     }
 
-    /// The format's structure `FileMetaData`.
+    /// Writes the format's structure `FileMetaData`.
     fn describe(&self, sample: u32, to: &mut Thrift<'_>) {
         let fields: Vec<Option<&Field>> =
             std::iter::once(None).chain(self.columns.iter().map(|column| Some(&column.field))).collect();
@@ -236,7 +239,8 @@ impl Parquet {
             });
         }
         to.binary(6, CREATED_BY.as_bytes());
-        // The order of all columns is that of their types, which makes their statistics valid.
+        // Declares that the values of each column are ordered as usual for the column's type.
+        // Without this declaration, the statistics of a column are not valid.
         to.structures(7, &self.columns, |to, _| to.structure(1, |_| {}));
     }
 }

@@ -20,20 +20,20 @@ const IPV4_TYPE: [u8; 2] = ethertype::IPV4.to_be_bytes();
 
 /// Reads a plain packet. Returns `None` if the packet is not plain.
 ///
-/// A plain packet has Ethernet with at most one tag, or no link header. A plain packet has IP
-/// without options, extensions and fragments, and TCP or UDP with a complete header and without a
-/// tunnel.
+/// A plain packet has an Ethernet header with at most one VLAN tag, or no link header. The IP
+/// header of a plain packet has no options or extension headers, and a plain packet is not a
+/// fragment. A plain packet has a complete TCP or UDP header, and no tunnel.
 ///
-/// The function fills `seen` in place, word by word. If `seen` were copied in wider pieces than it
-/// was written in, each copy would wait for the writes (measured: a third of the whole cost of a
-/// packet).
+/// The function `plain` fills `seen` in place, word by word. A copy of `seen` would use wider loads
+/// than the writes before it, and such loads have to wait until the writes are complete. A
+/// measurement showed that this wait takes a third of the whole cost of a packet.
 #[inline(always)]
 pub(super) fn plain(frame: &[u8], link: LinkType, layers: Layers, seen: &mut Seen) -> Option<()> {
     if link == LinkType::ETHERNET { plain_ethernet(frame, layers, seen) } else { plain_raw(frame, link, layers, seen) }
 }
 
-/// Like [`plain`], for Ethernet. The most common case is a separate function, because the rarer
-/// cases would use registers that this case needs.
+/// Like [`plain`], for Ethernet. The most common case has its own function, because code for rarer
+/// cases would use registers that the common case needs.
 #[inline(always)]
 pub(super) fn plain_ethernet(frame: &[u8], layers: Layers, seen: &mut Seen) -> Option<()> {
     let head: Option<&[u8; ethernet::BYTES + 1]> = frame.first_chunk();
@@ -113,8 +113,8 @@ fn plain_ipv6(packet: &[u8], layers: Layers, seen: &mut Seen) -> Option<()> {
 }
 
 /// The TCP flags. Stores the TCP segment in `segment`. For UDP, the flags are 0, and no segment is
-/// stored. Returns `None` for further protocols and for tunnels. `stated` is the packet's length
-/// according to its header.
+/// stored. Returns `None` for all other protocols and for tunnels. The parameter `stated` is the
+/// packet's length according to its IP header.
 #[inline(always)]
 fn transport(
     packet: &[u8],
@@ -139,8 +139,8 @@ fn transport(
     }
 }
 
-/// Reads a segment. `header` ends with the window, so that headers that the capture has cut after
-/// the window are read too.
+/// Reads a TCP segment. `header` ends with the window field, so that this function can also read
+/// headers that the capture has cut after that field.
 #[inline(always)]
 fn segment(header: &[u8; 16], bytes: u32) -> Segment {
     Segment {
@@ -152,8 +152,8 @@ fn segment(header: &[u8; 16], bytes: u32) -> Segment {
     }
 }
 
-/// The TCP segment in any frame. `None` for a fragment, for a quoted packet, and for a header that
-/// the capture has cut before the end of the window.
+/// Reads the TCP segment in any frame. Returns `None` for a fragment, for a quoted packet, and for
+/// a header that the capture has cut before the end of the window.
 fn segment_of(frame: &[u8], found: &Dissection, ip_bytes: u32) -> Option<Segment> {
     let ip = found.ip.filter(|ip| ip.protocol == protocol::TCP && !found.is_quoted && found.fragment().is_none())?;
     let at = found.transport_offset?;
@@ -180,11 +180,12 @@ pub(super) fn dissected(frame: &[u8], wire_len: usize, found: &Dissection) -> Se
     seen
 }
 
-/// The flow of a frame. An ICMP error belongs to a flow from its sender to its receiver. Errors
-/// about different flows belong to different flows.
+/// Returns the flow of a frame. An ICMP error belongs to a flow from its sender to its receiver.
+/// ICMP errors about different flows belong to different flows.
 fn flow_of(frame: &[u8], found: &Dissection) -> Directed {
     if !found.is_flow {
-        // Steering keeps all frames of link types that are not read together, without addresses.
+        // If steerage does not read frames of a link type, steering puts all of these frames into
+        // one flow without addresses.
         if found.end == End::UnknownLink && found.headers().len() == 0 {
             return Key::other();
         }
@@ -242,14 +243,14 @@ mod tests {
     }
 
     fn plainly(frame: &[u8], link: LinkType, layers: Layers) -> Option<Seen> {
-        // Old values in `seen` must not appear in the result.
+        // Before the call, `seen` contains old values, which must not remain in the result.
         let flow = Key::v6((1, 2), (3, 4), 5);
         let mut seen = Seen { vlans: [7; 2], tunnel: Some(HeaderKind::Gre), tunnel_id: Some(6), ..Seen::of(flow) };
         plain(frame, link, layers, &mut seen).map(|()| seen)
     }
 
-    /// A UDP packet over IPv4 and Ethernet to this port. The payload resembles a tunnel header with
-    /// a packet.
+    /// Makes a UDP packet over IPv4 and Ethernet to this port. The payload of the UDP packet looks
+    /// like a tunnel header that is followed by a packet.
     fn udp4(port: u16) -> Vec<u8> {
         let mut payload = [0; 158];
         (payload[0], payload[8], payload[22]) = (0x08, ipv4::PLAIN, ipv4::PLAIN);
@@ -268,8 +269,8 @@ mod tests {
             (0..=u16::MAX).filter(plain).count()
         };
         assert_eq!(plain_ports(&udp4, Layers::Outer), 65_536);
-        // docs/flows.md lists the ports of tunnels over UDP. Three of them are also recognized as
-        // the source port.
+        // docs/flows.md lists the ports of tunnels over UDP. For three of these ports, a packet is
+        // also in a tunnel if the port is its source port.
         assert_eq!(plain_ports(&udp4, Layers::Inner), 65_536 - 13);
         assert_eq!(plain_ports(&from, Layers::Inner), 65_536 - 3);
         for frame in (0..=u16::MAX).flat_map(|port| [udp4(port), from(port)]) {
@@ -315,7 +316,7 @@ mod tests {
         }
     }
 
-    /// If a TCP header is cut, its complete fields are read.
+    /// If the capture has cut a TCP header, the complete fields of the header are read.
     #[test]
     fn a_cut_header_has_its_numbers() {
         let segment = FrameBuilder::tcp(([10, 0, 0, 1], 1), ([10, 0, 0, 2], 2)).sequence(7).acknowledgement(8);

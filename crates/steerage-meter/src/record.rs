@@ -16,8 +16,8 @@ use super::key::{Key, Kind, stations};
 use super::names::FlowNames;
 use super::tcp::TcpHealth;
 
-/// The record of a flow that has ended, or of the part between two active timeouts, with both
-/// directions of the flow (RFC 5103).
+/// A record describes a flow that has ended, or the part of a flow between two active timeouts. The
+/// record describes both directions of the flow (RFC 5103).
 ///
 /// The serialization of a record is a flat row, for both CSV and JSON. `docs/meter.md` lists the
 /// columns.
@@ -35,11 +35,11 @@ impl FlowRecord {
         Self { flow, end, names: None, cic: None, joined: 0 }
     }
 
-    /// A record of a flow that another program counted, for
-    /// [export alone](super::Exporter::pass). The source of `key` is the endpoint that sent first.
-    /// `first` and `last` are the times of the first and the last packet, `forth` is the traffic of
-    /// the source, and `back` that of the destination. The record has no TCP flags, no VLAN ids and
-    /// no names.
+    /// Makes a record of a flow that another program counted, so that the record can be
+    /// [exported](super::Exporter::pass). The source of `key` is the endpoint that sent first.
+    /// `first` and `last` are the times of the first and the last packet. `forth` is the traffic
+    /// that the source sent, and `back` is the traffic that the destination sent. The record has no
+    /// TCP flags, no VLAN ids and no names.
     ///
     /// ```
     /// use steerage::WallTime;
@@ -84,60 +84,60 @@ impl FlowRecord {
         &self.flow
     }
 
-    /// The flow's key. The source is the endpoint that sent first. ICMP queries have their
+    /// Returns the flow's key. The source is the endpoint that sent first. ICMP queries have their
     /// identifier as both ports.
     pub fn key(&self) -> FlowKey {
         self.flow.key.flow_key(self.flow.is_turned())
     }
 
-    /// The traffic from the source to the destination.
+    /// Returns the traffic from the source to the destination.
     pub fn forth(&self) -> Traffic {
         self.flow.traffic().0
     }
 
-    /// The traffic from the destination to the source.
+    /// Returns the traffic from the destination to the source.
     pub fn back(&self) -> Traffic {
         self.flow.traffic().1
     }
 
-    /// The time of the flow's first packet.
+    /// Returns the time of the flow's first packet.
     pub fn first(&self) -> WallTime {
         WallTime::from_nanos(self.flow.first)
     }
 
-    /// The time of the flow's last packet.
+    /// Returns the time of the flow's last packet.
     pub fn last(&self) -> WallTime {
         WallTime::from_nanos(self.flow.last)
     }
 
-    /// All TCP flags of the source, and all TCP flags of the destination. RFC 9293 defines the
-    /// lower 8 bits, and RFC 9768 defines bit 8. `None` if the flow is not TCP.
+    /// Returns all TCP flags of the source, and all TCP flags of the destination. RFC 9293 defines
+    /// the lower 8 bits, and RFC 9768 defines bit 8. Returns `None` if the flow is not TCP.
     pub fn tcp_flags(&self) -> Option<(u16, u16)> {
         (self.protocol() == Some(protocol::TCP)).then(|| self.flow.tcp_flags())
     }
 
-    /// The health of a TCP connection. `None` if the flow is not TCP.
+    /// Returns the health of a TCP connection. Returns `None` if the flow is not TCP.
     pub fn tcp_health(&self) -> Option<TcpHealth> {
         (self.protocol() == Some(protocol::TCP)).then(|| self.flow.health())
     }
 
-    /// The type and code of the first ICMP packet. `None` if the flow is not ICMP.
+    /// Returns the type and code of the first ICMP packet. Returns `None` if the flow is not ICMP.
     pub fn icmp(&self) -> Option<(u8, u8)> {
         let [kind, code] = self.flow.icmp();
         matches!(self.protocol(), Some(protocol::ICMP | protocol::ICMP6)).then_some((kind, code))
     }
 
-    /// The ids of the first packet's VLAN tags, the outer tag first.
+    /// Returns the ids of the first packet's VLAN tags, the outer tag first.
     pub fn vlans(&self) -> [Option<u16>; 2] {
         self.flow.vlans()
     }
 
-    /// The innermost tunnel of the first packet.
+    /// Returns the innermost tunnel of the first packet.
     pub fn tunnel(&self) -> Option<Tunnel> {
         self.flow.tunnel()
     }
 
-    /// The names in the flow's packets. `None` if [names are not
+    /// Returns the names in the flow's packets. `None` if [names are not
     /// enabled](super::MeterOptions::names) or no packet contained a name.
     pub fn names(&self) -> Option<&FlowNames> {
         self.names.as_deref()
@@ -149,30 +149,31 @@ impl FlowRecord {
         self.joined
     }
 
-    /// Why the record ended.
+    /// Returns the reason why the record ended.
     pub fn end(&self) -> FlowEnd {
         self.end
     }
 
-    /// The protocol's number (IANA), if the flow is IP.
+    /// Returns the protocol's number (IANA), if the flow is IP.
     pub fn protocol(&self) -> Option<u8> {
         matches!(self.flow.key.kind(), Kind::V4 | Kind::V6).then(|| self.flow.key.protocol())
     }
 
-    /// The kind of the flow: the name of its protocol, or a text such as `protocol-99`. Frames
-    /// without IP are `link` or `mpls`, and frames that could not be read are `other`.
+    /// Returns the kind of the flow as text: the name of the protocol, or a text such as
+    /// `protocol-99`. Frames without IP are `link` or `mpls`, and frames that could not be read are
+    /// `other`.
     pub fn kind(&self) -> Cow<'static, str> {
         Class::of(&self.flow.key).name()
     }
 
-    /// The source as text: `10.0.0.1:80`, `[fd00::1]:80`, an address without a port, or a MAC
-    /// address. ICMP flows have no ports. `-` if the frame could not be read.
+    /// Returns the source as text: `10.0.0.1:80`, `[fd00::1]:80`, an address without a port, or a
+    /// MAC address. ICMP flows have no ports. The text is `-` if the frame could not be read.
     pub fn source(&self) -> String {
         let [(address, port), _] = self.endpoints();
         self.end_of(&address, port)
     }
 
-    /// The destination as text, like [`source`](Self::source).
+    /// Returns the destination as text, like [`source`](Self::source).
     pub fn destination(&self) -> String {
         let [_, (address, port)] = self.endpoints();
         self.end_of(&address, port)
@@ -199,13 +200,13 @@ impl FlowRecord {
         }
     }
 
-    /// The bytes of both directions together.
+    /// Returns the bytes of both directions together.
     pub fn bytes(&self) -> u64 {
         self.flow.bytes()
     }
 
-    /// Orders records with the most bytes first. Records with equal bytes are ordered by start time
-    /// and key, so that the order is unambiguous.
+    /// Compares two records. Records with more bytes come first. Records with the same number of
+    /// bytes are ordered by start time and key, so that the order is unambiguous.
     pub(super) fn rank(&self, other: &Self) -> Ordering {
         let by = |record: &Self| (record.flow.first, record.flow.key, record.flow.last);
         other.bytes().cmp(&self.bytes()).then_with(|| by(self).cmp(&by(other)))

@@ -1,9 +1,9 @@
-//! Counts the fate of each record of an output: unwritten, written or lost.
+//! Counts whether each record of an output is unwritten, written or lost.
 //!
-//! An output gets records only as [`Unwritten`], from [`RecordLedger::take`]. Records leave an
-//! `Unwritten` only by [`Unwritten::written`]. If an `Unwritten` is dropped, its records count as
-//! lost, whether a queue was full, a write failed or a thread panicked. Therefore no path through
-//! an output can forget a record or count a record twice.
+//! An output gets records only in an [`Unwritten`], which [`RecordLedger::take`] returns. Records
+//! leave an `Unwritten` only by [`Unwritten::written`]. If an `Unwritten` is dropped, its records
+//! count as lost. The reason may be a full queue, a failed write or a panic. Therefore no code path
+//! in an output can forget a record or count a record twice.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,7 +40,8 @@ impl Volume {
         self.bytes += more.bytes;
     }
 
-    /// Subtracts `part`, but at most the available volume. Returns the subtracted volume.
+    /// Subtracts the records, packets and bytes in `part`, but at most the available numbers.
+    /// Returns the subtracted numbers.
     fn remove(&mut self, part: Self) -> Self {
         let Self { records, packets, bytes } = *self;
         let part = Self {
@@ -56,15 +57,16 @@ impl Volume {
 /// The counts of one output.
 ///
 /// Additions are `Release` and loads are `Acquire`. A meter publishes the number of its ended
-/// records before it passes them on. So a thread that loads these counts first, and the meters'
-/// counts afterwards, never sees a record here that the meters do not count yet.
+/// records before it passes the records on. Therefore a thread should load these counts before the
+/// meters' counts. It then never sees a record here that the meters do not count yet.
 #[derive(Debug, Default)]
 pub(super) struct RecordLedger {
     taken: AtomicU64,
     /// Records that were written, and the bit [`CLOSED`].
     written: AtomicU64,
     lost: AtomicU64,
-    // `Relaxed`: these counters are only used for statistics, and publish no other memory.
+    // `Relaxed` suffices, because these counters are only statistics, and no other memory depends
+    // on them.
     lost_packets: AtomicU64,
     lost_bytes: AtomicU64,
 }
@@ -75,8 +77,8 @@ impl RecordLedger {
         Unwritten { ledger: Arc::clone(self), volume }
     }
 
-    /// Closes the ledger. From now on, all unwritten records count as lost, even if a thread that
-    /// is stuck in a write still holds them.
+    /// Closes the ledger. Closes the ledger. From now on, all unwritten records count as lost, even
+    /// the records of a thread that is stuck in a write.
     pub(super) fn close(&self) {
         self.written.fetch_or(CLOSED, Ordering::Release);
     }
@@ -95,8 +97,8 @@ impl RecordLedger {
     }
 }
 
-/// Records that an output has received and has not written yet, and that count as lost if this
-/// value is dropped.
+/// Records that an output has received and has not written yet. If this value is dropped, the
+/// records count as lost.
 #[derive(Debug)]
 #[must_use = "records count as lost if this is dropped"]
 pub(super) struct Unwritten {
@@ -164,7 +166,7 @@ mod tests {
         drop(refused);
         ledger.close();
         assert_eq!(ledger.counts(), (1, 6));
-        // The stuck thread continues after all.
+        // Now the thread that was stuck in a write continues.
         stuck.written(of(4));
         drop(ledger.take(of(3)));
         assert_eq!(ledger.counts(), (1, 9));

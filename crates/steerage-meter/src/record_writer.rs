@@ -6,12 +6,12 @@ use std::io;
 use super::disk::Disk;
 use super::record_ledger::{Unwritten, Volume};
 
-/// The number of bytes per write, so that a system call costs almost nothing per record. Tests
-/// write in smaller pieces, so that few records need several writes.
+/// The number of bytes per write. With writes of this size, the cost of a system call per record is
+/// negligible. Tests write in smaller pieces, so that few records need several writes.
 const BUFFER_BYTES: usize = if cfg!(test) { 4 << 10 } else { 64 << 10 };
 
-/// Writes bytes to a file or standard output in indivisible parts: a row, a message, or a group of
-/// rows.
+/// Writes bytes to a file or standard output in indivisible parts. A part is a row, a message, or a
+/// group of rows.
 ///
 /// The records of a part count as written when the kernel has accepted the last byte of the part.
 /// If a write fails, the file is truncated to the end of the last complete part.
@@ -22,7 +22,7 @@ pub(super) struct RecordWriter {
     unwritten: Unwritten,
     records: u64,
     has_failed: bool,
-    /// Whether the file may end within a part, so that no further part may follow.
+    /// True if the file may end within a part. In that case, no further part may follow.
     is_damaged: bool,
 }
 

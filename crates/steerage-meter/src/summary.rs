@@ -1,4 +1,5 @@
-//! [`Summary`]: adds flows up by host, port, network or name, from records and from flow files.
+//! [`Summary`] adds up flows by host, port, network or name. The flows come from records or from
+//! flow files.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Read};
@@ -13,37 +14,39 @@ use super::output::FlowFormat;
 use super::record::{Address, FlowRecord};
 use super::row::Row;
 
-/// The most groups that are kept. Flows of further groups are added up as one group.
+/// The maximum number of groups that are kept. The flows of all other groups are added up as one
+/// group.
 const GROUPS_MAX: usize = 1 << 20;
 
 /// The longest line of a flow file. Names in a record are shorter than 300 bytes each.
 const LINE_BYTES_MAX: u64 = 1 << 16;
 
-/// The prefix lengths by which addresses are grouped into networks, for IPv4 and IPv6. A site
-/// usually has a prefix of this length.
+/// The prefix lengths of networks into which addresses are grouped, for IPv4 and IPv6. One site
+/// usually has a network with this prefix length.
 const NET_BITS: (u32, u32) = (24, 48);
 
-/// The name of the group of everything that has no name, and of the groups beyond the limit.
+/// Names of two groups: the group of flows without a name, and the group of flows beyond the limit.
 const NONE: &str = "-";
 const OTHERS: &str = "others";
 
-/// What flows have in common that are added up.
+/// The property by which flows are grouped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
-    /// The same endpoints: the records of one flow.
+    /// Records with the same endpoints, which are records of one flow.
     Flow,
     /// An address. A flow counts for both of its hosts.
     Host,
     /// The port of the destination, with the protocol.
     Port,
-    /// A network: 24 bits of an IPv4 address, 48 of an IPv6 address. A flow counts for both of its networks.
+    /// A network: the first 24 bits of an IPv4 address, or the first 48 bits of an IPv6 address. A
+    /// flow counts for both of its networks.
     Net,
-    /// The name of the server in TLS or HTTP, or the name that a DNS query asks for.
+    /// The name of the server in TLS or HTTP, or the name in a DNS query.
     Name,
 }
 
 impl By {
-    /// The name of the grouping, as on the command line.
+    /// Returns the name of the grouping, as it is written on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Flow => "flow",
@@ -55,7 +58,7 @@ impl By {
     }
 }
 
-/// A grouping that does not exist.
+/// The error for a grouping that does not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("write flow, host, port, net or name")]
 pub struct UnknownGrouping;
@@ -69,24 +72,25 @@ impl FromStr for By {
     }
 }
 
-/// Flows that have something in common.
+/// A group of flows, and the sums of their packets and bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// What the flows have in common, as text. For [`By::Flow`], the kind of the flow.
+    /// The property that the flows of the group have in common, as text. For [`By::Flow`], the name
+    /// is the kind of the flow.
     pub name: String,
-    /// The endpoints, for [`By::Flow`] only.
+    /// The endpoints of the flow. Only groups by [`By::Flow`] have endpoints.
     pub ends: Option<[String; 2]>,
     /// The number of records.
     pub records: u64,
-    /// Packets and bytes of the sources.
+    /// The packets and the bytes that the sources sent.
     pub forth: (u64, u64),
-    /// Packets and bytes of the destinations.
+    /// The packets and the bytes that the destinations sent.
     pub back: (u64, u64),
     /// The times of the first and the last packet.
     pub times: (WallTime, WallTime),
 }
 
-/// The sums of flows.
+/// The packets and bytes of each group of flows, added up.
 #[derive(Debug)]
 pub struct Summary {
     by: By,
@@ -100,15 +104,15 @@ pub enum ReadFlowsError {
     /// Reading failed.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// A line is not a record of this program.
+    /// A line is not a record that this program has written.
     #[error("line {line} is no flow of steerage meter: {why}")]
     Line {
         /// The number of the line, from 1 on.
         line: u64,
-        /// What is wrong.
+        /// The mistake in the line.
         why: String,
     },
-    /// The format cannot be read.
+    /// Files of this format cannot be read.
     #[error("only .csv and .jsonl can be read again")]
     Format,
 }
@@ -134,7 +138,7 @@ struct Columns {
 
 struct Flow<'a> {
     kind: &'a str,
-    /// The addresses and ports of source and destination.
+    /// The address and the port of the source and of the destination.
     ends: [(&'a str, Option<u16>); 2],
     forth: (u64, u64),
     back: (u64, u64),
@@ -143,22 +147,22 @@ struct Flow<'a> {
 }
 
 impl Group {
-    /// The bytes of both directions.
+    /// Returns the bytes of both directions.
     pub fn bytes(&self) -> u64 {
         self.forth.1.saturating_add(self.back.1)
     }
 
-    /// The packets of both directions.
+    /// Returns the packets of both directions.
     pub fn packets(&self) -> u64 {
         self.forth.0.saturating_add(self.back.0)
     }
 
-    /// The time between the first and the last packet in seconds.
+    /// Returns the time between the first and the last packet in seconds.
     pub fn seconds(&self) -> f64 {
         self.times.1.since(self.times.0).as_secs_f64()
     }
 
-    /// Adds a flow. `turned` says that the flow's source is the group's destination.
+    /// Adds a flow to the group. `turned` is true if the flow's source is the group's destination.
     fn add(&mut self, flow: &Flow<'_>, turned: bool) {
         let (forth, back) = if turned { (flow.back, flow.forth) } else { (flow.forth, flow.back) };
         self.records += 1;
@@ -170,7 +174,7 @@ impl Group {
 }
 
 impl Summary {
-    /// A summary without flows.
+    /// Makes a summary without flows.
     pub fn new(by: By) -> Self {
         Self { by, groups: HashMap::new(), all: None }
     }
@@ -189,10 +193,10 @@ impl Summary {
         });
     }
 
-    /// Adds the flows of a file that this program has written as CSV or JSON lines.
+    /// Adds the flows of a file that this program has written, in CSV or JSON lines.
     ///
     /// # Errors
-    /// [`ReadFlowsError`] names the line that is not a flow.
+    /// Returns a [`ReadFlowsError`], which names the line that is not a flow.
     pub fn read(&mut self, format: FlowFormat, file: impl Read) -> Result<(), ReadFlowsError> {
         match format {
             FlowFormat::Csv => {
@@ -283,22 +287,22 @@ impl Summary {
         group.add(flow, turned);
     }
 
-    /// What the flows are added up by.
+    /// Returns the property by which flows are grouped.
     pub fn by(&self) -> By {
         self.by
     }
 
-    /// The sum of all flows, or `None` if there were none.
+    /// Returns the sum of all flows, or `None` if there were no flows.
     pub fn all(&self) -> Option<&Group> {
         self.all.as_ref()
     }
 
-    /// The number of groups.
+    /// Returns the number of groups.
     pub fn groups(&self) -> usize {
         self.groups.len()
     }
 
-    /// The groups with the most bytes.
+    /// Returns the groups with the most bytes.
     pub fn largest(self, most: usize) -> Vec<Group> {
         let mut groups: Vec<Group> = self.groups.into_values().collect();
         groups.sort_by(|one, other| {
@@ -330,7 +334,7 @@ fn has_ports(kind: &str) -> bool {
     matches!(kind, "tcp" | "udp" | "sctp")
 }
 
-/// An endpoint as text, like that of a record.
+/// Returns an endpoint as text, in the form that a record uses.
 fn end_of(kind: &str, (address, port): (&str, Option<u16>)) -> String {
     match port.filter(|_| has_ports(kind)) {
         Some(port) if address.contains(':') => format!("[{address}]:{port}"),
@@ -339,7 +343,7 @@ fn end_of(kind: &str, (address, port): (&str, Option<u16>)) -> String {
     }
 }
 
-/// The network of an address: `10.20.0.0/24`, `2001:db8:20::/48`.
+/// Returns the network of an address: `10.20.0.0/24`, `2001:db8:20::/48`.
 fn net(address: &str) -> String {
     match address.parse() {
         Ok(IpAddr::V4(address)) => {
@@ -389,7 +393,8 @@ mod tests {
         let all = summary.all().unwrap();
         assert_eq!((all.records, all.packets(), all.bytes(), all.seconds()), (4, 21, 1777, 4.0));
         let [tcp, udp] = &summary.largest(9)[..] else { panic!() };
-        // The source of the third record is the destination of the flow.
+        // The third record has the opposite direction: its source is the destination of the group's
+        // flow.
         assert_eq!((tcp.records, tcp.forth, tcp.back, tcp.seconds()), (3, (12, 1107), (7, 520), 3.0));
         assert_eq!(tcp.ends.as_ref().unwrap(), &["10.0.0.1:5", "10.0.1.2:80"]);
         assert_eq!(udp.ends.as_ref().unwrap(), &["[2001:db8:1:2::3]:9", "[2001:db8:1:3::4]:53"]);
@@ -409,7 +414,7 @@ mod tests {
         assert_eq!(names, ["a.example", "c.example", "b.example", "-"]);
     }
 
-    /// A file may have numbers that no meter writes.
+    /// A file may contain larger numbers than any meter writes.
     #[test]
     fn the_largest_numbers_do_not_wrap() {
         let most = u64::MAX;

@@ -19,15 +19,15 @@ use super::lists::Lists;
 use super::timeouts::{LATE_MAX, Timeouts, nanos};
 use super::wheel::Wheel;
 
-/// The maximum number of checks to find a flow to evict. A flow that received a packet since its
-/// last check is skipped once, as in the CLOCK algorithm (Corbato, 1968).
+/// At most this many flows are checked to find a flow that can be evicted. A flow that received a
+/// packet since its last check is skipped once, as in the CLOCK algorithm (Corbato, 1968).
 const EVICTION_LOOKS: usize = 32;
 
 pub(super) struct Table {
     index: Index,
     flows: HugeVec<Flow>,
-    /// Free slots. The slot of the flow that ended last comes first, because it is still in the
-    /// cache.
+    /// The free slots of the table. The slot of the flow that ended last is used first, because it
+    /// is still in the cache.
     free: Vec<u32>,
     len: usize,
     wheel: Wheel,
@@ -65,14 +65,15 @@ impl Table {
         self.len
     }
 
-    /// The slot that probably holds the flow with this hash, or [`NONE`](super::index::NONE).
+    /// Returns the slot that probably holds the flow with this hash, or
+    /// [`NONE`](super::index::NONE).
     #[inline(always)]
     pub(super) fn candidate(&self, hash: u32) -> u32 {
         self.index.candidate(hash)
     }
 
-    /// The flow in a slot. The slot may be vacant, or may hold a flow that the caller does not
-    /// expect.
+    /// Returns the flow in a slot. The slot may be free, or may contain another flow than the
+    /// caller expects.
     #[inline(always)]
     pub(super) fn at(&self, place: u32) -> Option<&Flow> {
         self.flows.get(place as usize)
@@ -97,8 +98,8 @@ impl Table {
         self.index.find(hash, |place| self.at(place).is_some_and(|flow| flow.key == *key))
     }
 
-    /// Takes a slot for one more flow. If no slot is free, evicts and returns the flow that has
-    /// been idle for the longest time.
+    /// Takes a slot for one more flow. If no slot is free, evicts the flow that has been idle for
+    /// the longest time, and returns this flow.
     pub(super) fn make_room(&mut self) -> Option<Flow> {
         if self.slots.take() {
             return None;
@@ -107,9 +108,9 @@ impl Table {
         Some(self.take_out(evicted))
     }
 
-    /// If all CPUs together exceed the limit, removes and returns the flow of this table that has
-    /// been idle for the longest time. The last flow of a table always stays. The caller repeats
-    /// the call of `shed` until `shed` returns `None`.
+    /// If all CPUs together have more flows than the limit, removes and returns one flow of this
+    /// table: the flow that has been idle for the longest time. The last flow of a table always
+    /// stays. The caller must call `shed` until it returns `None`.
     pub(super) fn shed(&mut self) -> Option<Flow> {
         if !self.slots.is_surplus() || self.len <= 1 {
             return None;
@@ -164,9 +165,9 @@ impl Table {
         }
     }
 
-    /// Checks one flow that may have timed out. Returns `None` if no flow is due, `Some(None)` if
-    /// the flow goes on, and the flow if it has timed out and was removed. Flows of a bucket for which `stays` is
-    /// true go on.
+    /// Checks one flow that may have timed out. Returns `None` if no flow is due. Returns
+    /// `Some(None)` if the checked flow continues. If the flow has timed out, removes and returns
+    /// it. If `stays` returns true for a bucket, its flows do not time out.
     pub(super) fn look(&mut self, now: u64, stays: impl Fn(BucketId) -> bool) -> Option<Option<Flow>> {
         let place = self.wheel.due(now)?;
         let flow = *self.at(place)?;
@@ -200,7 +201,8 @@ impl Table {
         Some(Departed { flows, slots })
     }
 
-    /// Adds the flows of a bucket from another CPU. A flow that both CPUs have is merged.
+    /// Adds the flows of a bucket that has moved here from another CPU. If this CPU already has one
+    /// of the flows, the two entries of the flow are merged.
     pub(super) fn arrive(&mut self, bucket: BucketId, departed: Departed) {
         self.slots.absorb(departed.slots);
         for mut flow in departed.flows {

@@ -1,8 +1,8 @@
 //! TCP health: derives the quality of a connection from the headers of its segments.
 //!
 //! The rules are those of Wireshark's analysis of sequence numbers, so that tests can compare the
-//! counts with tshark. The state of the analysis has room for only 64 bytes per flow, so the
-//! analysis ignores selective acknowledgements. `docs/meter.md` defines the counts.
+//! counts with tshark. The analysis ignores selective acknowledgements, because its state has only
+//! 64 bytes per flow. `docs/meter.md` defines the counts.
 
 use serde::Serialize;
 use steerage::flow::wire::tcp::{ACK, FIN, RST, SYN};
@@ -14,14 +14,15 @@ use super::code::{Coder, MalformedEdges};
 /// out of order. A later segment is a retransmission. Wireshark uses the same limit.
 const OVERTAKEN_MAX: u64 = 3_000_000;
 
-/// The number of bits of a time in a state, in nanoseconds: 18 minutes. Differences between such
-/// times are known up to half of that.
+/// The number of bits for a time in the state. The times are in nanoseconds and wrap around after
+/// 18 minutes. The difference between two times is known if it is less than half of these 18
+/// minutes.
 const TIME_BITS: u32 = 40;
 const TIME_HALF: u64 = 1 << (TIME_BITS - 1);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Segment {
-    /// Whether the packet has a TCP header. Fragments, and headers that the capture has cut before
+    /// True if the packet has a TCP header. Fragments, and headers that the capture has cut before
     /// the end of the window, count as packets without a TCP header.
     pub(super) is_there: bool,
     pub(super) sequence: u32,
@@ -30,25 +31,29 @@ pub(super) struct Segment {
     pub(super) bytes: u32,
 }
 
-/// The state of a connection. Each array of two has the value of the first endpoint as a sender,
-/// then the value of the second endpoint. Resets are counted outside of this state.
+/// The state of a connection. Each array of two values has one value for each sender: first for the
+/// first endpoint, then for the second endpoint. Resets are not counted in this state, but in the
+/// flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C, align(64))]
 pub(super) struct TcpState {
-    /// The sequence number after the highest received one. 0 before the first segment.
+    /// The sequence number after the highest sequence number that was received. Before the first
+    /// segment, the sequence number is 0.
     next: [u32; 2],
-    /// The initial sequence number: the SYN's, or the number before the first segment's, or before
-    /// the first acknowledgement number of the other side. Any number is valid. `INITIALS` and `next`
-    /// say whether the number is known.
+    /// The initial sequence number. The initial number is the sequence number of the SYN. If there
+    /// was no SYN, it is one less than the first segment's sequence number, or one less than the
+    /// other side's first acknowledgement number. Any number is a valid initial number. `INITIALS`
+    /// and `next` show whether the initial number is known.
     initial: [u32; 2],
-    /// The last acknowledgement number. 0 if the last segment had none.
+    /// The acknowledgement number of the last segment, or 0 if that segment had no acknowledgement.
     acknowledged: [u32; 2],
     retransmitted: [u32; 2],
     out_of_order: [u32; 2],
     /// The lower 32 bits of the time of the segment with the highest sequence number.
     highest_at_low: [u32; 2],
-    /// The time in microseconds, plus one, from the SYN to the first acknowledgement after it. 0 if
-    /// unknown. `COMPLETE` means that this acknowledgement completes the handshake.
+    /// The time in microseconds, plus one, from the SYN to the first acknowledgement after it. The
+    /// value is 0 if the time after the SYN is unknown. `COMPLETE` means that this acknowledgement
+    /// completes the handshake.
     reply: u32,
     zero_windows: [u16; 2],
     window: [u16; 2],
@@ -60,31 +65,31 @@ pub(super) struct TcpState {
 const _: () = assert!(size_of::<TcpState>() == 64, "a cache line");
 
 mod bit {
-    /// The number of duplicate acknowledgements since the acknowledgement number changed: 0, 1, or
-    /// 2 for more than one.
+    /// The number of duplicate acknowledgements since the last change of the acknowledgement
+    /// number: 0, 1, or 2. The number 2 means two or more.
     pub(super) const DUPLICATES: u8 = 3;
-    /// The side has sent only SYNs without ACK so far. `ANSWERED` means that the other side has
-    /// replied to them.
+    /// Up to now, this side of the connection has sent only SYNs without ACK. `ANSWERED` means that
+    /// the other side has replied to these SYNs.
     pub(super) const OPENS: u8 = 4;
     pub(super) const ANSWERED: u8 = 8;
     /// The side was the first to send FIN or RST.
     pub(super) const CLOSES: u8 = 16;
-    /// The side's last segment was a keep-alive, or a probe of a window of 0.
+    /// The side's last segment was a keep-alive, or a probe of a zero window.
     pub(super) const KEEPS_ALIVE: u8 = 32;
     pub(super) const PROBES: u8 = 64;
-    /// In the bits of the first endpoint: the handshake was complete.
+    /// A bit that only the first endpoint uses: the handshake was complete.
     pub(super) const COMPLETE: u8 = 128;
-    /// In the bits of the second endpoint: the initial numbers of both sides are known.
+    /// A bit that only the second endpoint uses: the initial numbers of both sides are known.
     pub(super) const INITIALS: u8 = 128;
 }
 
-/// Whether `a` precedes `b`, for sequence numbers that wrap around (RFC 9293, section 3.4).
+/// Returns true if `a` precedes `b`, for sequence numbers that wrap around (RFC 9293, section 3.4).
 fn is_before(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) < 0
 }
 
 impl TcpState {
-    /// Adds a segment of a side. `last` is the time of the connection's last segment.
+    /// Adds a segment that `side` sent. `last` is the time of the connection's last segment.
     pub(super) fn note(&mut self, side: usize, segment: &Segment, flags: u16, time: u64, last: u64) {
         let other = 1 - side;
         let Segment { sequence, acknowledged, window, bytes, .. } = *segment;
@@ -130,8 +135,8 @@ impl TcpState {
         }
     }
 
-    /// Whether a SYN with this sequence number opens another connection. A SYN that repeats the
-    /// side's initial number belongs to this connection, also after its close.
+    /// Returns true if a SYN with this sequence number opens another connection. A SYN that repeats
+    /// the side's initial number belongs to this connection, also after its close.
     pub(super) fn is_left_by(&self, side: usize, sequence: u32) -> bool {
         self.knows_initial(side) && self.initial[side] != sequence
     }
@@ -158,8 +163,9 @@ impl TcpState {
         self.highest_at_high[side] = (time >> u32::BITS) as u8;
     }
 
-    /// The nanoseconds since the highest segment of a side. `None` if the time of the packets has
-    /// gone back, or if the difference is too large to be known.
+    /// Returns the nanoseconds since the segment of a side with the highest sequence number.
+    /// Returns `None` if the packet's time is earlier, or if the difference is too large to be
+    /// known.
     fn since_highest(&self, side: usize, time: u64, last: u64) -> Option<u64> {
         let highest = u64::from(self.highest_at_high[side]) << u32::BITS | u64::from(self.highest_at_low[side]);
         let since = time.wrapping_sub(highest) & ((1 << TIME_BITS) - 1);
@@ -167,14 +173,15 @@ impl TcpState {
     }
 
     /// Handles an acknowledgement. The first acknowledgement after an answered SYN completes the
-    /// handshake. Any acknowledgement after a SYN sets the limit for segments that are out of
-    /// order, as in Wireshark.
+    /// handshake. As in Wireshark, the first acknowledgement after a SYN sets the time limit that
+    /// distinguishes out-of-order segments from retransmissions.
     fn note_acknowledgement(&mut self, side: usize, flags: u16, time: u64, last: u64) {
         let completes = self.bits[side] & bit::ANSWERED != 0 && flags & RST == 0;
         let sets_limit = self.reply == 0;
         if (completes && self.bits[0] & bit::COMPLETE == 0) || sets_limit {
             let opener = if self.bits[side] & bit::OPENS != 0 { side } else { 1 - side };
-            // The opener has sent only its SYN so far, so its highest segment is the SYN.
+            // The side that opens the connection has sent only its SYN so far, so its segment with
+            // the highest sequence number is the SYN.
             let since = self.since_highest(opener, time, last).filter(|_| self.bits[opener] & bit::OPENS != 0);
             if let Some(nanos) = since {
                 self.reply = u32::try_from(nanos / 1000).map_or(u32::MAX, |micros| micros.saturating_add(1));
@@ -189,7 +196,7 @@ impl TcpState {
     fn note_opening(&mut self, side: usize, flags: u16, time: u64) {
         let other = 1 - side;
         match flags & (SYN | ACK | RST) {
-            // If the SYN is repeated, the handshake time starts at the last SYN.
+            // If the SYN was repeated, the handshake time starts at the last SYN.
             SYN => {
                 self.bits[side] = self.bits[side] & !bit::ANSWERED | bit::OPENS;
                 self.set_highest_at(side, time);
@@ -199,8 +206,8 @@ impl TcpState {
         }
     }
 
-    /// Counts a segment whose data was acknowledged before, or whose sequence number was passed, as
-    /// out of order or as a retransmission.
+    /// Counts a segment as out of order or as a retransmission. The data of the segment was
+    /// acknowledged before, or a segment with a higher sequence number has arrived.
     fn note_again(&mut self, side: usize, segment: &Segment, flags: u16, time: u64, last: u64) {
         let other = 1 - side;
         let (next, acknowledged) = (self.next[side], self.acknowledged[other]);
@@ -232,14 +239,14 @@ impl TcpState {
         self.reply.checked_sub(1).filter(|_| self.bits[0] & bit::COMPLETE != 0)
     }
 
-    /// This state without its counts, for the next record of the same connection.
+    /// Returns this state without its counts, for the next record of the same connection.
     pub(super) fn restarted(&self) -> Self {
         let bits = [self.bits[0] & !(bit::CLOSES | bit::COMPLETE), self.bits[1] & !bit::CLOSES];
         let (none, no_windows) = ([0; 2], [0; 2]);
         Self { retransmitted: none, out_of_order: none, zero_windows: no_windows, bits, ..*self }
     }
 
-    /// Adds the counts of another part of the same connection. `is_later` means that this state has
+    /// Adds the counts of another part of the same connection. `is_later` is true if this state has
     /// the later segments.
     pub(super) fn merge(&mut self, other: &Self, is_later: bool) {
         let (known, counted) = if is_later { (*self, other) } else { (*other, &*self) };
@@ -260,8 +267,8 @@ impl TcpState {
         *self = both;
     }
 
-    /// Adds the counts of the segments that follow those of this state. The handshake and the initial
-    /// numbers are known as after all segments, if this state had any.
+    /// Adds the counts of later segments of the connection. If this state already has segments, its
+    /// handshake and its initial numbers are kept.
     pub(super) fn join(&mut self, later: &Self) {
         if *later == Self::default() {
             return; // There are no segments.
@@ -308,7 +315,8 @@ impl TcpState {
         Ok(())
     }
 
-    /// The next sequence numbers and the last acknowledgement numbers, those of the source first.
+    /// Returns the next sequence numbers and the last acknowledgement numbers. In both pairs, the
+    /// first number belongs to the source.
     pub(super) fn sequences(&self, turned: bool) -> ([u32; 2], [u32; 2]) {
         let ordered = |[one, other]: [u32; 2]| if turned { [other, one] } else { [one, other] };
         (ordered(self.next), ordered(self.acknowledged))
@@ -336,7 +344,7 @@ impl TcpState {
     }
 }
 
-/// The sequence number after a segment.
+/// Returns the sequence number after a segment.
 fn end_of(segment: &Segment, flags: u16) -> u32 {
     let data_end = segment.sequence.wrapping_add(segment.bytes);
     data_end.wrapping_add(u32::from(flags & (SYN | FIN) != 0))
@@ -346,9 +354,9 @@ fn end_of(segment: &Segment, flags: u16) -> u32 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TcpHealth {
-    /// Microseconds from the SYN to the acknowledgement that completes the handshake. The duration
-    /// of the handshake is the end-to-end round-trip time as seen by the meter. `None` if the meter
-    /// did not see the handshake.
+    /// The number of microseconds from the SYN to the acknowledgement that completes the handshake.
+    /// The duration of the handshake is the end-to-end round-trip time, as the meter sees it.
+    /// `None` if the meter did not see the handshake.
     pub handshake_us: Option<u32>,
     /// Counts of segments from the source to the destination.
     pub forth: TcpDirection,
@@ -378,7 +386,7 @@ pub struct TcpDirection {
 pub enum ClosedBy {
     /// The endpoint that sent first.
     Source,
-    /// The endpoint that did not send first.
+    /// The endpoint that did not send the first packet.
     Destination,
 }
 
@@ -395,7 +403,8 @@ impl ClosedBy {
 mod tests {
     use super::*;
 
-    /// Microseconds, the sender's side, flags, sequence and acknowledgement number, and bytes.
+    /// A test segment: its time in microseconds, the sender's side, flags, sequence number,
+    /// acknowledgement number, and the number of data bytes.
     type Line = (u64, usize, u16, u32, u32, u32);
 
     const HANDSHAKE: [Line; 3] =
@@ -412,13 +421,15 @@ mod tests {
         state
     }
 
-    /// The segments of the first side that were retransmitted, and those that were out of order.
+    /// Returns two counts of the first side: retransmitted segments, and segments that were out of
+    /// order.
     fn counts(lines: &[Line]) -> (u32, u32) {
         let health = state(lines).health(false, [0; 2]);
         (health.forth.retransmitted, health.forth.out_of_order)
     }
 
-    /// SYN and FIN take a sequence number. So a repeated SYN or FIN ends at the highest number.
+    /// SYN and FIN take a sequence number. Therefore a repeated SYN or FIN ends at the highest
+    /// sequence number.
     #[test]
     fn repeated_syn_and_fin_are_retransmitted() {
         let twice = |line: Line| [line, (line.0 + 10, line.1, line.2, line.3, line.4, line.5)];
@@ -448,13 +459,14 @@ mod tests {
     fn a_syn_with_another_number_leaves_the_connection() {
         let state = state(&HANDSHAKE);
         assert!(!state.is_left_by(0, 100) && state.is_left_by(0, 101) && state.is_left_by(1, 499));
-        // Before its first segment, the other side's acknowledgement says a side's number.
+        // If one side has not sent a segment yet, the other side's acknowledgement number shows the
+        // first side's sequence number.
         let late = self::state(&[(0, 1, SYN | ACK, 500, 101, 0)]);
         assert!(!late.is_left_by(0, 100) && late.is_left_by(0, 99));
         assert!(!TcpState::default().is_left_by(0, 7));
     }
 
-    /// An initial number of 0 is a number, which hand-made captures often have.
+    /// An initial number of 0 is valid, and often occurs in captures that were made by hand.
     #[test]
     fn an_initial_number_may_be_zero() {
         let syn = (0, 0, SYN, 0, 0, 0);
@@ -464,17 +476,19 @@ mod tests {
             assert!(!state.is_left_by(0, 0) && state.is_left_by(0, 1) && state.is_left_by(0, u32::MAX), "{count}");
             assert_eq!(state.is_left_by(1, 7), count > 1);
         }
-        // The other side's acknowledgement says the number before the side's first segment.
+        // The acknowledgement from the other side shows the sequence number before this side's
+        // first segment.
         let late = state(&opened[1..2]);
         assert!(!late.is_left_by(0, 0) && late.is_left_by(0, 7));
-        // A SYN says nothing about the other side. The next number may be 0 as well.
+        // A SYN does not show the sequence number of the other side. The next sequence number may
+        // also be 0.
         assert!(!state(&[syn]).is_left_by(1, 0) && !state(&[syn]).is_left_by(1, 7));
         let wraps = state(&[(0, 0, SYN, u32::MAX, 0, 0), (10, 1, SYN | ACK, 5, 0, 0)]);
         assert!(!wraps.is_left_by(0, u32::MAX) && wraps.is_left_by(0, 0));
     }
 
-    /// When the active timeout cuts a record, the next record begins without segments. The round-trip
-    /// time tells segments that are out of order from retransmissions.
+    /// When the active timeout cuts a record, the next record begins without segments. The
+    /// round-trip time distinguishes segments that are out of order from retransmissions.
     #[test]
     fn the_next_record_knows_what_the_last_one_knew() {
         let before = state(&HANDSHAKE).restarted();
@@ -490,14 +504,16 @@ mod tests {
     fn handshakes() {
         let time = |lines: &[Line]| state(lines).health(false, [0; 2]).handshake_us;
         assert_eq!(time(&HANDSHAKE), Some(20_000));
-        // The clock went back, the SYN was not answered, or a reset answered it.
+        // In these cases, the clock went back, the SYN was not answered, or the answer to the SYN
+        // was a reset.
         let back = [HANDSHAKE[0], (10_000, 1, SYN | ACK, 500, 101, 0)];
         let mut early = HANDSHAKE.map(|line| (line.0 + 8_000_000, line.1, line.2, line.3, line.4, line.5));
         early[2].0 -= 8_000_000;
         assert_eq!(time(&early), None);
         assert_eq!(time(&[back[0], HANDSHAKE[2]]), None);
         assert_eq!(time(&[back[0], (10_000, 1, RST | ACK, 0, 101, 0)]), None);
-        // A time of more than 18 minutes is not taken for the rest of it.
+        // A pause of more than 18 minutes does not fit into 40 bits. Such a pause must not be
+        // mistaken for a short pause.
         let late = [back[0], back[1], ((1 << 40) / 1000 + 5, 0, ACK, 101, 501, 0)];
         assert_eq!(time(&late), None);
     }

@@ -35,7 +35,8 @@ fn seen(flow: u32, time: u64, seeds: &Seeds) -> Seen {
     Seen { time, bytes: 60, ip_bytes: 40, hash: flow.key.hash(seeds), ..Seen::of(flow) }
 }
 
-/// Flow 1 has one packet, flow 2 has two packets, and so on. Then a flow is removed.
+/// In this test, flow 1 has one packet, flow 2 has two packets, and so on. Later, the test removes
+/// a flow.
 #[test]
 fn the_largest_are_found_a_part_of_the_table_at_a_time() {
     const FLOWS: u32 = 100;
@@ -54,14 +55,14 @@ fn the_largest_are_found_a_part_of_the_table_at_a_time() {
     table.remove(table.find(&gone.flow.key, gone.hash).unwrap());
     let (mut largest, one) = (Largest::new(5), published.one_more());
     let packets = || published.largest(3).iter().map(|flow| flow.forth().packets).collect::<Vec<_>>();
-    // The result is published only after all slots were scanned.
+    // The largest flows are published only after all slots were scanned.
     for _ in 0..10 {
         assert!(packets().is_empty());
         largest.go_on(&table, 10, &one);
     }
     largest.go_on(&table, 10, &one);
     assert_eq!(packets(), [99, 98, 97]);
-    // The next result does not contain the removed flow.
+    // The next published list does not contain the removed flow.
     let next = seen(99, START, &seeds);
     table.remove(table.find(&next.flow.key, next.hash).unwrap());
     largest.go_on(&table, 1000, &one);
@@ -73,7 +74,7 @@ fn the_largest_are_found_a_part_of_the_table_at_a_time() {
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Packet(u32),
-    /// The clock advances by this many seconds.
+    /// The clock advances by a number of seconds.
     Pass(u64),
     Move(u32, usize),
 }
@@ -93,8 +94,8 @@ struct World {
     seeds: Seeds,
     at: [usize; BUCKETS as usize],
     open: BTreeMap<u32, (u64, u64)>,
-    /// The number of packets in ended records, with the flow as the key: first according to the
-    /// tables, then according to the model.
+    /// For each flow, the number of packets in ended records. The first map has the numbers of the
+    /// tables, the second map those of the model.
     ended: [BTreeMap<u32, u64>; 2],
     now: u64,
 }
@@ -159,8 +160,8 @@ impl World {
         }
     }
 
-    /// Checks that no flow of the same table was idle for longer, up to the span of one slot of the
-    /// wheel.
+    /// Checks that no flow of the same table was idle for longer than the evicted flow. A
+    /// difference of up to one slot of the timing wheel is allowed.
     fn evicted(&mut self, flow: &Flow) {
         let (one, other) = flow.key.addresses();
         let id = one.min(other) as u32;
@@ -188,8 +189,8 @@ impl World {
             }
             assert!(self.tables[at].look(self.now, |_| false).is_none(), "looking comes to an end");
         }
-        // Flows that timed out more than one slot of the wheel ago must be gone. Flows that have
-        // not timed out must still be in the tables.
+        // Flows that timed out more than one slot of the timing wheel ago must have been removed.
+        // Flows that have not timed out must still be in the tables.
         let over: Vec<u32> =
             self.open.iter().filter(|(_, (_, last))| self.now - last >= 61 * S).map(|(id, _)| *id).collect();
         for id in over {

@@ -6,23 +6,24 @@ use std::time::Duration;
 
 use steerage::Timestamp;
 
-/// How long a closed TCP flow stays in the table for its last acknowledgement and for
+/// The time for which a closed TCP flow stays in the table for its last acknowledgement and for
 /// retransmissions. The value exceeds most round-trip times and the first retransmission timeout (1
 /// s in RFC 6298).
 pub const CLOSED_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long a flow stays in the table after its timeout. Packets of several interfaces may arrive
-/// slightly out of timestamp order, and must still find their flow. The records do not change,
-/// because the packets' own timestamps decide at which time a record ends.
+/// The time for which a flow stays in the table after its timeout. Packets of several interfaces
+/// may arrive slightly out of timestamp order, and must still find their flow. This time does not
+/// change the records, because the packets' own timestamps decide when a record ends.
 pub const LATE_MAX: Duration = Duration::from_secs(1);
 
 /// The timeouts in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Timeouts {
-    /// The active timeout from the first packet of a record. 0 if `clock` cuts records, so that each
-    /// packet is checked in full.
+    /// The active timeout, counted from the first packet of a record. The field `active` is 0 if
+    /// `clock` cuts records, so that the quick check never succeeds.
     pub(super) active: u64,
-    /// Records are cut at the multiples of this time since 1970. 0 if `active` cuts records.
+    /// Records are cut at the multiples of this time since 1970. The field `clock` is 0 if `active`
+    /// cuts records.
     pub(super) clock: u64,
     pub(super) inactive: u64,
     pub(super) closed: u64,
@@ -39,18 +40,19 @@ impl Timeouts {
         Self { active, clock, inactive, closed: nanos(CLOSED_TIMEOUT).min(inactive) }
     }
 
-    /// Whether the active timeout ends a record with these times before a packet of this time.
+    /// Returns true if the active timeout ends a record before a packet that arrives at `time`.
+    /// `first` and `last` are the times of the record's first and last packet.
     pub(super) fn cuts(&self, first: u64, last: u64, time: u64) -> bool {
         if self.clock == 0 {
             return time.saturating_sub(first) >= self.active;
         }
-        // A multiple of the clock lies after `last`, and not after `time`.
+        // Returns true if a multiple of `clock` is later than `last`, and not later than `time`.
         time > last && time % self.clock < time - last
     }
 }
 
-/// The time of the first packet with a timestamp on any CPU. Packets without a timestamp on a CPU
-/// that has not had such a packet take this time.
+/// The time of the first packet with a timestamp on any CPU. If another CPU has received only
+/// packets without a timestamp, it assigns this time to them.
 #[derive(Clone, Debug)]
 pub(super) struct FirstTime(Arc<AtomicU64>);
 
@@ -65,7 +67,7 @@ impl FirstTime {
         Some(self.0.load(Ordering::Relaxed)).filter(|time| *time != Self::UNKNOWN)
     }
 
-    // The time is the only shared value, so its order with other values does not matter.
+    // `Relaxed` suffices, because this time is the only shared value.
     fn set(&self, time: u64) {
         let _ = self.0.compare_exchange(Self::UNKNOWN, time, Ordering::Relaxed, Ordering::Relaxed);
     }
@@ -73,21 +75,21 @@ impl FirstTime {
 
 /// The packet clock, in nanoseconds since 1970.
 ///
-/// A packet's time is its timestamp, or else the time of the packet before it. If no packet has a
-/// timestamp, a packet's time is the time of the path's clock. Between packets, the packet clock
-/// advances with the path's clock.
+/// A packet's time is its timestamp. A packet without a timestamp has the time of the previous
+/// packet. If no packet has a timestamp, a packet's time is the time of the path's clock. Between
+/// packets, the packet clock advances with the path's clock.
 #[derive(Debug)]
 pub(super) struct Clock {
     /// The wall time at which the path's clock began.
     epoch: u64,
     now: u64,
     noted: Timestamp,
-    /// The time of the last packet, if that packet or an earlier one had a timestamp.
+    /// The time of the last packet, if that packet or an earlier packet had a timestamp.
     packet_time: Option<u64>,
     first_time: FirstTime,
     began: bool,
-    /// The furthest that a packet's time may go back. A packet with an earlier time belongs to
-    /// another recording.
+    /// A packet's time may be earlier than the time of the packet before it by at most this value.
+    /// If a packet's time is earlier by more than that, the packet belongs to another recording.
     back_max: u64,
 }
 
@@ -96,8 +98,8 @@ impl Clock {
         Self { epoch, now: epoch, noted: Timestamp::ZERO, packet_time: None, first_time, began: false, back_max }
     }
 
-    /// The time for a packet without a timestamp before any other packet of a batch. `first` is the
-    /// first timestamp in the batch. `None` if no packet has had a timestamp.
+    /// Returns the time for a packet without a timestamp at the start of a batch. `first` is the
+    /// first timestamp in the batch. Returns `None` if no packet has had a timestamp.
     pub(super) fn packet_time(&self, first: impl FnOnce() -> Option<u64>) -> Option<u64> {
         self.packet_time.or_else(first).or_else(|| self.first_time.get())
     }
@@ -107,8 +109,8 @@ impl Clock {
         latest.unwrap_or_else(|| self.epoch + path.as_nanos())
     }
 
-    /// Follows the time of the last packet of a batch. `timed` means that this packet or an earlier
-    /// packet had a timestamp.
+    /// Sets the clock to the time of the last packet of a batch. `timed` is true if this packet or
+    /// an earlier packet had a timestamp.
     #[inline]
     pub(super) fn note(&mut self, time: u64, timed: bool, path: Timestamp) {
         let first = timed && self.packet_time.is_none();
@@ -127,7 +129,7 @@ impl Clock {
         self.now
     }
 
-    /// The current time of the clock, or 0 if no packet has arrived.
+    /// Returns the current time of the clock, or 0 if no packet has arrived.
     pub(super) fn of_packets(&self) -> u64 {
         if self.began { self.now } else { 0 }
     }
@@ -171,7 +173,8 @@ mod tests {
         assert_eq!(clock.now(), 990 * S);
         clock.note(989 * S, true, at(1));
         assert_eq!(clock.now(), 990 * S);
-        // Packets without a time belong to the packet before them, not to the next one.
+        // A packet without a time gets the time of the previous packet, and not the time of the
+        // next packet.
         assert_eq!(clock.packet_time(|| Some(7)), Some(989 * S));
         // The next capture file was recorded a day earlier.
         clock.note(100 * S, true, at(2));

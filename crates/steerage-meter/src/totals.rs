@@ -13,8 +13,8 @@ use super::parts::{Collected, Edges};
 use super::record::{Class, Classes, FlowRecord};
 use super::timeouts::Timeouts;
 
-/// The records with the most bytes, at most `most`. The record with the fewest bytes is at the top
-/// of the heap.
+/// The records with the most bytes. The list has at most `most` records. The record with the fewest
+/// bytes is at the top of this heap.
 #[derive(Clone, Debug)]
 pub(super) struct Top {
     most: usize,
@@ -91,7 +91,8 @@ impl Totals {
         self.top.offer(record);
     }
 
-    /// Adds a flow that is still open. Builds its record only if it may be among the top records.
+    /// Adds a flow that is still open. Makes the flow's record only if it may be among the top
+    /// records.
     fn add_open(&mut self, flow: &Flow, record: impl FnOnce() -> FlowRecord) {
         self.count(flow);
         if self.top.has_place_for(flow.bytes()) {
@@ -123,14 +124,16 @@ pub struct MeterReport {
     pub(super) features: Features,
     pub(super) now: u64,
     pub(super) timeouts: Timeouts,
-    /// The packet bytes that were handled: fewer than on the wire if the capture truncated packets.
+    /// The number of packet bytes that were handled. If the capture truncated packets, this number
+    /// is less than the number of bytes on the wire.
     pub handled_bytes: u64,
     pub(super) part: Option<Box<Collected>>,
 }
 
 impl MeterReport {
-    /// The edges of a part, and the records of the flows that no other part can continue. `None`
-    /// unless the meter is one [of a part](super::Metering::of_part).
+    /// Returns the edges of a part, and the records of the flows that no other part can continue.
+    /// Returns `None` if the meter was not made for [a part](super::Metering::of_part) of a
+    /// recording.
     pub fn edges(self) -> Option<(Edges, Vec<FlowRecord>)> {
         let Self { part, open, names, now, timeouts, .. } = self;
         let open = open.iter().filter(|flow| !flow.is_vacant()).copied();
@@ -153,13 +156,15 @@ pub struct Metered {
     pub earliest: Option<WallTime>,
 }
 
-/// The flows that were still open at the end of the run, or closed without a record so far.
+/// The flows that were still open at the end of the run, and closed flows that have no record yet.
 #[derive(Debug)]
 pub struct OpenFlows {
     tables: Vec<HugeVec<Flow>>,
-    /// The names of the open flows, with one entry per CPU. Empty if names are not enabled.
+    /// The names of the open flows, with one entry per CPU. The list is empty if names are not
+    /// enabled.
     names: Vec<Names>,
-    /// The statistics of the open flows, with one entry per CPU. Empty if they are not enabled.
+    /// The statistics of the open flows, with one entry per CPU. The list is empty if statistics
+    /// are not enabled.
     features: Vec<Features>,
     /// The time at the end of the run, and the timeouts of flows.
     end: Option<(u64, Timeouts)>,
@@ -177,23 +182,23 @@ impl OpenFlows {
         FlowRecord::new(*flow, why).with_names(names).with_cic(cic)
     }
 
-    /// The records of the open flows, in the order in which the flows began.
+    /// Returns the records of the open flows, in the order in which the flows began.
     pub fn into_records(self) -> Vec<FlowRecord> {
         self.records().collect()
     }
 
-    /// The records that [`into_records`](Self::into_records) returns. Each record is made when it
-    /// is needed, so that the records of many flows need little memory.
+    /// Returns the records that [`into_records`](Self::into_records) returns. Each record is made
+    /// only when it is needed, so that even many flows need little memory for their records.
     pub fn records(&self) -> impl Iterator<Item = FlowRecord> + '_ {
         let mut flows: Vec<&Flow> = self.flows().collect();
         flows.sort_unstable_by_key(|flow| (flow.first, flow.key));
         flows.into_iter().map(|flow| self.record(flow))
     }
 
-    /// Merges the entries of flows that have several entries. Three things can split a flow into
-    /// several entries: receive queues with different masks, a CPU that was declared dead, and
-    /// fragments that arrived before the first fragment of their datagram. Only flows with equal
-    /// hashes are compared.
+    /// Merges the entries of each flow that has several entries. A flow can have several entries
+    /// for three reasons: receive queues have different masks, a CPU was declared dead, or a
+    /// datagram's later fragments arrived before its first fragment. Only flows with equal hashes
+    /// are compared with each other.
     fn merge(&mut self) {
         let places = self.tables.iter().enumerate().flat_map(|(table, flows)| {
             let taken = flows.iter().enumerate().filter(|(_, flow)| !flow.is_vacant());
@@ -217,18 +222,18 @@ impl OpenFlows {
 }
 
 impl Metered {
-    /// Combines the reports of all CPUs. Flows that are still open count too, and are returned so
-    /// that the caller can write their records.
+    /// Combines the reports of all CPUs. The totals include flows that are still open. These flows
+    /// are also returned, so that the caller can write their records.
     ///
     /// `top` is the number of records with the most bytes to return, as in
-    /// [`MeterOptions::top`](super::MeterOptions::top). The result is exact: each of these records
-    /// is among the top records of its CPU, or its flow is still open.
+    /// [`MeterOptions::top`](super::MeterOptions::top). The result is exact, because each of the
+    /// largest records is among the top records of its CPU or belongs to a flow that is still open.
     pub fn of(reports: impl IntoIterator<Item = MeterReport>, top: usize) -> (Self, OpenFlows) {
         let mut totals = Totals::new(top);
         let mut open = OpenFlows { tables: Vec::new(), names: Vec::new(), features: Vec::new(), end: None };
         for report in reports {
             totals.add_all(report.totals);
-            // The CPU with the last packet determines the end time.
+            // The end time is the time of the last packet on any CPU.
             let (now, timeouts) = open.end.unwrap_or((report.now, report.timeouts));
             open.end = Some((now.max(report.now), timeouts));
             if report.names.is_on() {
@@ -293,7 +298,8 @@ mod tests {
 
     #[test]
     fn parts_of_a_flow_on_several_cpus_are_one_record() {
-        // The third flow shares its hash with another flow. The fourth flow is on one CPU only.
+        // In this test, the third flow shares its hash with another flow. The fourth flow is on one
+        // CPU only.
         let cpus = [
             report(&[flow(1, 5, 1), flow(2, 1, 2), flow(4, 9, 4)]),
             report(&[flow(3, 3, 2), flow(2, 2, 2), flow(1, 4, 1)]),

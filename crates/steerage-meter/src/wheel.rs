@@ -1,15 +1,15 @@
-//! Schedules the checks of flows with a timing wheel (Varghese and Lauck, 1987) that packets do not
-//! touch.
+//! Schedules the checks of flows with a timing wheel (Varghese and Lauck, 1987). Packets do not
+//! change the wheel.
 //!
-//! A flow is put into the slot of the wheel at which its timeout ends if no further packet arrives.
-//! When the wheel reaches this slot, the flow is checked. Either the flow has timed out, or the
-//! flow moves to the slot at which its timeout ends now. Therefore a flow needs one check per
-//! timeout, however many packets the flow has.
+//! A flow is put into the slot in which its timeout ends if no further packet arrives. When the
+//! wheel reaches this slot, the flow is checked. Either the flow has timed out, or the flow moves
+//! to the slot in which its new timeout ends. Therefore a flow needs one check per timeout, however
+//! many packets the flow has.
 
 use super::lists::Lists;
 
-/// The number of slots of the wheel. A timeout takes at most half of these slots, so the check of a
-/// flow is late by at most a thirtieth of the flow's timeout.
+/// The number of slots of the wheel. A timeout spans at most half of these slots. Therefore the
+/// check of a flow is late by at most a thirtieth of the flow's timeout.
 const PLACES: u64 = 64;
 const PLACES_OF_A_TIMEOUT: u64 = 30;
 
@@ -18,7 +18,7 @@ pub(super) struct Wheel {
     lists: Lists,
     /// The duration of a slot, in nanoseconds.
     span: u64,
-    /// The first slot that has not passed, counted from 1970.
+    /// The number of the first time slot that has not passed yet, counted from 1970.
     cursor: u64,
 }
 
@@ -31,8 +31,8 @@ impl Wheel {
         (place % PLACES) as usize
     }
 
-    /// Schedules the check of a flow for the time after `end`. If `end` is more than one round of
-    /// the wheel away, the check comes too early.
+    /// Schedules the check of a flow for the time after `end`. If `end` is later than one round of
+    /// the wheel from now, the flow is first checked before `end`.
     pub(super) fn put(&mut self, flow: u32, end: u64) {
         let place = (end / self.span + 1).clamp(self.cursor, self.cursor + PLACES - 1);
         self.lists.push(Self::list(place), flow);
@@ -46,8 +46,8 @@ impl Wheel {
     /// [moved](Self::later) or [removed](Self::remove).
     pub(super) fn due(&mut self, now: u64) -> Option<u32> {
         let target = now / self.span;
-        // A jump of more than one round covers all slots. If the clock was set back, the wheel
-        // restarts at the new time.
+        // If the time jumps by more than one round of the wheel, each slot is visited once. If the
+        // clock was set back, the wheel restarts at the new time.
         if target < self.cursor.saturating_sub(PLACES) || target > self.cursor + PLACES {
             self.cursor = target.saturating_sub(PLACES - 1);
         }
@@ -62,7 +62,7 @@ impl Wheel {
 
     pub(super) fn later(&mut self, flow: u32, end: u64) {
         self.lists.remove(flow);
-        // The flow never goes to the current slot again, so that a loop over all due flows ends.
+        // A checked flow never moves to the current slot. Therefore a loop over all due flows ends.
         let place = (end / self.span + 1).clamp(self.cursor + 1, self.cursor + PLACES - 1);
         self.lists.push(Self::list(place), flow);
     }
@@ -101,7 +101,8 @@ mod tests {
                 assert!(start + u64::from(flow) * TIMEOUT / 100 < now, "not before");
                 seen += 1;
             }
-            // A flow is found at most one slot too late.
+            // After a flow's timeout has ended, the wheel finds the flow with a delay of at most
+            // one slot.
             assert!(u64::from(seen) + 100 / PLACES_OF_A_TIMEOUT + 1 >= step.min(100), "{seen} by {step}");
         }
         assert_eq!(seen, 100);

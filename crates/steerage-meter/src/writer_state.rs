@@ -1,10 +1,12 @@
-//! The state that is shared by the meters, the writer thread and the end of the run. The state
-//! determines how long the end of a run waits for a reader of the records.
+//! The state of an output that the meters, the writer thread and the code for the end of a run
+//! share. The state determines how long the end of a run waits for a reader of the records.
 //!
-//! A reader may pause for any length of time, as a pager does. A source that can wait then waits,
-//! and so does the end of a run that ends by itself. After a request to stop, a reader that takes
-//! nothing for a second is abandoned: [`LOOKS`] checks, one every [`LOOK`]. The writer thread is
-//! then stuck in a write that cannot be interrupted, so the run ends without it.
+//! A reader may pause for any length of time, as a pager does. During this pause, a packet source
+//! that can wait is paused too. The end of a run also waits for the reader, unless the user has
+//! requested the stop. After a request to stop, a reader that takes nothing for a second is
+//! abandoned. The second consists of [`LOOKS`] checks, with a pause of [`LOOK`] before each check.
+//! The writer thread is stuck in a write that cannot be interrupted, so the run ends without
+//! waiting for this thread.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvError, RecvTimeoutError, Sender};
@@ -21,13 +23,13 @@ use super::record_ledger::{RecordLedger, Unwritten};
 
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The writer is abandoned after this many checks in a row without progress. The checks take half
-/// of the time that a stop allows for packets in flight, so a CPU that waits for the writer still
-/// ends in time.
+/// The writer is abandoned after this many checks in a row without progress. All of these checks
+/// together take half of the time for which a stop waits for packets in flight. Therefore a CPU
+/// that waits for the writer still ends in time.
 const LOOKS: u128 = DRAIN_MAX.as_nanos() / 2 / LOOK.as_nanos();
 
 /// The maximum number of messages that wait for a collector: 65,536 records, at most 16 MiB. A
-/// collector that restarts is away for about a second.
+/// restart makes a collector unavailable for about a second.
 pub(super) const WAITING_FOR_COLLECTOR_MAX: usize = 256;
 
 #[derive(Debug)]
@@ -38,7 +40,7 @@ pub(super) enum Message {
 
 #[derive(Debug)]
 pub(super) struct Ended {
-    /// Several writers can share the records.
+    /// The records are behind an `Arc`, because several writers may write the same records.
     pub(super) records: Arc<Vec<FlowRecord>>,
     /// The time at which the meter sent the records, in nanoseconds since 1970.
     pub(super) now: u64,
@@ -47,7 +49,7 @@ pub(super) struct Ended {
 
 #[derive(Debug)]
 pub(super) enum WriterEnd {
-    /// The writer ended by itself: with a result, or with a panic.
+    /// The writer ended on its own: with a result, or with a panic.
     Itself(thread::Result<Result<(), ExportError>>),
     /// The writer was abandoned because its reader took nothing.
     GivenUp,
@@ -56,21 +58,21 @@ pub(super) enum WriterEnd {
 #[derive(Debug)]
 pub(super) struct WriterState {
     name: String,
-    /// The queue that the writer reads. The queue is dropped when the writer ends, so that no meter
-    /// waits for the writer.
+    /// The queue that the writer reads. When the writer ends, the queue is dropped, so that no
+    /// meter waits for the writer.
     messages: Mutex<Option<Receiver<Message>>>,
     ended: Sender<WriterEnd>,
     ledger: Arc<RecordLedger>,
-    // `Relaxed` throughout: these are counters, and no other memory depends on them.
+    // All accesses are `Relaxed`: these are counters, and no other memory depends on them.
     /// The counts of an export: messages, their bytes, connections, and datagrams that the
     /// collector's host refused.
     messages_sent: AtomicU64,
     message_bytes: AtomicU64,
     connections: AtomicU64,
     refusals: AtomicU64,
-    /// The messages in the queue. A message counts from shortly before it is in the queue.
+    /// The messages in the queue. A message is counted shortly before it is put into the queue.
     waiting: AtomicUsize,
-    /// Increases whenever the reader has taken something.
+    /// Counts how often the reader has taken records.
     taken: AtomicU64,
     hurried: AtomicBool,
     sample: AtomicU32,
@@ -107,7 +109,8 @@ impl WriterState {
         self.sample.load(Ordering::Relaxed)
     }
 
-    /// For the writer: waits for the next message. Fails if the queue is closed.
+    /// Waits for the next message. The writer thread calls this function. Returns an error if the
+    /// queue is closed.
     pub(super) fn next(&self) -> Result<Message, RecvError> {
         let messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
         let message = messages.as_ref().ok_or(RecvError)?.recv()?;
@@ -116,7 +119,8 @@ impl WriterState {
         Ok(message)
     }
 
-    /// For the writer: waits for the next message until `time`. `None` if no message arrived.
+    /// Waits until `time` for the next message. The writer thread calls this function. Returns
+    /// `None` if no message arrived.
     pub(super) fn next_until(&self, time: Instant) -> Result<Option<Message>, RecvError> {
         let messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
         let wait = time.saturating_duration_since(Instant::now());
@@ -132,8 +136,8 @@ impl WriterState {
         Ok(message)
     }
 
-    /// The writer calls this function when it ends. From then on, meters cannot send anything to
-    /// the writer, and `FlowWriter::finish` gets the result.
+    /// The writer calls this function when it ends. After that, meters cannot send messages to the
+    /// writer, and `FlowWriter::finish` gets the result.
     pub(super) fn end(&self, ended: WriterEnd) {
         self.messages.lock().unwrap_or_else(PoisonError::into_inner).take();
         let _ = self.ended.send(ended);
@@ -189,8 +193,8 @@ impl WriterState {
         self.taken.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Waits until the writer ends, or abandons the writer if the reader has taken nothing for too
-    /// long.
+    /// Waits until the writer ends. If the reader has taken nothing for too long, this function
+    /// abandons the writer and returns.
     fn watch(&self) {
         let (mut seen, mut looks) = (None, 0);
         loop {
@@ -207,8 +211,8 @@ impl WriterState {
                         return;
                     }
                 }
-                // The writer holds the lock while it waits for messages. The reader then has
-                // nothing to take.
+                // If the lock of the queue is taken, the writer is waiting for messages. During
+                // this wait, the reader has nothing to take.
                 _ => (seen, looks) = (Some(taken), 0),
             }
         }
@@ -232,9 +236,9 @@ pub struct OutputCounts {
     /// Connections to a collector that replaced a broken connection, or that followed a failed
     /// attempt.
     pub connections: u64,
-    /// How often the collector's host reported that no program listens at the collector's port. The
-    /// records of a refused datagram count as written. The sequence numbers show the collector how
-    /// many records it missed.
+    /// The number of times that the collector's host reported that no program listens at the
+    /// collector's port. The records of a refused datagram count as written. The sequence numbers
+    /// show the collector how many records it missed.
     pub refusals: u64,
 }
 
@@ -244,12 +248,12 @@ pub struct OutputCounts {
 pub struct FlowOutput(pub(super) Arc<WriterState>);
 
 impl FlowOutput {
-    /// The name of the file, or the address of the collector.
+    /// Returns the name of the file, or the address of the collector.
     pub fn name(&self) -> &str {
         self.0.name()
     }
 
-    /// The numbers of records that were written and lost.
+    /// Returns the numbers of records that were written and lost.
     pub fn counts(&self) -> OutputCounts {
         self.0.counts()
     }
@@ -261,7 +265,7 @@ impl FlowOutput {
             return;
         }
         let shared = Arc::clone(&self.0);
-        // If no thread can be started, the request has no effect on the writer.
+        // If no thread can be started for this, the request has no effect on the writer.
         let _ = thread::Builder::new().name("patience".to_owned()).spawn(move || shared.watch());
     }
 }

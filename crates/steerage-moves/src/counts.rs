@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// The reason why a bucket changed its CPU.
+/// The reason why a bucket moved to another CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum MoveCause {
@@ -10,16 +10,16 @@ pub enum MoveCause {
     Mask,
     /// The bucket's CPU was declared dead.
     CpuDied,
-    /// A CPU that had been declared dead or was offline can be used again.
+    /// A CPU that was declared dead or was offline can be used again.
     CpuBack,
-    /// The bucket's CPU went offline, or this process may no longer use it.
+    /// The bucket's CPU went offline, or this process may not use it any more.
     CpuOffline,
     /// A CPU joined, because the CPUs with buckets were busy all of the time.
     Joined,
-    /// A CPU left, because the remaining CPUs have enough time or because the CPU did not increase
-    /// the throughput.
+    /// A CPU left, because the remaining CPUs have enough time, or because it did not increase the
+    /// throughput.
     Left,
-    /// One CPU was busier than another.
+    /// One CPU was busier than another CPU.
     Balance,
 }
 
@@ -28,7 +28,7 @@ impl MoveCause {
     pub const ALL: [Self; 7] =
         [Self::Mask, Self::CpuDied, Self::CpuBack, Self::CpuOffline, Self::Joined, Self::Left, Self::Balance];
 
-    /// The name in reports and metrics.
+    /// The name of the reason that reports and metrics use.
     pub fn name(self) -> &'static str {
         match self {
             Self::Mask => "mask",
@@ -62,27 +62,27 @@ impl fmt::Display for MoveCause {
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MoveCounts {
-    /// Buckets that changed CPU.
+    /// The number of buckets that have moved to another CPU.
     pub buckets: u64,
-    /// The slices in which the buckets moved.
+    /// In how many slices the buckets have moved.
     pub slices: u64,
     by_cause: [u64; MoveCause::ALL.len()],
 }
 
 impl MoveCounts {
-    /// Buckets that changed CPU for `cause`.
+    /// Returns how many buckets have moved for the reason `cause`.
     pub fn of(&self, cause: MoveCause) -> u64 {
         self.by_cause[cause as usize]
     }
 
-    /// Counts `buckets` that moved for `cause`.
+    /// Counts that `buckets` buckets have moved for the reason `cause`.
     pub fn count(&mut self, cause: MoveCause, buckets: u64) {
         self.buckets += buckets;
         self.by_cause[cause as usize] += buckets;
     }
 }
 
-/// Prints only the causes that occurred.
+/// Prints only those causes for which buckets have moved.
 impl fmt::Debug for MoveCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_struct("MoveCounts");

@@ -1,35 +1,36 @@
-//! The inputs and outputs of the state machine.
+//! The events that the state machine gets, and the actions that it returns.
 
 use crate::counts::MoveCause;
 
 use crate::{CpuIndex, Plan};
 
-/// An event. Events of packet CPUs name their slice by its epoch. If that slice has reached a later
-/// phase, the event has no effect. So a CPU can keep such an event and repeat it later.
+/// An event. Events from packet CPUs contain the epoch of their slice. If that slice is already in
+/// a later phase, the event has no effect. So a CPU can store such an event and send it again
+/// later.
 #[derive(Clone, Debug)]
 pub enum Event<'a> {
-    /// The mask of some queues changes. The change begins when the current slice has finished.
+    /// The mask of some queues changes. The change begins after the current slice has finished.
     Mask {
         /// The queues.
         queues: &'a [usize],
-        /// The queues' new mask, which is not empty.
+        /// The new mask of the queues, which is not empty.
         cpus: &'a [CpuIndex],
     },
-    /// Sets the CPUs that are present. Other CPUs are offline or no longer belong to the process,
-    /// and get no new buckets.
+    /// Sets which CPUs are present. CPUs that are not in this set are offline or do not belong to
+    /// the process any more, and get no new buckets.
     Present(&'a [CpuIndex]),
-    /// A policy changes the plan of a group. The CPUs of the plan get equal shares.
+    /// A policy changes the plan of a group. The CPUs of the plan get equal shares of the buckets.
     Plan {
         /// The group.
         group: usize,
         /// The new plan of the group.
         plan: Plan,
     },
-    /// A policy sets the map of a group, and stores a plan that agrees with the map.
+    /// A policy sets the map of a group, and stores a plan that agrees with this map.
     Map {
         /// The group.
         group: usize,
-        /// The CPU of each bucket, which the group must [allow](crate::Moves::allows).
+        /// By bucket: its CPU. The group must [allow](crate::Moves::allows) this map.
         map: &'a [CpuIndex],
         /// The plan from now on.
         plan: Plan,
@@ -37,54 +38,56 @@ pub enum Event<'a> {
         cause: MoveCause,
     },
 
-    /// The queue has parked the buckets of the slice, and the old CPUs have finished all frames
-    /// that it sent to them before.
+    /// The queue has parked the buckets of the slice. The old CPUs have finished all frames of
+    /// these buckets that the queue sent to them before.
     FencesPassed {
         /// The queue.
         queue: usize,
         /// The slice.
         epoch: u64,
     },
-    /// The handler of a CPU has returned its state of the leaving buckets.
+    /// The handler of a CPU has returned the state of the buckets that leave it.
     Left {
         /// The CPU.
         cpu: CpuIndex,
         /// The slice.
         epoch: u64,
-        /// The buckets for which the handler had state.
+        /// The buckets for which the handler has returned state.
         with_state: &'a [u16],
     },
-    /// The handler of a CPU has taken the state of the arriving buckets.
+    /// The handler of a CPU has taken the state of the buckets that arrive.
     Arrived {
         /// The CPU.
         cpu: CpuIndex,
         /// The slice.
         epoch: u64,
     },
-    /// The queue has sent its parked frames, and from now on sends the buckets' frames to the new
-    /// CPUs.
+    /// The queue has sent its parked frames. From now on, the queue sends the frames of these
+    /// buckets to the new CPUs.
     Released {
         /// The queue.
         queue: usize,
         /// The slice.
         epoch: u64,
     },
-    /// The queue has ended and none of its frames is in flight.
+    /// The queue has ended, and none of its frames is in flight.
     Closed {
         /// The queue.
         queue: usize,
     },
-    /// The phase takes too long.
+    /// The current phase takes too long.
     Overdue {
         /// The CPU that detected the delay.
         by: CpuIndex,
-        /// The CPUs for whose fences this CPU's queues wait.
+        /// The CPUs for whose fences the queues of this CPU wait.
         open: &'a [CpuIndex],
     },
-    /// A CPU that was declared dead is alive again. The queues of this CPU follow the current map.
+    /// A CPU that was declared dead is alive again. The queues of this CPU already follow the
+    /// current map.
     Revived(CpuIndex),
 
-    /// This CPU polls the queue from now on. The previous owner no longer accesses the queue.
+    /// From now on, this CPU polls the queue. The CPU that polled the queue before no longer
+    /// accesses the queue.
     Owner {
         /// The queue.
         queue: usize,
@@ -96,40 +99,41 @@ pub enum Event<'a> {
     Died(CpuIndex),
 }
 
-/// An action to do while the machine is locked. The outcome of the action is the machine's next
-/// event.
+/// An action that must be done while the state machine is locked. The outcome of the action is the
+/// next event of the state machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
-    /// Declare this CPU dead if it has made no progress for long enough and has no frames of a
-    /// source that can wait: [`Event::Died`].
+    /// Declare this CPU dead if it has made no progress for long enough, and if it has no frames of
+    /// a queue that can wait: [`Event::Died`].
     Declare(CpuIndex),
-    /// The owner of this queue is dead and sends no frames. Revoke the frames that the queue sent
-    /// to dead CPUs. If the living old CPUs have finished all of its frames, the outcome is
-    /// [`Event::FencesPassed`].
+    /// The CPU that polls this queue is dead and sends no frames. Revoke the frames that this queue
+    /// has sent to dead CPUs. If the old CPUs that are alive have finished all frames of this
+    /// queue, the outcome is [`Event::FencesPassed`].
     ReadFences {
         /// The queue.
         queue: usize,
     },
 }
 
-/// The actions that follow from events. The buffers are reused.
+/// The actions that the machine returns for its events. The buffers are reused.
 #[derive(Clone, Debug, Default)]
 pub struct Actions {
-    /// Whether packet CPUs should check the machine's state.
+    /// True if packet CPUs should read the state of the state machine again.
     pub changed: bool,
-    /// The CPUs to wake for that check, each CPU once.
+    /// The CPUs that must be woken so that they read the state of the state machine. Each CPU is in
+    /// the list once.
     pub wake: Vec<CpuIndex>,
-    /// Actions to do while the machine is locked, in this order.
+    /// Actions that must be done in this order, while the state machine is locked.
     pub asks: Vec<Ask>,
 }
 
 impl Actions {
-    /// Creates buffers for an instance of this size.
+    /// Creates buffers for the actions of an instance of this size.
     pub fn for_size(cpus: usize, queues: usize) -> Self {
         Self { changed: false, wake: Vec::with_capacity(cpus), asks: Vec::with_capacity(2 * (cpus + queues)) }
     }
 
-    /// Adds `cpu` to the CPUs to wake.
+    /// Adds `cpu` to the CPUs that must be woken.
     pub fn wake(&mut self, cpu: CpuIndex) {
         self.changed = true;
         if !self.wake.contains(&cpu) {

@@ -1,29 +1,31 @@
-//! Steering groups: the queues that share a map, and the CPUs that may have or have its buckets.
+//! Groups of queues that share a map, and the CPUs that have buckets of a group or may get them.
 
 use crate::counts::MoveCause;
 
 use crate::map::{Scratch, spread};
 use crate::{BY_PLAN, CpuIndex, Moves, Plan};
 
-/// Queues with the same mask, which share one map, so that one CPU gets both directions of a flow.
+/// A group: queues with the same mask. The queues of a group share one map, so that one CPU gets
+/// both directions of a flow.
 #[derive(Clone, Debug)]
 pub(crate) struct Group {
     pub(crate) version: GroupVersion,
     pub(crate) mask: Vec<CpuIndex>,
     plan: Plan,
     pub(crate) map: Vec<CpuIndex>,
-    /// The map to which the group is moving.
+    /// The map that the group will have after its moves.
     pub(crate) want: Vec<CpuIndex>,
     pub(crate) cause: MoveCause,
 }
 
 /// Identifies a group and its state at the time when a policy read them. If the group has changed
-/// since then, a policy's request for the group is out of date.
+/// since that time, requests of the policy for the group are outdated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct GroupVersion {
-    /// Identifies the group, because a new group may get the number of a group that has ended.
+    /// Identifies the group. (A new group may get the number of a group that has ended.)
     pub begun: u64,
-    /// How often the map was derived, because the mask, the usable CPUs or the plan changed.
+    /// The number of times that the map was derived again because the mask, the usable CPUs or the
+    /// plan had changed.
     pub changed: u64,
 }
 
@@ -55,8 +57,8 @@ impl Moves {
                 return;
             }
             None => {
-                // The new group begins with a map that is close to the old group's map, so that few
-                // of the queues' buckets move.
+                // The map of the new group is close to the map of the old group, so that few of the
+                // queues' buckets move.
                 let Group { plan, map, .. } = self.groups[usize::from(group)].clone();
                 let owners: Vec<CpuIndex> = moving.iter().map(|q| self.queues[*q].owner).collect();
                 let (mut chosen, _) = self.order_among(cpus, &owners);
@@ -72,7 +74,7 @@ impl Moves {
         }
     }
 
-    /// The group to which a queue belongs, or to which it will change.
+    /// Returns the group to which a queue belongs, or to which it will change.
     pub(crate) fn group_of(&self, queue: usize) -> u16 {
         self.queues[queue].joining.unwrap_or_else(|| self.arrives_in(queue))
     }
@@ -82,15 +84,15 @@ impl Moves {
         slice.map_or(self.queues[queue].group, |slice| slice.group_after)
     }
 
-    /// The group with this mask and at least one queue that has not ended. If all queues of a group
-    /// have ended, the state of their flows may not have moved. So a queue that later gets the same
-    /// mask belongs to another group.
+    /// Returns the group with this mask that has at least one queue which has not ended. If all
+    /// queues of a group have ended, the state of their flows may have stayed on the old CPUs. So
+    /// if a queue gets the same mask later, it belongs to another group.
     pub(crate) fn group_with(&self, mask: &[CpuIndex]) -> Option<u16> {
         let in_it = |at: usize| (0..self.queues.len()).any(|q| self.queues[q].open && self.group_of(q) == at as u16);
         (0..self.groups.len()).find(|at| self.groups[*at].mask == mask && in_it(*at)).map(|at| at as u16)
     }
 
-    /// Creates a group. If a group has no queues, the new group takes its number.
+    /// Creates a group. If a group has no queues, the new group gets its number.
     pub(crate) fn begin_group(&mut self, mask: Vec<CpuIndex>, plan: Plan, map: Vec<CpuIndex>) -> u16 {
         self.groups_begun += 1;
         let version = GroupVersion { begun: self.groups_begun, changed: 0 };
@@ -110,17 +112,18 @@ impl Moves {
         }
     }
 
-    /// The usable CPUs of a mask in the order in which they should join, and how many of them poll.
-    /// The CPUs that poll come first.
+    /// Returns the usable CPUs of a mask in the order in which they should join, and how many of
+    /// them poll. The CPUs that poll come first.
     pub(crate) fn order_among(&self, mask: &[CpuIndex], polls: &[CpuIndex]) -> (Vec<CpuIndex>, usize) {
         let mut order = mask.to_vec();
         let owners = self.order_in_place(&mut order, polls);
         (order, owners)
     }
 
-    /// Reduces the CPUs of a mask to the usable CPUs, in their order. CPUs that are alive and
-    /// present are usable. If no CPU is alive and present, the CPUs that are alive count as usable.
-    /// If no CPU is alive, all CPUs count as usable. Returns how many of them poll, at least 1.
+    /// Reduces a list of CPUs to those that are usable, in the same order. A CPU is usable if it is
+    /// alive and present. If no CPU is alive and present, all CPUs that are alive count as usable.
+    /// If no CPU is alive either, all CPUs count as usable. Returns how many of the usable CPUs
+    /// poll, at least 1.
     fn order_in_place(&self, cpus: &mut Vec<CpuIndex>, polls: &[CpuIndex]) -> usize {
         let is_alive = |cpu: &CpuIndex| !self.dead[usize::from(*cpu)];
         let is_present = |cpu: &CpuIndex| is_alive(cpu) && !self.absent[usize::from(*cpu)];
@@ -136,14 +139,14 @@ impl Moves {
         cpus.iter().filter(|cpu| polls.contains(cpu)).count().max(1)
     }
 
-    /// The usable CPUs of a group in the order in which they should join, and how many CPUs at the
-    /// front poll.
+    /// Returns the usable CPUs of a group in the order in which they should join, and how many CPUs
+    /// at the front poll.
     pub fn order_of(&self, group: usize) -> (Vec<CpuIndex>, usize) {
         let polls: Vec<CpuIndex> = self.open_queues_of(group).map(|queue| self.queues[queue].owner).collect();
         self.order_among(&self.groups[group].mask, &polls)
     }
 
-    /// The queues of a group that have not ended.
+    /// Returns the queues of a group that have not ended.
     pub fn open_queues_of(&self, group: usize) -> impl Iterator<Item = usize> + '_ {
         (0..self.queues.len()).filter(move |q| usize::from(self.queues[*q].group) == group && self.queues[*q].open)
     }
@@ -153,18 +156,18 @@ impl Moves {
         (0..self.queues.len()).filter(move |q| usize::from(self.queues[*q].group) == group)
     }
 
-    /// The number of groups, including those without queues.
+    /// Returns the number of groups. Groups without queues are included.
     pub fn groups(&self) -> usize {
         self.groups.len()
     }
 
-    /// The version of a group, and its current map.
+    /// Returns the version of a group, and its current map.
     pub fn group(&self, group: usize) -> (GroupVersion, &[CpuIndex]) {
         (self.groups[group].version, &self.groups[group].map)
     }
 
-    /// Derives the map of a group from its plan, for the reason `cause`. With `keep`, uneven shares
-    /// stay if the same CPUs have buckets.
+    /// Derives the map of a group from its plan again, for the reason `cause`. With `keep`, the map
+    /// does not change if the same CPUs have buckets, even if their shares are unequal.
     fn derive_map(&mut self, group: usize, cause: MoveCause, keep: bool) {
         let mut scratch = std::mem::replace(&mut self.scratch, Scratch::new(0));
         let Scratch { cpus, polls, .. } = &mut scratch;
@@ -208,14 +211,16 @@ impl Moves {
         self.derive_map(group, BY_PLAN, false);
     }
 
-    /// Takes a policy's map and plan. The caller has checked the map: see [`allows`](Self::allows).
+    /// Stores a policy's map and plan. The caller must have checked the map: see
+    /// [`allows`](Self::allows).
     pub(crate) fn set_map(&mut self, group: usize, map: &[CpuIndex], plan: Plan, cause: MoveCause) {
         let group = &mut self.groups[group];
         group.want.copy_from_slice(map);
         (group.plan, group.cause) = (plan, cause);
     }
 
-    /// Whether a group may have this map: it has a CPU for each bucket, and all CPUs are usable.
+    /// Returns true if a group may have this map: the map has a CPU for each bucket, and all of
+    /// these CPUs are usable.
     pub fn allows(&self, group: usize, map: &[CpuIndex]) -> bool {
         let (order, _) = self.order_of(group);
         map.len() == self.buckets && map.iter().all(|cpu| order.contains(cpu))

@@ -1,12 +1,13 @@
-//! Moves of buckets between CPUs without reordering: the protocol, as a pure state machine.
+//! Moves buckets between CPUs without reordering packets: the protocol, as a pure state machine.
 //!
-//! The machine gets events ([`Moves::on`]) and returns [`Actions`]. The machine has no clock, no
-//! atomics and no lock, and does not access rings or handlers. An action with an outcome ([`Ask`])
-//! is done while the machine is locked, and its outcome is the next event. So the machine can be
-//! tested alone, and a test visits every state that a small instance can reach.
+//! The state machine gets events ([`Moves::on`]) and returns [`Actions`]. The state machine has no
+//! clock, no atomics and no lock, and does not access rings or handlers. An action that has an
+//! outcome ([`Ask`]) is done while the machine is locked. The outcome is the machine's next event.
+//! So the machine can be tested alone, and a test visits every state that a small instance can
+//! reach.
 //!
-//! A slice of buckets moves in four phases. A phase ends when all participants have done their
-//! part. The event of the last participant begins the next phase.
+//! The buckets of a slice move together, in four phases. A phase ends when all participants have
+//! done their part of it. The event of the last participant begins the next phase.
 //!
 //! | phase | participants | part | event |
 //! |---|---|---|---|
@@ -15,51 +16,54 @@
 //! | arrive | each new CPU | its handler takes that state | [`Arrived`](Event::Arrived) |
 //! | release | each queue | sends the parked frames to the new CPU | [`Released`](Event::Released) |
 //!
-//! The participating queues are the queues of the group. To park, a queue sends the buckets' frames
-//! to its parking lot, and records the tail of its ring to each old CPU as a fence. The fence is
-//! passed when the ring's finished index has passed that tail. After the release, the frames of the
-//! buckets go to the new CPU directly.
+//! The queues of the group take part in the move. To park the buckets, a queue sends their frames
+//! to its parking lot. As a fence, the queue records the tail of its ring to each old CPU. A fence
+//! is passed when the finished index of the ring has passed this tail. After the release phase, new
+//! frames of the buckets go directly to the new CPU.
 //!
-//! Parking ends only when *every* queue of the group has parked *and* all frames that it sent
-//! before are finished. So no bucket is on two CPUs, and no frame of a bucket overtakes another
-//! frame. Only the fence ends this phase. If a phase takes too long ([`Overdue`](Event::Overdue)),
-//! new frames of the buckets are dropped (`moving`), and the old CPU discards the frames that it
-//! has not begun (`revoked`). A CPU that makes no progress is declared dead at its gate, and its
-//! current batch does not count. Queues that can wait lose no frames in this way, because they are
-//! not polled during the move.
+//! The park phase ends only when *every* queue of the group has parked *and* all frames that it
+//! sent before are finished. So no bucket is on two CPUs, and no frame of a bucket overtakes
+//! another frame. The park phase ends only by the fences. If a phase takes too long
+//! ([`Overdue`](Event::Overdue)), new frames of the buckets are dropped (`moving`). The old CPU
+//! discards the frames that it has not begun (`revoked`). A CPU that makes no progress is declared
+//! dead at its gate. The current batch of a dead CPU does not count. Queues that can wait lose no
+//! frames in this way, because they are not polled during a move.
 //!
 //! Details of the protocol:
 //!
-//! * **A sleeping producer is woken, not counted as passed.** Otherwise, the protocol would need a
-//!   state in which another CPU acts for the producer. A wake-up per queue owner and slice is the
-//!   cost, which the CPU that changes the mask pays.
-//! * **State moves in separate phases** (leave, arrive) and not with the packets. The new CPU has
-//!   the state before it gets the first packet, and no batch has to check a mailbox.
+//! * **A sleeping producer is woken. Its fences do not count as passed while it sleeps.** Without
+//!   the wake-up, the protocol would need a state in which another CPU acts for the producer. The
+//!   cost is one wake-up for each CPU with queues in the slice. This wake-up takes time on the CPU
+//!   that changes the mask.
+//! * **State moves in separate phases** (leave, arrive), and not together with the packets. So the
+//!   new CPU has the state before it gets the first packet, and no batch has to check a mailbox.
 //! * **A CPU can be declared dead only inside its handler.** Outside of the handler, the CPU may be
-//!   sending by a map that is about to change. The simulator found this kind of reordering. So a
-//!   program that steps CPUs itself and then stops delays a move until it steps them again. Packets
-//!   of that move are dropped and counted (`moving`).
-//! * **Frames that a dead CPU's queues had sent to another dead CPU are revoked for both**, because
-//!   no other CPU may touch the ends of these rings.
+//!   sending frames by a map that is about to change. The simulator found that frames were
+//!   reordered if a CPU was declared dead outside of its handler. So if a program steps CPUs itself
+//!   and then stops, a move is delayed until the program steps them again. New packets of the
+//!   moving buckets are dropped and counted in the meantime (`moving`).
+//! * **If a dead CPU's queues have sent frames to another dead CPU, these frames are revoked for
+//!   both CPUs**, because no other CPU may touch the ends of these rings.
 //! * **A queue that changes its group parks all of its buckets at once.** Handlers identify a
-//!   bucket by the numbers of its group and of the bucket, and the group number must change for all
-//!   of a queue's packets at one point. If the whole group moves, the state of its flows moves too.
-//!   A queue that leaves a group in which other queues stay starts without state.
-//! * **A source that can wait is never hurried.** With a capture file in the group, no move times
+//!   bucket by its group and its number. The group must change at one point for all packets of a
+//!   queue. If a whole group moves, the state of its flows moves too. If a queue leaves a group in
+//!   which other queues stay, the queue starts without state.
+//! * **Queues that can wait have no time limit.** If a capture file is in the group, no move times
 //!   out and no frame is revoked.
-//! * **A group whose queues have all ended is not used again.** If a move ended because its queues
-//!   ended, the state stayed on the old CPUs. A queue whose mask becomes equal to the group's mask
-//!   later gets a group with another number.
-//! * **A queue that has ended does not park** once none of its frames is in flight. A queue that
-//!   parked after its end could never close while masks keep changing. The search for buckets to
-//!   move continues where the last slice ended, so that every bucket eventually moves.
+//! * **If all queues of a group have ended, the group is not used again.** If a move ended because
+//!   its queues ended, the state has stayed on the old CPUs. If a queue's mask becomes equal to the
+//!   group's mask later, the queue gets a group with another number.
+//! * **A queue that has ended does not park any more** after none of its frames is in flight. If a
+//!   queue parked after its end, it could never be closed while masks keep changing. The search for
+//!   buckets that must move continues where the last slice ended. Every bucket therefore moves at
+//!   some time.
 //!
-//! The machine never calls a policy to place buckets. Each group has a [`Plan`], which a policy
-//! stores in the machine. When the mask or the usable CPUs change, the machine derives the map from
-//! the plan.
+//! The state machine never calls a policy to assign buckets to CPUs. Each group has a [`Plan`],
+//! which a policy has stored in the machine. When a mask or the usable CPUs change, the machine
+//! derives the map from the plan.
 //!
-//! Events of packet CPUs do not allocate. All buffers have their full size from the start, or from
-//! the event that created the group.
+//! Events from packet CPUs do not allocate memory. All buffers have their full size from the start,
+//! or from the event that creates the group.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -94,7 +98,8 @@ pub use transit::{States, Transit};
 use groups::Group;
 use map::Scratch;
 
-/// A CPU's index among the CPUs of the instance, from 0. (The kernel's CPU numbers may have gaps.)
+/// The index of a CPU among the CPUs of the instance, counted from 0. (The kernel's CPU numbers may
+/// have gaps.)
 pub type CpuIndex = u16;
 
 /// The initial settings of a queue.
@@ -102,9 +107,9 @@ pub type CpuIndex = u16;
 pub struct QueueSetup {
     /// The CPU that polls the queue.
     pub owner: CpuIndex,
-    /// Whether the queue's source can wait, so that no frame of the queue may be lost.
+    /// True if the queue can wait, so that none of its frames may be lost.
     pub can_wait: bool,
-    /// The CPUs over which the queue's packets are spread. Not empty.
+    /// The CPUs over which the packets of the queue are spread. Not empty.
     pub mask: Vec<CpuIndex>,
 }
 
@@ -119,8 +124,8 @@ pub struct Setup {
     pub slice_buckets: usize,
     /// The receive queues.
     pub queues: Vec<QueueSetup>,
-    /// For each CPU that polls, the other CPUs in the order in which they should join it. If empty,
-    /// CPUs join in the order of their numbers.
+    /// For each CPU that polls: the other CPUs in the order in which they should join. If the list
+    /// is empty, CPUs join in the order of their numbers.
     pub nearness: Vec<Vec<CpuIndex>>,
 }
 
@@ -130,12 +135,12 @@ struct Queue {
     can_wait: bool,
     group: u16,
     joining: Option<u16>,
-    /// The current map for new frames, except for moving buckets.
+    /// The map that new frames currently follow, except for moving buckets.
     map: Vec<CpuIndex>,
     open: bool,
 }
 
-/// The CPU of each bucket, and all current changes.
+/// The map of each group, and all changes that are in progress.
 #[derive(Clone, Debug)]
 pub struct Moves {
     buckets: usize,
@@ -150,15 +155,16 @@ pub struct Moves {
     counts: MoveCounts,
     moved: Vec<u64>,
     dead: Vec<bool>,
-    /// CPUs that are offline or no longer belong to the process. The thread of an absent CPU still
-    /// runs, but on no CPU of its own.
+    /// The CPUs that are offline or do not belong to the process any more. The thread of an absent
+    /// CPU still runs, but on no CPU of its own.
     absent: Vec<bool>,
     scratch: Scratch,
 }
 
 impl Moves {
-    /// Groups the queues by their masks. `plan` returns the plan of each group. `plan` gets the
-    /// group's CPUs in the order in which they should join, and how many CPUs at the front poll.
+    /// Divides the queues into groups by their masks. `plan` returns the plan of each group. `plan`
+    /// gets the group's CPUs in the order in which they should join, and how many CPUs at the front
+    /// poll.
     pub fn new(setup: Setup, mut plan: impl FnMut(&[CpuIndex], usize) -> Plan) -> Self {
         let Setup { cpus, buckets, slice_buckets, queues, nearness } = setup;
         let mut moves = Self {
@@ -205,39 +211,39 @@ impl Moves {
         self.is_moving.then_some(&self.slice)
     }
 
-    /// Whether `cpu` was declared dead and is not alive again.
+    /// Returns true if `cpu` was declared dead and is not alive again yet.
     pub fn is_dead(&self, cpu: CpuIndex) -> bool {
         self.dead[usize::from(cpu)]
     }
 
-    /// Whether every mask is in force.
+    /// Returns true if every mask is in force.
     pub fn is_settled(&self) -> bool {
         !self.is_moving
             && self.queues.iter().all(|queue| queue.joining.is_none() || !queue.open)
             && self.groups.iter().all(|group| group.map == group.want)
     }
 
-    /// The current map of a queue's buckets to CPUs, and the number of the queue's group.
+    /// Returns the current map of a queue's buckets to CPUs, and the number of the queue's group.
     pub fn map_of(&self, queue: usize) -> (&[CpuIndex], u16) {
         (&self.queues[queue].map, self.queues[queue].group)
     }
 
-    /// Whether a queue has not ended.
+    /// Returns true if a queue has not ended.
     pub fn is_open(&self, queue: usize) -> bool {
         self.queues[queue].open
     }
 
-    /// The CPU that polls a queue.
+    /// Returns the CPU that polls a queue.
     pub fn owner_of(&self, queue: usize) -> CpuIndex {
         self.queues[queue].owner
     }
 
-    /// The mask of a queue, including a change that is not in force yet.
+    /// Returns the mask of a queue. If the mask is changing, the result is the new mask.
     pub fn mask_of(&self, queue: usize) -> &[CpuIndex] {
         &self.groups[usize::from(self.group_of(queue))].mask
     }
 
-    /// The CPU of each bucket of a queue, and how often it changed.
+    /// For each bucket of a queue, its CPU, and how many times this CPU has changed.
     pub fn buckets_of(&self, queue: usize) -> impl Iterator<Item = (CpuIndex, u64)> + '_ {
         self.queues[queue].map.iter().copied().zip(self.moved.iter().copied())
     }
@@ -247,29 +253,31 @@ impl Moves {
         self.counts
     }
 
-    /// Whether `queue` takes part in the current slice.
+    /// Returns true if `queue` takes part in the current slice.
     pub fn concerns(&self, queue: usize) -> bool {
         self.slice().is_some_and(|slice| slice.includes(queue))
     }
 
-    /// Whether a queue takes part in the current slice, or waits for its own slice. The queue's
-    /// owner then watches the current slice, so that a slow slice does not delay all other slices.
+    /// Returns true if a queue takes part in the current slice, or waits for a slice of its own.
+    /// The CPU that polls such a queue watches the current slice, so that a slow slice does not
+    /// delay all other slices.
     pub fn awaits_move(&self, queue: usize) -> bool {
         let state = &self.queues[queue];
         let group = &self.groups[usize::from(state.group)];
         state.open && (self.concerns(queue) || state.joining.is_some() || group.map != group.want)
     }
 
-    /// Whether a queue has not ended, and its source can wait.
+    /// Returns true if a queue can wait and has not ended.
     pub fn waits(&self, queue: usize) -> bool {
         self.queues[queue].open && self.queues[queue].can_wait
     }
 
-    /// Whether the current slice has a time limit: not if one of its queues can wait.
+    /// Returns true if the current slice has a time limit. A slice has no time limit if one of its
+    /// queues can wait.
     pub fn is_timed(&self) -> bool {
         self.slice().is_some_and(|slice| !slice.queues.iter().any(|queue| self.waits(*queue)))
     }
 }
 
-/// The cause of moves that a plan requests.
+/// The cause of the moves that a plan requests.
 const BY_PLAN: MoveCause = MoveCause::Mask;

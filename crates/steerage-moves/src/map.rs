@@ -2,14 +2,14 @@
 
 use crate::CpuIndex;
 
-/// The CPU of `bucket`, as an index from 0 to `cpus` - 1, if `buckets` buckets are divided into
-/// `cpus` equal ranges, as in Linux: `hash * cpus >> 32`. Returns 0 if `cpus` is 0.
+/// Returns the CPU of `bucket` (an index from 0 to `cpus` - 1), if `buckets` buckets are divided
+/// into `cpus` equal ranges, as in Linux: `hash * cpus >> 32`. Returns 0 if `cpus` is 0.
 #[must_use]
 pub const fn even_share(bucket: usize, cpus: usize, buckets: usize) -> usize {
     bucket * cpus / buckets
 }
 
-/// The CPUs that have buckets, in ascending order.
+/// Returns the CPUs that have buckets, in ascending order.
 pub fn cpus_in(map: &[CpuIndex]) -> Vec<CpuIndex> {
     let mut cpus: Vec<CpuIndex> = map.to_vec();
     cpus.sort_unstable();
@@ -17,11 +17,10 @@ pub fn cpus_in(map: &[CpuIndex]) -> Vec<CpuIndex> {
     cpus
 }
 
-/// Buffers for the calculation of a map, so that a packet CPU does not allocate memory.
+/// Buffers for computing a map, so that a packet CPU does not allocate memory.
 #[derive(Clone, Debug)]
 pub(crate) struct Scratch {
-    /// The current number of buckets of each CPU, and the number of buckets that the CPU should
-    /// have.
+    /// For each CPU, the number of its buckets now, and the number of buckets that it should have.
     held: Vec<usize>,
     share: Vec<usize>,
     by_held: Vec<CpuIndex>,
@@ -43,9 +42,9 @@ impl Scratch {
     }
 }
 
-/// Gives each of `cpus` an even share with as few moves as possible. A bucket moves only if its CPU
-/// has more than its share, or is not one of `cpus`. With `keep`, no bucket moves if exactly `cpus`
-/// have buckets.
+/// Gives each of the CPUs in `cpus` an equal share of the buckets, with as few moves as possible. A
+/// bucket moves only if its CPU has more than its share, or is not in `cpus`. With `keep`, no
+/// bucket moves if exactly the CPUs in `cpus` have buckets.
 pub(crate) fn spread(map: &mut [CpuIndex], cpus: &[CpuIndex], keep: bool, scratch: &mut Scratch) {
     let Scratch { held, share, by_held, .. } = scratch;
     held.fill(0);
@@ -58,16 +57,17 @@ pub(crate) fn spread(map: &mut [CpuIndex], cpus: &[CpuIndex], keep: bool, scratc
     if keep && all_have && !others_have {
         return;
     }
-    // If the buckets cannot be divided evenly, the CPUs that already have more buckets get one
-    // bucket more than the other CPUs, because then fewer buckets have to move.
+    // If the buckets cannot be divided equally, some CPUs get one bucket more than the others. The
+    // CPUs with one bucket more are those that already have more buckets, so that fewer buckets
+    // have to move.
     by_held.clear();
     by_held.extend_from_slice(cpus);
     by_held.sort_unstable_by_key(|cpu| (std::cmp::Reverse(held[usize::from(*cpu)]), *cpu));
     for (nth, cpu) in by_held.iter().enumerate() {
         share[usize::from(*cpu)] = map.len() / cpus.len() + usize::from(nth < map.len() % cpus.len());
     }
-    // The next CPU that has less than its share. Moving buckets only add to such CPUs, so the
-    // search never goes back.
+    // Returns the next CPU that has less than its share. While buckets move, CPUs below their share
+    // only get more buckets. The search for a CPU never has to go back.
     let mut next = 0;
     for cpu in map.iter_mut() {
         let from = usize::from(*cpu);

@@ -1,9 +1,10 @@
-//! The plan that a policy stores in the core, which places buckets without calling the policy.
+//! The plan that a policy stores in the core. The core assigns buckets to CPUs by this plan,
+//! without calling the policy.
 
 use crate::CpuIndex;
 
-/// The CPUs of a group that have buckets. When the mask or the usable CPUs change, the core follows
-/// the plan and does not call the policy. A policy can change the plan at any time.
+/// Says which CPUs of a group have buckets. When the mask or the usable CPUs change, the core
+/// follows the plan and does not call the policy. A policy can change the plan at any time.
 ///
 /// ```
 /// use steerage_moves::Plan;
@@ -16,22 +17,23 @@ use crate::CpuIndex;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// CPUs in the order in which they get buckets. CPUs of the mask that are not in `order` come
-    /// last, in the core's order: first CPUs that poll a queue of the group, then near CPUs.
+    /// The CPUs in the order in which they get buckets. CPUs of the mask that are not in `order`
+    /// come last. CPUs that are not in `order` have the order of the core: first the CPUs that poll
+    /// a queue of the group, and then near CPUs.
     pub order: Vec<CpuIndex>,
-    /// How many of the usable CPUs of the mask have buckets, counted from the front of that order.
-    /// At least one CPU has buckets.
+    /// The number of the mask's usable CPUs that have buckets, counted from the front of this
+    /// order. At least one CPU has buckets.
     pub active: usize,
 }
 
 impl Plan {
-    /// All CPUs of the mask have buckets.
+    /// Creates a plan in which all CPUs of the mask have buckets.
     pub const fn all() -> Self {
         Self { order: Vec::new(), active: usize::MAX }
     }
 
-    /// The CPUs that have buckets. `usable` are the usable CPUs of the mask in the core's own
-    /// order.
+    /// Returns the CPUs that have buckets according to this plan. `usable` are the usable CPUs of
+    /// the mask, in the order of the core.
     pub fn choose(&self, usable: &[CpuIndex]) -> Vec<CpuIndex> {
         let mut chosen = usable.to_vec();
         self.choose_in_place(&mut chosen);

@@ -1,11 +1,11 @@
-//! The protocol of a move: its phases, and participants that end, are late or die.
+//! The protocol of a move: its phases, and what happens if participants end, are late or die.
 
 use crate::counts::MoveCause;
 
 use crate::{Actions, Ask, BucketMove, CpuIndex, Event, MovePhase, Moves};
 
 impl Moves {
-    /// Processes an event, and adds its results to `actions`.
+    /// Processes an event, and adds the resulting actions to `actions`.
     pub fn on(&mut self, event: Event<'_>, actions: &mut Actions) {
         match event {
             Event::Mask { queues, cpus } => self.set_mask(queues, cpus),
@@ -15,7 +15,7 @@ impl Moves {
             Event::Died(cpu) => self.died(cpu, actions),
             Event::Revived(cpu) => self.revived(cpu, actions),
             Event::Owner { queue, cpu } => self.set_owner(queue, cpu, actions),
-            // The other events belong to the current slice, and create no new request.
+            // All other events concern the current slice, and request no new move.
             Event::Overdue { by, open } => return self.overdue(by, open, actions),
             Event::FencesPassed { queue, epoch } => return self.done(queue, epoch, MovePhase::Park, actions),
             Event::Left { cpu, epoch, with_state } => return self.left(cpu, epoch, with_state, actions),
@@ -27,7 +27,8 @@ impl Moves {
         self.wake_watchers(actions);
     }
 
-    /// Wakes the CPUs whose queues wait for a move, to detect a delay of the current slice.
+    /// Wakes the CPUs whose queues wait for a move, so that they detect it if the current slice is
+    /// delayed.
     fn wake_watchers(&self, actions: &mut Actions) {
         (0..self.queues.len()).filter(|at| self.awaits_move(*at)).for_each(|at| actions.wake(self.queues[at].owner));
     }
@@ -44,7 +45,7 @@ impl Moves {
     }
 
     fn left(&mut self, cpu: CpuIndex, epoch: u64, with_state: &[u16], actions: &mut Actions) {
-        // If the CPU was declared dead during the phase, the state that it returns is void.
+        // State that the CPU returns is ignored if the CPU was declared dead during the phase.
         if !self.is_at(epoch, MovePhase::Leave) || !self.slice.waits_for(usize::from(cpu)) {
             return;
         }
@@ -103,15 +104,16 @@ impl Moves {
         true
     }
 
-    /// Whether a queue has not ended and its owner is alive. The queues of a dead owner receive no
-    /// frames. So their moves wait until the owner is alive again, and delay no other move.
+    /// Returns true if a queue has not ended and the CPU that polls it is alive. If the polling CPU
+    /// is dead, its queues receive no frames. So moves of these queues wait until the CPU is alive
+    /// again, and delay no other moves.
     fn is_served(&self, queue: &crate::Queue) -> bool {
         queue.open && !self.is_dead(queue.owner)
     }
 
-    /// The slice for a queue that changes its group parks all of the queue's buckets at once. The
-    /// group number must change for all of the queue's frames at one point. So all frames that the
-    /// queue sent before must be finished first.
+    /// If a queue changes its group, its slice parks all of the queue's buckets at once. The number
+    /// of the group must change at one point for all frames of the queue. Therefore all frames that
+    /// the queue sent before must be finished first.
     fn next_joining(&mut self) -> bool {
         let joining =
             |(at, queue): (usize, &crate::Queue)| Some((at, queue.joining.filter(|_| self.is_served(queue))?));
@@ -145,8 +147,8 @@ impl Moves {
         let Self { slice, queues, groups, next_bucket, buckets, slice_buckets, .. } = self;
         let (map, want) = (&groups[at].map, &groups[at].want);
         slice.moves.clear();
-        // The search continues where the last slice ended, so that every bucket eventually moves,
-        // however often masks change.
+        // The search continues where the last slice ended. So every bucket moves at some time, even
+        // if masks change often.
         let by_turns = (*next_bucket..*buckets).chain(0..*next_bucket);
         let differ = by_turns.filter(|bucket| map[*bucket] != want[*bucket]).take(*slice_buckets);
         slice.moves.extend(differ.map(|bucket| BucketMove {
@@ -187,8 +189,8 @@ impl Moves {
 
     fn next_phase(&mut self, actions: &mut Actions) {
         match self.slice.phase {
-            // All queues of the slice ended before they parked. No more frames will come, so the
-            // state of the flows stays on its CPU.
+            // All queues of the slice have ended before they parked. No more frames of these queues
+            // will come, so the state of their flows stays on its CPU.
             MovePhase::Park if self.slice.queues.iter().all(|queue| !self.queues[*queue].open) => {
                 self.is_moving = false;
                 return;
@@ -221,20 +223,21 @@ impl Moves {
         self.announce(actions);
     }
 
-    /// Assigns the slice's buckets to their new CPUs. Frames are now released by the new map.
+    /// Assigns the buckets of the slice to their new CPUs. From now on, frames are released by the
+    /// new map.
     fn put_in_force(&mut self) {
         let Self { slice, groups, queues, counts, moved, dead, .. } = self;
         let after = usize::from(slice.group_after);
         let planned = groups[after].cause;
         for m in &slice.moves {
             let (bucket, moves) = (usize::from(m.bucket), u64::from(m.from != m.to));
-            // Buckets must leave a dead CPU, regardless of the plan.
+            // Buckets must leave a dead CPU, even if the plan names this CPU.
             let cause = if dead[usize::from(m.from)] { MoveCause::CpuDied } else { planned };
             counts.count(cause, moves);
             moved[bucket] += moves;
             slice.queues.iter().for_each(|queue| queues[*queue].map[bucket] = m.to);
-            // A queue that joins a group takes its map as it is, so this assignment then changes
-            // nothing.
+            // A queue that joins a group takes the group's map unchanged. The assignment changes
+            // nothing for a queue that joins a group.
             groups[after].map[bucket] = m.to;
         }
         for queue in &slice.queues {
@@ -258,7 +261,7 @@ impl Moves {
         }
     }
 
-    /// Requests a check of the CPUs that delay the slice.
+    /// Requests that the CPUs which delay the slice are checked.
     fn overdue(&mut self, by: CpuIndex, open: &[CpuIndex], actions: &mut Actions) {
         if !self.is_timed() {
             return;
@@ -283,8 +286,8 @@ impl Moves {
         self.ask_for_the_dead(actions);
     }
 
-    /// The queues of a dead CPU send no frames and count as parked, and the fences of these queues
-    /// count as passed once their rings to the living old CPUs are finished.
+    /// The queues of a dead CPU send no frames, so they count as parked. The fences of a dead CPU's
+    /// queues count as passed when the queues' rings to the old CPUs that are alive are finished.
     fn ask_for_the_dead(&self, actions: &mut Actions) {
         if self.slice.phase != MovePhase::Park {
             return;
@@ -293,13 +296,16 @@ impl Moves {
         orphans.for_each(|queue| actions.ask(Ask::ReadFences { queue: *queue }));
     }
 
-    /// Moves the buckets of a dead CPU to living CPUs. The slice no longer waits for the dead CPU.
+    /// Moves the buckets of a dead CPU to CPUs that are alive. The slice does not wait for the dead
+    /// CPU any more.
     fn died(&mut self, cpu: CpuIndex, actions: &mut Actions) {
         self.dead[usize::from(cpu)] = true;
         self.derive_all_maps(MoveCause::CpuDied);
-        // Between two slices, all participants are done, and the following code has no effect.
+        // Between two slices, all participants have done their part, and the remaining code of this
+        // function has no effect.
         let Self { slice, groups, queues, .. } = self;
-        // A queue that joins a group keeps its target, because it takes that group's map unchanged.
+        // A queue that joins a group keeps its target map, because it takes the map of the group
+        // unchanged.
         if slice.group_before == slice.group_after && slice.phase != MovePhase::Release {
             let want = &groups[usize::from(slice.group_after)].want;
             for m in slice.moves.iter_mut().filter(|m| m.to == cpu) {
@@ -309,7 +315,7 @@ impl Moves {
         match slice.phase {
             MovePhase::Park => {}
             MovePhase::Leave => slice.done(usize::from(cpu)),
-            // State that was on its way to the dead CPU goes to the bucket's new CPU.
+            // State that was on its way to the dead CPU goes to the new CPU of its bucket instead.
             MovePhase::Arrive => self.wait_for_arrivals(),
             MovePhase::Release => slice.waiting.retain(|queue| queues[*queue].owner != cpu),
         }
@@ -317,7 +323,8 @@ impl Moves {
         self.ask_for_the_dead(actions);
     }
 
-    /// A dead CPU is alive again: it may get buckets, and its queues join the current slice.
+    /// A dead CPU is alive again: it may get buckets, and its queues take part in the current
+    /// slice.
     fn revived(&mut self, cpu: CpuIndex, actions: &mut Actions) {
         self.dead[usize::from(cpu)] = false;
         self.derive_all_maps(MoveCause::CpuBack);
@@ -332,12 +339,12 @@ impl Moves {
         }
         actions.changed = true;
     }
-    /// Another CPU polls a queue. If the earlier owner was dead, phases passed without the queue.
-    /// From now on, the queue follows the current map, and parks if that map is about to change. So
-    /// the missed phases do not matter.
+    /// From now on, another CPU polls a queue. If the previous owner was dead, phases have passed
+    /// without this queue. After this event, the queue follows the current map. The queue parks if
+    /// the current map is about to change. The queue may have missed earlier phases without harm.
     fn set_owner(&mut self, queue: usize, cpu: CpuIndex, actions: &mut Actions) {
         self.queues[queue].owner = cpu;
-        // The CPUs that poll come first in the order of the group.
+        // In the order of a group, the CPUs that poll come first.
         self.groups[usize::from(self.queues[queue].group)].version.changed += 1;
         actions.changed = true;
     }

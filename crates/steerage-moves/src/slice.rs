@@ -1,4 +1,4 @@
-//! The buckets that move together.
+//! A slice: the buckets that move together.
 
 use crate::CpuIndex;
 
@@ -11,45 +11,46 @@ pub struct BucketMove {
     pub from: CpuIndex,
     /// The bucket's CPU after the move.
     pub to: CpuIndex,
-    /// Whether the old handler returned state of this bucket, which waits for the new handler.
+    /// True if the old handler has returned state of this bucket, and the new handler has not taken
+    /// it yet.
     pub has_state: bool,
 }
 
-/// The phase of a slice: see the table in the [crate's description](crate).
+/// The phase of a slice. The [crate's description](crate) has a table of the phases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MovePhase {
-    /// Queues park the buckets' frames and wait for their fences.
+    /// The queues park the frames of the buckets and wait for their fences.
     Park,
-    /// Old CPUs return the state of the buckets.
+    /// The old CPUs return the state of the buckets.
     Leave,
-    /// New CPUs take the state of the buckets.
+    /// The new CPUs take the state of the buckets.
     Arrive,
-    /// Queues send the parked frames.
+    /// The queues send the parked frames.
     Release,
 }
 
-/// The buckets that move together now.
+/// The buckets that currently move together.
 #[derive(Clone, Debug)]
 pub struct Slice {
-    /// The number of this slice, from 1.
+    /// The number of this slice, counted from 1.
     pub epoch: u64,
     /// The current phase of the slice.
     pub phase: MovePhase,
-    /// The moves, sorted by bucket.
+    /// The moves of this slice, sorted by bucket.
     pub moves: Vec<BucketMove>,
-    /// The number of the group before the move, which differs from `group_after` when a queue
-    /// changes its group.
+    /// The number of the group before the move. The two group numbers differ if a queue changes its
+    /// group.
     pub group_before: u16,
     /// The number of the group after the move.
     pub group_after: u16,
-    /// Whether the move took too long, so that queues stop parking.
+    /// True if the move took too long, so that queues stop parking frames.
     pub revoked: bool,
-    /// The CPUs that buckets leave, each once.
+    /// The CPUs from which buckets move away. Each CPU is in the list once.
     pub old_cpus: Vec<CpuIndex>,
     pub(crate) queues: Vec<usize>,
     pub(crate) with_state: bool,
-    /// The participants that have not done their part of this phase: queues in park and release,
-    /// CPUs in leave and arrive.
+    /// The participants that have not done their part of this phase. The participants are queues in
+    /// the phases park and release, and CPUs in the phases leave and arrive.
     pub(crate) waiting: Vec<usize>,
 }
 
@@ -69,17 +70,18 @@ impl Slice {
         }
     }
 
-    /// Whether the phase waits for `who`: a queue in park and release, a CPU in leave and arrive.
+    /// Returns true if the phase waits for `who`. `who` is a queue in the phases park and release,
+    /// and a CPU in the phases leave and arrive.
     pub fn waits_for(&self, who: usize) -> bool {
         self.waiting.contains(&who)
     }
 
-    /// Whether the queue takes part.
+    /// Returns true if the queue takes part in this slice.
     pub fn includes(&self, queue: usize) -> bool {
         self.queues.contains(&queue)
     }
 
-    /// Whether the slice has the number `epoch` and is in the phase `phase`.
+    /// Returns true if this slice has the number `epoch` and is in the phase `phase`.
     pub fn is_at(&self, epoch: u64, phase: MovePhase) -> bool {
         self.epoch == epoch && self.phase == phase
     }

@@ -1,27 +1,28 @@
-//! Handler state that moves from one CPU to another.
+//! The state of handlers that moves from one CPU to another.
 
 use std::fmt;
 
 use crate::{CpuIndex, Slice};
 
-/// The numbers of buckets, each with the state of that bucket.
+/// Bucket numbers, each with the state of the bucket.
 pub type States<M> = Vec<(u16, M)>;
 
-/// The state that old handlers returned for the current slice, until the new handlers take it. The
-/// state is stored outside of the machine, so that the machine does not depend on its type.
+/// The state that old handlers returned for the current slice. The returned state stays here until
+/// the new handlers take it. The state of handlers is stored outside of the state machine, so that
+/// the machine does not depend on its type.
 pub struct Transit<M> {
     epoch: u64,
     states: States<M>,
 }
 
 impl<M> Transit<M> {
-    /// Creates an empty transit with room for the state of this many buckets.
+    /// Creates an empty [`Transit`] with room for the state of this many buckets.
     pub fn with_capacity(buckets: usize) -> Self {
         Self { epoch: 0, states: Vec::with_capacity(buckets) }
     }
 
-    /// Moves `states` into this transit, for the slice with this epoch. State that an earlier slice
-    /// left is dropped.
+    /// Stores the returned `states` in this [`Transit`], for the slice with the number `epoch`.
+    /// State that remains from an earlier slice is dropped.
     pub fn put(&mut self, epoch: u64, states: &mut States<M>) {
         if self.epoch != epoch {
             self.epoch = epoch;
@@ -30,7 +31,7 @@ impl<M> Transit<M> {
         self.states.append(states);
     }
 
-    /// Moves the state of the buckets that arrive at `cpu` to `to`.
+    /// Moves the state of the buckets that arrive at `cpu` to the end of `to`.
     pub fn take(&mut self, slice: &Slice, cpu: CpuIndex, to: &mut States<M>) {
         if self.epoch != slice.epoch {
             return;

@@ -7,12 +7,12 @@ pub(crate) fn attribute(kind: u16, value: impl Into<Vec<u8>>) -> DefaultNla {
     DefaultNla::new(kind, value.into())
 }
 
-/// Makes an attribute whose value is a text with a zero byte at the end.
+/// Creates an attribute whose value is a text that ends with a zero byte.
 pub(crate) fn text_attribute(kind: u16, text: &str) -> DefaultNla {
     attribute(kind, [text.as_bytes(), &[0]].concat())
 }
 
-/// Makes an attribute whose value is a list of attributes.
+/// Creates an attribute whose value is a list of attributes.
 pub(crate) fn nested(kind: u16, inner: &[DefaultNla]) -> DefaultNla {
     attribute(kind | NLA_F_NESTED, serialized(inner))
 }
@@ -24,7 +24,8 @@ pub(crate) fn serialized(attributes: &[DefaultNla]) -> Vec<u8> {
     bytes
 }
 
-/// Returns the types and values of a list's attributes, up to the first attribute that is cut off.
+/// Returns the type and the value of each attribute in the list. The iterator ends at the first
+/// attribute that is cut off.
 pub(crate) fn each(list: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     NlasIterator::new(list).map_while(|attribute| {
         let attribute = attribute.ok()?;
@@ -33,22 +34,23 @@ pub(crate) fn each(list: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
-/// Returns the value of the first attribute of this type.
+/// Returns the value of the first attribute with the type `kind`.
 pub(crate) fn find(list: &[u8], kind: u16) -> Option<&[u8]> {
     each(list).find(|(other, _)| *other == kind).map(|(_, value)| value)
 }
 
-/// Returns the number in the first attribute of this type, or 0 if there is none.
+/// Returns the number in the first attribute with the type `kind`, or 0 if the list has no such
+/// attribute.
 pub(crate) fn number(list: &[u8], kind: u16) -> u32 {
     find(list, kind).and_then(|number| parse_u32(number).ok()).unwrap_or(0)
 }
 
-/// Makes an attribute for each type that has a number.
+/// Creates an attribute for each type in `given` whose number is not `None`.
 pub(crate) fn numbers(given: &[(u16, Option<u32>)]) -> Vec<DefaultNla> {
     given.iter().filter_map(|(kind, number)| Some(attribute(*kind, (*number)?.to_ne_bytes()))).collect()
 }
 
-/// Returns a text, which may end with a zero byte.
+/// Converts an attribute's value to text, without the zero byte at the end.
 pub(crate) fn text(value: &[u8]) -> String {
     String::from_utf8_lossy(value.strip_suffix(&[0]).unwrap_or(value)).into_owned()
 }
@@ -71,7 +73,7 @@ mod tests {
         for cut in 0..list.len() {
             assert_eq!(each(&list[..cut]).count(), cut / 8, "{cut}");
         }
-        // The stated length is shorter than the attribute's own header.
+        // The length field of this attribute is smaller than the attribute's header.
         assert_eq!(each(&[2, 0, 1, 0, 9, 9, 9, 9]).count(), 0);
         assert_eq!(each(&[0; 8]).count(), 0);
     }

@@ -10,17 +10,17 @@ use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_recv_buffer_s
 use crate::entry::Change;
 use crate::socket::Socket;
 
-/// The multicast groups of links, neighbours, and both families' addresses and routes (`RTMGRP_` in
-/// linux/rtnetlink.h).
+/// The netlink multicast groups for changes of links, of neighbours, and of the addresses and
+/// routes of both families (`RTMGRP_` in linux/rtnetlink.h).
 const LINKS: u32 = 0x1;
 const TABLES: u32 = 0x4 | 0x10 | 0x40 | 0x100 | 0x400;
 
-/// The receive buffer for the changes of all tables. The buffer holds about ten thousand changes of
-/// routes.
+/// The size in bytes of the socket's receive buffer if changes of all tables are read. The buffer
+/// holds about ten thousand changes of routes.
 const BUFFER_BYTES: usize = 8 << 20;
 
-/// Receives changes without waiting for them. Poll the socket's descriptor to find out when changes
-/// arrive.
+/// Receives the kernel's changes, without waiting for them. Poll the socket's file descriptor to
+/// find out when changes arrive.
 ///
 /// ```
 /// let mut changes = steerage_netlink::Changes::of_all()?;
@@ -31,7 +31,7 @@ const BUFFER_BYTES: usize = 8 << 20;
 #[derive(Debug)]
 pub struct Changes {
     socket: Socket,
-    /// The link whose changes are read, or `None` for the changes of all entries.
+    /// The index of the link whose changes are read, or `None` to read the changes of all entries.
     link: Option<u32>,
 }
 
@@ -64,7 +64,7 @@ impl Changes {
     /// Fails if the kernel refuses the socket.
     pub fn of_all() -> io::Result<Self> {
         let socket = Socket::open(None, LINKS | TABLES)?;
-        // Root may exceed the buffer limit that applies to other users.
+        // Root may use a buffer that is larger than the limit for other users.
         if set_socket_recv_buffer_size_force(&socket.fd, BUFFER_BYTES).is_err() {
             set_socket_recv_buffer_size(&socket.fd, BUFFER_BYTES)?;
         }
@@ -72,12 +72,12 @@ impl Changes {
     }
 
     /// Passes the changes that have arrived to `each`. Returns false if changes were lost because
-    /// too many arrived before they were read.
+    /// the buffer was full.
     pub fn read(&mut self, each: &mut dyn FnMut(Change)) -> bool {
         let link = self.link;
         self.socket.read(&mut |message| {
-            // A full parse allocates memory, so messages about other links are skipped before the
-            // parse.
+            // Messages about other links are skipped before they are fully parsed, because a full
+            // parse allocates memory.
             if link.is_none_or(|link| LinkHeader::parse(message.body).is_ok_and(|header| header.index == link)) {
                 Change::from_message(message).into_iter().for_each(&mut *each);
             }

@@ -16,12 +16,13 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use crate::socket::Message;
 
-/// A new or deleted entry, or a new state of an entry.
+/// A change in one of the kernel's tables: a new entry, a deleted entry, or a new state of an
+/// entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     /// The entry in its current state, or in its last state before it was deleted.
     pub entry: Entry,
-    /// True if the entry exists, and false if the entry was deleted.
+    /// True if the entry still exists, and false if it was deleted.
     pub is_there: bool,
 }
 
@@ -39,8 +40,8 @@ pub enum Entry {
     Neighbour(Neighbour),
 }
 
-/// A network interface. The message about a change may leave out fields, which are then `None`. The
-/// reply to a request has all fields of the interface.
+/// A network interface. The reply to a request for an interface fills in all fields. A message
+/// about a change may omit fields, which are then `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Link {
@@ -48,7 +49,8 @@ pub struct Link {
     pub index: u32,
     /// The interface's name, such as `eth0`.
     pub name: Option<String>,
-    /// The kind of virtual interface, as `ip link add type` names it: `veth`, `tun`, `bond`.
+    /// The kind of virtual interface, as `ip link add type` names it, such as `veth`, `tun` or
+    /// `bond`.
     pub kind: Option<String>,
     /// The type of the link headers, as an `ARPHRD_` number of linux/if_arp.h. Ethernet is 1.
     pub hardware: u16,
@@ -56,16 +58,16 @@ pub struct Link {
     pub up: bool,
     /// True if the interface has a carrier and can pass packets.
     pub running: bool,
-    /// The longest packet that the interface sends, without the link header.
+    /// The length of the longest packet that the interface sends, without the link header.
     pub mtu: Option<usize>,
     /// The link address of the interface. An Ethernet address has 6 bytes.
     pub address: Option<Vec<u8>>,
-    /// The index of the interface that this interface is a port of: a bond, or a bridge.
+    /// If the interface is a port of a bond or a bridge, the index of that bond or bridge.
     pub controller: Option<u32>,
-    /// True if the interface is a port of a bond that is not in use: the bond ignores packets from it.
+    /// True if the interface is an unused port of a bond: the bond ignores packets from this port.
     pub is_backup: bool,
-    /// If the interface is a bond: how many milliseconds a port must be without a link until the bond
-    /// stops using it.
+    /// Only for bonds: the number of milliseconds without a link after which the bond stops using a
+    /// port.
     pub down_delay: Option<u32>,
     /// The attached XDP programs.
     pub programs: Vec<XdpProgram>,
@@ -76,20 +78,21 @@ pub struct Link {
 /// An XDP program on an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XdpProgram {
-    /// The program's number for bpf(2).
+    /// The ID of the program in the kernel, as bpf(2) uses it.
     pub id: u32,
-    /// The hook at which the program is attached.
+    /// The hook of the interface at which the program is attached.
     pub place: XdpPlace,
 }
 
-/// A hook of an interface at which one XDP program can be attached. The values are those of
-/// `XDP_FLAGS_` (linux/if_link.h).
+/// A hook of an interface, at which a single XDP program can be attached. The values are the flags
+/// `XDP_FLAGS_` of linux/if_link.h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum XdpPlace {
     /// The hook in the driver (`xdpdrv`, native mode).
     Driver = 1 << 2,
-    /// The hook after the driver, for packets with metadata (`xdpgeneric`, skb mode).
+    /// The hook after the driver, at which packets already have kernel metadata (`xdpgeneric`, skb
+    /// mode).
     Generic = 1 << 1,
     /// The hook in the network card (`xdpoffload`).
     Card = 1 << 3,
@@ -98,7 +101,7 @@ pub enum XdpPlace {
 /// An IP address of this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address {
-    /// The index of the link that has the address.
+    /// The index of the link that has this address.
     pub link: u32,
     /// The address.
     pub address: IpAddr,
@@ -111,28 +114,28 @@ pub struct Address {
 pub struct Route {
     /// The number of the routing table: 254 is `main`.
     pub table: u32,
-    /// The destination prefix, and its length in bits.
+    /// The destination prefix of the route, and the length of the prefix in bits.
     pub prefix: (IpAddr, u8),
-    /// The route's metric. Of a table's routes to one prefix, the kernel uses the route with the
-    /// lowest metric.
+    /// The route's metric. If a table has several routes to one prefix, the kernel uses the route
+    /// with the lowest metric.
     pub metric: u32,
-    /// The action for packets, such as forwarding or rejecting.
+    /// The action for packets that match the route, such as forwarding or rejecting.
     pub kind: RouteType,
-    /// The next hops. Each flow uses one of them.
+    /// The next hops of the route. Each flow uses one of the next hops.
     pub hops: Vec<NextHop>,
-    /// True if packets to a next hop are encapsulated in another header.
+    /// True if the route encapsulates packets in another header.
     pub encapsulates: bool,
-    /// True if the route applies only to packets with a certain type of service or source address,
-    /// or if the route is a copy that the kernel made for one destination.
+    /// True if the route applies only to packets with a certain type of service or source address.
+    /// Also true if the kernel has created this route as a copy for a single destination.
     pub is_special: bool,
-    /// True if the change adds the next hops to an existing route.
+    /// True if the change adds `hops` to an existing route.
     pub is_appended: bool,
 }
 
 /// A next hop of a [`Route`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NextHop {
-    /// The index of the link on which packets are sent.
+    /// The index of the link on which packets to this next hop are sent.
     pub link: u32,
     /// The address of the next router, or `None` if the destination itself is on the link.
     pub gateway: Option<IpAddr>,
@@ -140,7 +143,7 @@ pub struct NextHop {
     pub weight: u16,
 }
 
-/// A neighbour: a machine on the same link.
+/// A neighbour: another machine on the same link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Neighbour {
     /// The index of the link to the neighbour.
@@ -149,18 +152,19 @@ pub struct Neighbour {
     pub address: IpAddr,
     /// The neighbour's link address, if it is known.
     pub link_address: Option<Vec<u8>>,
-    /// The kernel's state of the neighbour.
+    /// The state of the neighbour in the kernel, such as reachable or failed.
     pub state: NeighbourState,
     /// True if the kernel replies in place of the neighbour (proxy ARP).
     pub is_proxy: bool,
 }
 
 impl Change {
-    /// Returns the change that a message reports. Returns `None` if the message has no entry, or an
-    /// entry that is not about IP.
+    /// Returns the change that a netlink message reports. Returns `None` if the message contains no
+    /// entry, or an entry of a protocol other than IP.
     pub(crate) fn from_message(message: Message<'_>) -> Option<Self> {
         use RouteNetlinkMessage as Kernel;
-        // Newer kernels have message types that the library does not know.
+        // Errors are ignored, because a newer kernel may send messages that the netlink library
+        // cannot parse.
         let parsed = Kernel::parse_with_param(message.body, message.kind)
             .inspect_err(|error| tracing::debug!("a message of the kernel is not understood: {error}"))
             .ok()?;
@@ -182,14 +186,15 @@ impl Change {
 impl Link {
     fn new(message: LinkMessage, body: &[u8]) -> Option<Self> {
         let header = message.header;
-        // A bridge sends the same type of message about its ports. A port that leaves the bridge
-        // still exists as an interface.
+        // The kernel sends the same type of message about the ports of a bridge. A port that leaves
+        // the bridge still exists as an interface, so this message is ignored.
         if header.interface_family != AddressFamily::Unspec {
             return None;
         }
         let mut link = Self {
             index: header.index,
-            // The library's parsed type drops ARPHRD numbers that the library does not know.
+            // The netlink library drops `ARPHRD_` numbers that it does not know. Therefore the
+            // number is read from the raw message.
             hardware: body.get(2..4).and_then(|hardware| parse_u16(hardware).ok())?,
             up: header.flags.contains(LinkFlags::Up),
             running: header.flags.contains(LinkFlags::Running),
@@ -246,7 +251,8 @@ impl Address {
         let mut address = None;
         for attribute in &message.attributes {
             match attribute {
-                // If a message has both attributes, `Address` is the peer's address.
+                // If a message has the attributes `Local` and `Address`, the attribute `Address` is
+                // the address of the peer.
                 AddressAttribute::Local(local) => address = Some(*local),
                 AddressAttribute::Address(other) => address = address.or(Some(*other)),
                 _ => {}

@@ -1,9 +1,9 @@
 //! The settings of network cards: the family `ethtool` of generic netlink
-//! (Documentation/networking/ethtool-netlink.rst of the kernel). Each kind of setting has a file.
-//! Any user may read the settings, and `CAP_NET_ADMIN` is needed to change them.
+//! (Documentation/networking/ethtool-netlink.rst of the kernel). Each kind of setting has its own
+//! file. Any user may read the settings. To change a setting, a process needs `CAP_NET_ADMIN`.
 //!
-//! Linux supports the family since 5.6, and the settings in this module since 5.7. A kernel can be
-//! built without the family.
+//! The family exists since Linux 5.6, and the settings in this module since Linux 5.7. A kernel can
+//! be built without the family.
 
 mod channels;
 mod features;
@@ -23,7 +23,7 @@ pub use features::Features;
 pub use rings::Rings;
 pub use rss::Rss;
 
-/// The attribute that names the interface in each request.
+/// The number of the attribute that contains the name of the interface in each request.
 const HEADER: u16 = 1;
 const ETHTOOL_A_HEADER_DEV_NAME: u16 = 2;
 

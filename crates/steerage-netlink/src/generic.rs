@@ -1,5 +1,5 @@
-//! Generic netlink: families with names, such as `ethtool`. A kernel without a family reports that
-//! the family is missing.
+//! Generic netlink, whose families of requests have names, such as `ethtool`. If a kernel does not
+//! support a family, it replies that the family does not exist.
 
 use std::io;
 
@@ -11,16 +11,17 @@ use crate::socket::Socket;
 
 /// The length of a generic netlink header: the command, the version, and two unused bytes.
 const HEADER_BYTES: usize = 4;
-/// The version of all commands in this crate.
+/// The version number in the generic netlink header of every command in this crate.
 const VERSION: u8 = 1;
 
-/// The family that maps the names of families to numbers: linux/genetlink.h.
+/// The number of the controller family. The controller family maps the names of other families to
+/// their numbers (linux/genetlink.h).
 const CONTROLLER: u16 = 16;
 const CTRL_CMD_GETFAMILY: u8 = 3;
 const CTRL_ATTR_FAMILY_ID: u16 = 1;
 const CTRL_ATTR_FAMILY_NAME: u16 = 2;
 
-/// A socket for requests to one family.
+/// A socket for requests to one family of generic netlink.
 #[derive(Debug)]
 pub(crate) struct Family {
     socket: Socket,
@@ -28,7 +29,7 @@ pub(crate) struct Family {
 }
 
 impl Family {
-    /// Opens a socket, and requests the number of the family `name`.
+    /// Opens a socket, and requests from the kernel the number of the family called `name`.
     pub(crate) fn open(name: &str) -> io::Result<Self> {
         let mut family = Self { socket: Socket::open(Some(GENERIC), 0)?, number: CONTROLLER };
         let reply = family.request(CTRL_CMD_GETFAMILY, &[text_attribute(CTRL_ATTR_FAMILY_NAME, name)])?;
@@ -37,8 +38,8 @@ impl Family {
         Ok(family)
     }
 
-    /// Sends a command with these attributes. Returns the attributes of the reply, or none if the
-    /// kernel only confirms the command.
+    /// Sends a command with these attributes to the family. Returns the attributes of the reply,
+    /// which are empty if the kernel only confirms the command.
     pub(crate) fn request(&mut self, command: u8, attributes: &[DefaultNla]) -> io::Result<Vec<u8>> {
         let body = [&[command, VERSION, 0, 0], &serialized(attributes)[..]].concat();
         let mut reply = Vec::new();

@@ -15,11 +15,12 @@
 //! | `attributes` | the attributes of generic netlink messages |
 //!
 //! A socket belongs to the network namespace in which it was opened. Requests that only read need
-//! no privilege. A sandbox must allow opening the socket, and then only the system calls `write`
-//! (for requests) and `recvfrom` (for replies and changes).
+//! no privilege. To open a socket, a sandbox must allow the necessary system calls. On an open
+//! socket, a request needs only the system call `write`, and a reply or a change needs only
+//! `recvfrom`.
 //!
-//! To add a setting of ethtool, such as ring sizes, write a file beside `ethtool/channels.rs`. The
-//! file contains the numbers of linux/ethtool_netlink.h, a type for the values, and an `impl
+//! To add support for another setting of ethtool, write a file next to `ethtool/channels.rs`. That
+//! file contains the numbers from linux/ethtool_netlink.h, a type for the values, and an `impl
 //! Ethtool` with the request.
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,6 @@
 //! The XDP features that drivers support: the family `netdev` of generic netlink
-//! (Documentation/netlink/specs/netdev.yaml of the kernel). Any user may query them. Linux supports
-//! the family since 6.3, and its part about metadata since 6.8.
+//! (Documentation/netlink/specs/netdev.yaml of the kernel). Any user may query the XDP features of
+//! a driver. The family exists since Linux 6.3, and its attributes for metadata since Linux 6.8.
 
 use std::io;
 
@@ -13,8 +13,8 @@ const NETDEV_CMD_DEV_GET: u8 = 1;
 const NETDEV_A_DEV_IFINDEX: u16 = 1;
 const NETDEV_A_DEV_XDP_FEATURES: u16 = 3;
 const NETDEV_A_DEV_XDP_RX_METADATA_FEATURES: u16 = 5;
-/// The bits `NETDEV_XDP_ACT_BASIC` and `NETDEV_XDP_ACT_XSK_ZEROCOPY`, and those of
-/// `enum netdev_xdp_rx_metadata`.
+/// The values of the flags `NETDEV_XDP_ACT_BASIC` and `NETDEV_XDP_ACT_XSK_ZEROCOPY`, and of the
+/// flags of `enum netdev_xdp_rx_metadata`.
 const BASIC: u64 = 1;
 const ZERO_COPY: u64 = 8;
 const METADATA_TIMESTAMP: u64 = 1;
@@ -26,9 +26,10 @@ const METADATA_VLAN_TAG: u64 = 4;
 pub struct XdpSupport {
     /// True if XDP programs can run in the driver.
     pub driver: bool,
-    /// True if AF_XDP sockets can receive and send without a copy.
+    /// True if AF_XDP sockets can receive and send packets without copying them.
     pub zero_copy: bool,
-    /// True if XDP programs can read the card's flow hash. `None` if the kernel does not report it.
+    /// True if XDP programs can read the card's flow hash. The value is `None` if the kernel does
+    /// not report this feature.
     pub hash: Option<bool>,
     /// True if XDP programs can read the time at which the card received a frame.
     pub time: Option<bool>,

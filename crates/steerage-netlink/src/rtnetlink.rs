@@ -1,4 +1,4 @@
-//! [`Rtnetlink`]: requests to rtnetlink(7).
+//! Requests to the kernel over rtnetlink(7), through a [`Rtnetlink`] socket.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -59,7 +59,7 @@ impl Rtnetlink {
         self.described(index, Vec::new())
     }
 
-    /// Returns the ports of a bond or a bridge.
+    /// Returns the network interfaces that are ports of a bond or a bridge.
     ///
     /// # Errors
     /// Fails if the kernel does not reply.
@@ -84,13 +84,13 @@ impl Rtnetlink {
                 found = Some(link);
             }
         })?;
-        // Other crates rely on these two fields.
+        // Callers in other crates rely on these two fields.
         found
             .filter(|link| link.name.is_some() && link.mtu.is_some())
             .ok_or_else(|| io::Error::other("the kernel's description of the link is not understood"))
     }
 
-    /// Sets the link up. The caller needs `CAP_NET_ADMIN`.
+    /// Sets a link up. The caller needs `CAP_NET_ADMIN`.
     ///
     /// # Errors
     /// Fails if the kernel refuses the change.
@@ -100,8 +100,8 @@ impl Rtnetlink {
         self.request(&RouteNetlinkMessage::SetLink(message), NLM_F_ACK, &mut |_| {})
     }
 
-    /// Sets the link's MTU, the longest packet that the link sends. The caller needs
-    /// `CAP_NET_ADMIN`.
+    /// Sets the MTU of a link, which is the length of the longest packet that the link sends. The
+    /// caller needs `CAP_NET_ADMIN`.
     ///
     /// # Errors
     /// Fails if the kernel refuses the change.
@@ -110,12 +110,13 @@ impl Rtnetlink {
         self.request(&RouteNetlinkMessage::SetLink(message), NLM_F_ACK, &mut |_| {})
     }
 
-    /// Attaches an XDP program to a hook of the link, in place of the program that is attached to
-    /// the hook. `None` detaches the program. A program that was attached by a link of bpf(2)
-    /// cannot be replaced. The caller needs `CAP_NET_ADMIN`.
+    /// Attaches an XDP program to a hook of the link. The new program replaces the program that is
+    /// attached to the hook. If `program` is `None`, the attached program is detached. A program
+    /// that was attached by a link of bpf(2) cannot be replaced. The caller needs `CAP_NET_ADMIN`.
     ///
-    /// The hook must be named. Without a name, the kernel chooses the driver's hook if the driver
-    /// supports XDP, and then detaches no program from the hook after the driver.
+    /// The caller must name the hook. If a request named no hook and the driver supports XDP, the
+    /// kernel would choose the driver's hook. A program at the hook after the driver would then
+    /// stay attached.
     ///
     /// # Errors
     /// Fails if the kernel refuses the change.
@@ -125,12 +126,13 @@ impl Rtnetlink {
         self.request(&RouteNetlinkMessage::SetLink(message), NLM_F_ACK, &mut |_| {})
     }
 
-    /// Replaces the XDP program of a hook of the link, in one step, if the program that is attached
-    /// is still `expected`. `expected` is `None` if no program may be attached yet. `None` as the
-    /// new program detaches the old one. The caller needs `CAP_NET_ADMIN`.
+    /// Replaces the XDP program at a hook of the link in one step, but only if the attached program
+    /// is still `expected`. If `expected` is `None`, no program may be attached to the hook. If the
+    /// new program is `None`, the old program is detached. The caller needs `CAP_NET_ADMIN`.
     ///
     /// # Errors
-    /// Fails if another program is attached (EEXIST or EBUSY), and if the kernel refuses the change.
+    /// Fails if another program is attached (EEXIST or EBUSY), and if the kernel refuses the
+    /// change.
     pub fn exchange_xdp_program(
         &mut self,
         link: u32,
@@ -148,9 +150,9 @@ impl Rtnetlink {
         self.request(&RouteNetlinkMessage::SetLink(message), NLM_F_ACK, &mut |_| {})
     }
 
-    /// Lists all links, addresses, routes and neighbours, in this order, so that each entry comes
-    /// after the entries to which it refers. If a table changes during the listing, some entries
-    /// are listed more than once. The last one is the newest.
+    /// Lists all links, addresses, routes and neighbours. In this order, each entry comes after the
+    /// entries to which it refers. If a table changes during the listing, an entry may be listed
+    /// more than once, and the last copy is the newest.
     ///
     /// # Errors
     /// Fails if the kernel does not reply.

@@ -1,4 +1,5 @@
-//! The rules that say which routing table the kernel reads for an IPv6 packet: `ip -6 rule`.
+//! The routing rules for IPv6 (`ip -6 rule`). A rule says in which routing table the kernel looks
+//! up a packet.
 
 use std::{fmt, io};
 
@@ -9,29 +10,31 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use crate::Rtnetlink;
 
-/// An IPv6 rule that matches packets by nothing but the interface by which they came.
+/// A routing rule for IPv6 with a single condition: the interface on which a packet arrives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// The kernel follows the rules in ascending order of their priorities.
+    /// The priority of the rule. The kernel applies the rules in ascending order of their
+    /// priorities.
     pub priority: u32,
-    /// The interface by which packets came. `None` for all packets, also those of this machine.
+    /// The name of the interface on which a packet must arrive. If the value is `None`, the rule
+    /// applies to all packets, including packets that this machine sends.
     pub interface: Option<String>,
-    /// What the kernel does with the packets.
+    /// The action of the kernel for packets that match the rule.
     pub action: RuleTo,
-    /// The program that made the rule, by the numbers of `/etc/iproute2/rt_protos`.
+    /// The number of the program that added the rule, as in `/etc/iproute2/rt_protos`.
     pub protocol: u8,
 }
 
 /// The action of a [`Rule`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RuleTo {
-    /// Looks up the routing table with this number.
+    /// The kernel searches the routing table with this number.
     Table(u32),
-    /// Drops the packets without an error to their senders.
+    /// The kernel drops the packets and sends no error to their senders.
     Blackhole,
 }
 
-/// The rule as `ip -6 rule` reads it, without its protocol.
+/// Formats the rule in the syntax of `ip -6 rule`, without the protocol.
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(interface) = &self.interface {
@@ -46,10 +49,10 @@ impl fmt::Display for Rule {
 }
 
 impl Rtnetlink {
-    /// Lists the IPv6 rules that match packets by nothing but the interface.
+    /// Lists the IPv6 routing rules that have no condition except the interface.
     ///
     /// # Errors
-    /// Fails if the kernel does not reply, or has no rules.
+    /// Fails if the kernel does not reply, or does not support routing rules.
     pub fn rules(&mut self) -> io::Result<Vec<Rule>> {
         let mut request = RuleMessage::default();
         request.header.family = AddressFamily::Inet6;
@@ -63,19 +66,19 @@ impl Rtnetlink {
         Ok(rules)
     }
 
-    /// Adds a rule. The caller needs `CAP_NET_ADMIN`.
+    /// Adds a routing rule. The caller needs `CAP_NET_ADMIN`.
     ///
     /// # Errors
-    /// Fails if the kernel refuses the rule, or has it already.
+    /// Fails if the kernel refuses the rule, or if the rule exists already.
     pub fn add_rule(&mut self, rule: &Rule) -> io::Result<()> {
         let flags = NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL;
         self.exchange(&RouteNetlinkMessage::NewRule(rule.message()), flags, &mut |_| {})
     }
 
-    /// Deletes a rule. The caller needs `CAP_NET_ADMIN`.
+    /// Deletes a routing rule. The caller needs `CAP_NET_ADMIN`.
     ///
     /// # Errors
-    /// Fails if the kernel refuses the change, or has no such rule.
+    /// Fails if the kernel refuses the change, or if the rule does not exist.
     pub fn delete_rule(&mut self, rule: &Rule) -> io::Result<()> {
         self.exchange(&RouteNetlinkMessage::DelRule(rule.message()), NLM_F_ACK, &mut |_| {})
     }
@@ -111,7 +114,7 @@ impl Rule {
                 RuleAttribute::Iifname(name) => rule.interface = Some(name.clone()),
                 RuleAttribute::Table(number) => table = *number,
                 RuleAttribute::Protocol(protocol) => rule.protocol = (*protocol).into(),
-                // The kernel states that nothing is suppressed.
+                // With this value of `SuppressPrefixLen`, the rule does not ignore any route.
                 RuleAttribute::SuppressPrefixLen(u32::MAX) => {}
                 _ => return None,
             }
@@ -131,7 +134,8 @@ mod tests {
 
     use super::*;
 
-    /// The rules are compared with those that `ip -6 rule` makes and shows.
+    /// This crate reads the rules that `ip -6 rule` adds. `ip -6 rule` shows the rules that this
+    /// crate adds.
     #[test]
     fn rules_are_those_of_ip() {
         let Some(namespaces) = Namespaces::new(1) else { return };

@@ -1,4 +1,4 @@
-//! A netlink socket for requests, dumps and changes.
+//! A netlink socket for requests, for dumps of whole tables, and for changes.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -14,22 +14,23 @@ use rustix::net::{AddressFamily, Protocol, RecvFlags, SocketFlags, SocketType, b
 
 use crate::attributes;
 
-/// The number of times that a dump is requested if changes interrupt it. After the last dump, the
-/// changes that the kernel reports must suffice.
+/// If the table changes during a dump, the dump is requested again, up to this total number of
+/// requests. After the last one, the caller must rely on the changes that the kernel reports.
 const DUMPS_MAX: usize = 3;
 
-/// The longest datagram. A part of a dump has up to 32 KiB, and no attribute is longer than 64 KiB.
+/// The maximum size of a netlink datagram in bytes. A part of a dump has at most 32 KiB, and no
+/// attribute is longer than 64 KiB.
 const DATAGRAM_BYTES_MAX: usize = 128 << 10;
 
-/// The most datagrams with changes that one call reads.
+/// The maximum number of datagrams with changes that one call of `read_datagrams` receives.
 const DATAGRAMS_MAX: usize = 4096;
 
-/// The message types that all netlink families share: linux/netlink.h.
+/// The numbers of the message types that all netlink families share (linux/netlink.h).
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
-/// A message's header: `struct nlmsghdr`.
+/// The length in bytes of a netlink message's header (`struct nlmsghdr`).
 const HEADER_BYTES: usize = 16;
-/// The attribute with the kernel's text about an error.
+/// The number of the attribute that contains the kernel's text about an error.
 const NLMSGERR_ATTR_MSG: u16 = 1;
 
 /// The socket option that requests error texts from the kernel.
@@ -45,28 +46,31 @@ pub(crate) struct Message<'a> {
     pub(crate) body: &'a [u8],
 }
 
-/// A function that is called with each message.
+/// A function that is called with each netlink message.
 pub(crate) type Each<'a> = &'a mut dyn FnMut(Message<'_>);
 
 /// A socket of one netlink family, which never waits for a reply. The kernel handles a request in
-/// the system call that sends it. Therefore the reply is ready when that call returns, or will
-/// never arrive. The call itself may wait for the kernel's lock of all links. The kernel makes each
-/// further part of a dump when the previous part is received.
+/// the system call that sends it. Therefore the reply has arrived when the system call returns, or
+/// it never arrives. The system call itself may wait for a lock in the kernel that protects all
+/// links. The kernel creates the next part of a dump when the program receives the previous part.
 #[derive(Debug)]
 pub(crate) struct Socket {
     pub(crate) fd: OwnedFd,
-    /// Receives changes, so that reading them does not allocate. A request has its own buffer.
+    /// The buffer into which changes are received, so that reading changes does not allocate
+    /// memory. Each request allocates a buffer of its own.
     buffer: Box<[u8]>,
     sequence: u32,
 }
 
 impl Socket {
-    /// Opens a socket in the network namespace of this thread, which receives the changes of these
-    /// multicast groups. `None` selects the family of rtnetlink.
+    /// Opens a socket in the network namespace of this thread. The socket receives the changes of
+    /// these multicast groups. If `family` is `None`, the socket belongs to the family of
+    /// rtnetlink.
     pub(crate) fn open(family: Option<Protocol>, groups: u32) -> io::Result<Self> {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let fd = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, family)?;
-        // Linux has this option since 4.12. Without the option, errors are only numbers.
+        // The result is ignored, because the option `NETLINK_EXT_ACK` exists only since Linux 4.12.
+        // Without the option, the kernel reports errors only as numbers.
         let _ = ExtendedAck.set(&fd, &true);
         bind(&fd, &SocketAddrNetlink::new(0, groups))?;
         let buffer = if groups == 0 { Box::default() } else { vec![0; DATAGRAM_BYTES_MAX].into() };
@@ -74,8 +78,8 @@ impl Socket {
     }
 
     /// Sends a request, and passes the messages of the reply to `each`. `flags` contains
-    /// `NLM_F_DUMP` for all entries of a table, and `NLM_F_ACK` for any other request. If a table
-    /// changes during a dump, `each` may get entries twice.
+    /// `NLM_F_DUMP` if the request is for all entries of a table. For any other request, `flags`
+    /// contains `NLM_F_ACK`. If a table changes during a dump, `each` may receive an entry twice.
     pub(crate) fn request(&mut self, kind: u16, flags: u16, body: &[u8], each: Each<'_>) -> io::Result<()> {
         self.sequence = self.sequence.wrapping_add(1);
         let mut header = NetlinkHeader::default();
@@ -94,7 +98,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Reads a reply to its end. Returns false if the table changed during the dump.
+    /// Receives all messages of a reply. Returns false if the table changed during the dump.
     fn reply(&self, buffer: &mut [u8], each: Each<'_>) -> io::Result<bool> {
         let mut is_consistent = true;
         loop {
@@ -103,7 +107,8 @@ impl Socket {
                 other => other.into(),
             })?;
             for message in messages(datagram) {
-                // Skip the remaining messages of an earlier request's late reply.
+                // Messages with another sequence number belong to a late reply to an earlier
+                // request.
                 if message.sequence != self.sequence {
                     continue;
                 }
@@ -116,7 +121,8 @@ impl Socket {
         }
     }
 
-    /// Passes the changes that have arrived to `each`. Returns false if changes were lost.
+    /// Passes the messages about changes that have arrived to `each`. Returns false if changes were
+    /// lost.
     pub(crate) fn read(&mut self, each: Each<'_>) -> bool {
         self.read_datagrams(&mut |datagram| messages(datagram).for_each(&mut *each))
     }
@@ -147,7 +153,7 @@ fn receive<'a>(fd: &OwnedFd, buffer: &'a mut [u8]) -> Result<&'a [u8], Errno> {
     }
 }
 
-/// Splits a datagram into messages, up to the first message that is cut off.
+/// Splits a datagram into netlink messages. The iterator ends at the first message that is cut off.
 fn messages(mut datagram: &[u8]) -> impl Iterator<Item = Message<'_>> {
     std::iter::from_fn(move || {
         let message = NetlinkBuffer::new_checked(datagram).ok()?;
@@ -161,14 +167,15 @@ fn messages(mut datagram: &[u8]) -> impl Iterator<Item = Message<'_>> {
     })
 }
 
-/// Returns the outcome at the end of a reply: an error, or success if the error number is 0.
+/// Returns the result of a request, which the last message of the reply contains: an error, or
+/// success if the error number is 0.
 fn outcome(message: Message<'_>) -> io::Result<()> {
     let code = message.body.get(..4).and_then(|code| parse_i32(code).ok()).unwrap_or_default();
     if code == 0 {
         return Ok(());
     }
     let error = io::Error::from_raw_os_error(code.saturating_neg());
-    // In an error message, the attributes follow a copy of the request.
+    // In an error message of the kernel, the attributes come after a copy of the request.
     let rest = message.body.get(4..).unwrap_or_default();
     let request = if message.kind == NLMSG_DONE { Some(0) } else { rest.get(..4).and_then(|it| parse_u32(it).ok()) };
     let request = request.and_then(|length| (length as usize).checked_next_multiple_of(4));
@@ -201,23 +208,25 @@ mod tests {
         for cut in 20..datagram.len() {
             assert_eq!(read(&datagram[..cut]), [(16, b"abc".to_vec())], "{cut}");
         }
-        // The stated length is shorter than the header.
+        // The length field of this message is smaller than the header of the message.
         assert_eq!(read(&[3; 40]), []);
         assert_eq!(read(&[0; 40]), []);
     }
 
-    /// A socket, and the other end of its connection, on which a test plays the kernel.
+    /// Returns a netlink socket and the other end of the connection, through which the test sends
+    /// replies in place of the kernel.
     fn pair() -> (Socket, OwnedFd) {
         let (fd, kernel) = socketpair(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::NONBLOCK, None).unwrap();
         (Socket { fd, buffer: vec![0; 256].into(), sequence: 0 }, kernel)
     }
 
-    /// Returns the bodies of the reply to the next request, if the kernel replies with these
-    /// datagrams.
+    /// Sends a request through `socket`. `kernel` replies with these datagrams. Returns the bodies
+    /// of the messages in the reply.
     fn reply(socket: &mut Socket, kernel: &OwnedFd, datagrams: &[Vec<u8>]) -> io::Result<Vec<Vec<u8>>> {
         for datagram in datagrams {
             let mut datagram = datagram.clone();
-            // A message with the sequence number 0 gets the number of the next request.
+            // If the test gave a message the sequence number 0, it gets the sequence number of the
+            // next request.
             if datagram[8] == 0 {
                 datagram[8..12].copy_from_slice(&(socket.sequence + 1).to_ne_bytes());
             }
@@ -236,7 +245,8 @@ mod tests {
         assert_eq!(reply(&mut socket, &kernel, &replies).unwrap(), [b"olds", b"news"]);
         let forever: Vec<Vec<u8>> = (0..DUMPS_MAX).flat_map(|_| [interrupted.clone(), done.clone()]).collect();
         assert_eq!(reply(&mut socket, &kernel, &forever).unwrap().len(), DUMPS_MAX);
-        // The flag in the end message alone must also be detected.
+        // A dump counts as interrupted even if only its last message has the flag
+        // `NLM_F_DUMP_INTR`.
         let replies = [message(NLMSG_DONE, NLM_F_DUMP_INTR, &[0; 4]), done];
         assert_eq!(reply(&mut socket, &kernel, &replies).unwrap(), Vec::<Vec<u8>>::new());
     }
@@ -275,7 +285,7 @@ mod tests {
             assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
             assert!(error.to_string().ends_with(": no such queue"), "{error}");
         }
-        // The error has no text, or the copy of the request is cut off.
+        // The error messages of this test contain no text, or their copy of the request is cut off.
         for parts in [&[&request[..]][..], &[&request[..6]], &[&[255; 16]], &[]] {
             assert_eq!(error(NLMSG_ERROR, 0, parts).raw_os_error(), Some(libc::EPERM));
         }

@@ -1,5 +1,6 @@
-//! Receives the kernel's messages about devices that appear, change and disappear, such as the
-//! queues of an interface and CPUs that go offline: lib/kobject_uevent.c of the kernel.
+//! Receives the kernel's messages about devices that appear, change and disappear
+//! (lib/kobject_uevent.c of the kernel). Examples are the queues of an interface, and CPUs that go
+//! offline.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -8,11 +9,12 @@ use rustix::net::netlink::KOBJECT_UEVENT;
 
 use crate::socket::Socket;
 
-/// The multicast group of the kernel's own messages. udev sends its messages to another group.
+/// The netlink multicast group to which the kernel sends its messages. udev sends messages to
+/// another group.
 const KERNEL: u32 = 1;
 
-/// Receives messages without waiting for them. Poll the socket's descriptor to find out when
-/// messages arrive.
+/// Receives the kernel's messages about devices, without waiting for them. Poll the socket's file
+/// descriptor to find out when messages arrive.
 ///
 /// ```
 /// let mut events = steerage_netlink::Uevents::open()?;
@@ -30,7 +32,7 @@ impl AsFd for Uevents {
 }
 
 impl Uevents {
-    /// Starts to receive the messages of this thread's network namespace.
+    /// Starts to receive the kernel's messages about devices in this thread's network namespace.
     ///
     /// # Errors
     /// Fails if the kernel refuses the socket.
@@ -38,12 +40,13 @@ impl Uevents {
         Socket::open(Some(KOBJECT_UEVENT), KERNEL).map(Self)
     }
 
-    /// Passes the action (`add`, `remove`, `online`) and the path below /sys of each message that
-    /// has arrived to `each`. Returns false if messages were lost because too many arrived before
-    /// they were read.
+    /// Calls `each` for each message that has arrived. The arguments are the action, such as `add`,
+    /// `remove` or `online`, and the device's path below /sys. Returns false if messages were lost
+    /// because the buffer was full.
     pub fn read(&mut self, each: &mut dyn FnMut(&str, &str)) -> bool {
         self.0.read_datagrams(&mut |datagram| {
-            // The first text is `ACTION@PATH`. The texts behind it repeat both.
+            // A datagram contains several texts. The first text is `ACTION@PATH`, and the later
+            // texts repeat the action and the path.
             let first = datagram.split(|byte| *byte == 0).next().unwrap_or_default();
             if let Some((action, path)) = std::str::from_utf8(first).ok().and_then(|text| text.split_once('@')) {
                 each(action, path);

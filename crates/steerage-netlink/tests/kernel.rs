@@ -1,4 +1,4 @@
-//! Sends requests to the kernel that runs the tests.
+//! Sends requests to the kernel of the machine that runs the tests.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -11,8 +11,8 @@ use steerage_fixtures::namespaces::Namespaces;
 use steerage_netlink::ethtool::Ethtool;
 use steerage_netlink::{Change, Changes, Entry, NextHop, Route, RouteType, Rtnetlink, Uevents, XdpPlace, netdev};
 
-/// A pair of connected interfaces. The far end has the network 192.0.2.0/24, two special routes,
-/// and a neighbour.
+/// Returns two network namespaces that are connected by a pair of interfaces. Namespace 0 has the
+/// address 192.0.2.1, two special routes, and the neighbour 192.0.2.2.
 fn cable() -> Option<Namespaces> {
     let namespaces = Namespaces::new(2)?;
     namespaces.veth((0, "near0"), (1, "far0"));
@@ -67,7 +67,7 @@ fn a_link_is_set() {
         kernel.set_up(index).unwrap();
         let link = kernel.link("near0").unwrap();
         assert_eq!((link.mtu, link.up), (Some(1300), true));
-        // This MTU is longer than any frame on this link.
+        // This MTU exceeds the maximum MTU of the link.
         assert!(kernel.set_mtu(index, 1 << 24).is_err());
     });
 }
@@ -112,7 +112,7 @@ fn has_mtu(change: &Change, mtu: usize) -> bool {
     change.is_there && matches!(&change.entry, Entry::Link(link) if link.mtu == Some(mtu))
 }
 
-/// Reads changes until one of them is `last`, and returns all of them.
+/// Reads changes until `last` returns true for a change. Returns all changes up to this one.
 fn until(changes: &mut Changes, last: impl Fn(&Change) -> bool) -> Vec<Change> {
     let start = Instant::now();
     let mut all = Vec::new();
@@ -152,7 +152,7 @@ fn changes_come_and_those_of_one_link_can_be_had_alone() {
     assert!(changes.iter().any(|change| has_mtu(change, 1400)), "{changes:?}");
 }
 
-/// Causes more changes than the socket's buffer holds.
+/// The test causes more changes than fit into the socket's buffer.
 #[test]
 fn lost_changes_are_reported() {
     let Some(namespaces) = cable() else { return };
@@ -162,13 +162,13 @@ fn lost_changes_are_reported() {
         namespaces.must(0, &format!("link set near0 mtu {mtu}"));
     }
     assert!(!changes.read(&mut |_| {}));
-    // After the loss, the socket still receives later changes.
+    // After some changes were lost, the socket still receives later changes.
     namespaces.must(0, "link set near0 mtu 1400");
     until(&mut changes, |change| has_mtu(change, 1400));
 }
 
-/// Every kernel that reports features reports the loopback interface's features. The loopback
-/// interface has no queues to report.
+/// Every kernel that supports the request reports the features of the loopback interface. The
+/// loopback interface reports no queues.
 #[test]
 fn features_and_queues_are_those_of_the_interface() {
     let Ok(mut ethtool) = Ethtool::open() else {
@@ -180,7 +180,7 @@ fn features_and_queues_are_those_of_the_interface() {
         "{features:?}"
     );
     assert!(!features.is_on("no-such-feature"));
-    // No card stamps the frames of the loopback interface.
+    // Frames on the loopback interface get no time stamps from a card.
     assert_eq!(ethtool.stamped_frames("lo").unwrap(), [""; 0]);
     assert_eq!(ethtool.channels("lo").unwrap_err().kind(), io::ErrorKind::Unsupported);
     let Some(namespaces) = cable() else { return };
@@ -192,8 +192,9 @@ fn features_and_queues_are_those_of_the_interface() {
     });
 }
 
-/// The number of queues changes, and the kernel reports the queue that disappears and comes back.
-/// Interfaces without a card have no rings and no RSS.
+/// The test changes the number of queues of an interface. The kernel reports that a queue
+/// disappears and appears again. Interfaces without a card, such as a veth, have no rings and no
+/// RSS table.
 #[test]
 fn queues_are_set_and_uevents_report_them() {
     let Some(namespaces) = cable() else { return };
@@ -229,7 +230,7 @@ fn what_the_kernel_refuses_it_explains() {
     assert!(error.contains("os error 19") && error.contains("no device"), "{error}");
     let error = Rtnetlink::open().unwrap().link("no-such-if").unwrap_err();
     assert!(error.to_string().contains("os error 19"), "{error}");
-    // After an error, the socket can still be used.
+    // The socket can still be used after an error.
     assert!(ethtool.features("lo").is_ok());
 }
 
@@ -241,10 +242,10 @@ fn drivers_report_their_support_of_xdp() {
             return steerage_fixtures::skip("this kernel does not report the support of XDP");
         };
         assert!(support.driver && !support.zero_copy, "{support:?}");
-        // A veth reports all metadata, or the kernel reports none of it.
+        // The kernel reports either all kinds of metadata of a veth, or none.
         assert!(support.hash == support.time && support.time == support.vlan_tag, "{support:?}");
         assert!(netdev::xdp_support(1 << 20).is_err());
-        // Detaching a program from an empty hook is no error.
+        // It is not an error to detach a program from a hook that has none.
         let index = if_nametoindex("near0").unwrap();
         Rtnetlink::open().unwrap().set_xdp_program(index, XdpPlace::Generic, None).unwrap();
         assert!(Rtnetlink::open().unwrap().set_xdp_program(1 << 20, XdpPlace::Generic, None).is_err());

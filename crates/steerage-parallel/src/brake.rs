@@ -1,34 +1,35 @@
-//! Slows down reading from a file: long reads alternate with long pauses.
+//! Slows down the reading of packets from a file, so that the jobs can keep up. Long periods of
+//! reading alternate with long pauses.
 //!
-//! Without pauses, the path would check every millisecond whether the fullest buffer has room for a
-//! few more packets. Jobs are slower than that, so most checks would find no room, and each check
-//! costs a wake-up.
+//! Without these pauses, the packet CPU would check every millisecond whether the fullest buffer
+//! has room for more packets. Each check costs a wake-up. Most of these checks would find no room
+//! in the buffer, because the jobs read more slowly than the packet CPU.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The shortest and the longest pause.
+/// The minimum and the maximum duration of a pause in reading.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(8);
 
-/// Decides when to pause. All atomic accesses are `Relaxed`, because only the speed of reading
-/// depends on their order.
+/// Decides when to pause the reading of packets. All atomic accesses are `Relaxed`, because only
+/// the speed of reading depends on their order.
 #[derive(Debug)]
 pub(super) struct Brake {
-    /// The thresholds for the bytes that wait for the job with the fullest buffer. A pause begins
-    /// at `high` and ends below `low`.
+    /// The thresholds for the number of bytes in the fullest buffer of all jobs. A pause begins
+    /// when the number reaches `high`, and ends when it is below `low`.
     high: usize,
     low: usize,
-    /// The pause also ends if fewer bytes than this wait for any job, unless the fullest buffer has
-    /// reached `high`.
+    /// The pause also ends if the buffer of any job contains fewer bytes than `hungry`, unless the
+    /// fullest buffer has reached `high`.
     hungry: usize,
     is_on: AtomicBool,
     pause_micros: AtomicU64,
 }
 
 impl Brake {
-    /// `buffer` is the size of each job's buffer in bytes. An output has room for less than half of
-    /// this buffer.
+    /// `buffer` is the size of each job's buffer in bytes. The capacity of an output is less than
+    /// half of this size.
     pub(super) fn new(buffer: usize) -> Self {
         Self {
             high: buffer / 8 * 3,
@@ -39,8 +40,8 @@ impl Brake {
         }
     }
 
-    /// How long to pause reading, given the number of bytes that wait for each job. `None` if
-    /// reading continues.
+    /// Returns how long to pause reading, or `None` to continue reading. `waiting` contains the
+    /// number of bytes in the buffer of each job.
     pub(super) fn pause(&self, waiting: impl Iterator<Item = usize>) -> Option<Duration> {
         let (mut least, mut most) = (usize::MAX, 0);
         waiting.for_each(|bytes| (least, most) = (least.min(bytes), most.max(bytes)));
@@ -56,7 +57,7 @@ impl Brake {
         let longer = match (is_on, least >= self.hungry) {
             (true, true) => micros * 2,
             (true, false) => micros,
-            // A job had almost no input left, so the pause was too long.
+            // The pause was too long: at the end of the pause, a job had almost no input left.
             (false, false) => micros / 2,
             (false, true) => micros,
         };
@@ -78,7 +79,8 @@ mod tests {
         assert!(pauses([600, 300]) && pauses([450, 200]));
         assert!(!pauses([399, 150]) && !pauses([599, 150]));
         assert!(pauses([600, 300]) && !pauses([500, 99]));
-        // Reading cannot help a hungry job while another job's buffer is full.
+        // While the buffer of a job is full, reading more packets cannot help another job whose
+        // buffer is empty.
         assert!(pauses([600, 0]));
         // No job has a buffer.
         assert_eq!(Brake::new(1600).pause(std::iter::empty()), None);

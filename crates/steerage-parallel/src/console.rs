@@ -1,22 +1,24 @@
-//! Standard error, which the jobs, the program's own lines and the progress line share.
+//! Writes to standard error: the lines of the jobs, the lines of the program itself, and the
+//! progress line.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::{Mutex, PoisonError};
 
 use steerage_text::printable;
 
-/// The maximum length of a progress line. A longer line would wrap, and could not be erased.
+/// The maximum length of a progress line in characters. A terminal would wrap a longer line, and
+/// the line could not be erased.
 const WIDTH: usize = 79;
 
 const ERASE: &[u8] = b"\r\x1b[K";
 
-/// Standard error. All write errors are ignored, because a write error means that the reader of
-/// standard error is gone.
+/// The standard error of this program. Write errors are ignored, because they mean that the reader
+/// of standard error has exited.
 #[derive(Debug)]
 pub(super) struct Console {
     redraws: bool,
-    /// Whether standard output is a terminal too. The progress line must be erased before text is
-    /// written to standard output.
+    /// True if standard output and standard error are both terminals. The progress line must be
+    /// erased before text is written to standard output.
     shares_screen: bool,
     drawn: Mutex<bool>,
 }
@@ -34,7 +36,7 @@ impl Console {
         self.write(format!("steerage: {}\n", printable(text)).as_bytes(), false);
     }
 
-    /// Erases the progress line, and calls `write`, which writes to standard output.
+    /// Erases the progress line, and then calls `write`, which writes to standard output.
     pub(super) fn beside<R>(&self, write: impl FnOnce() -> R) -> R {
         if !self.shares_screen {
             return write();
@@ -50,7 +52,7 @@ impl Console {
         self.redraws
     }
 
-    /// Draws the progress line. An empty text erases it.
+    /// Draws the progress line on standard error. An empty text erases the line.
     pub(super) fn progress(&self, text: &str) {
         if self.redraws {
             let text: String = text.chars().take(WIDTH).collect();

@@ -1,28 +1,30 @@
-//! Cuts a JSON array into its elements.
+//! Splits a JSON array that a job writes into its elements.
 
 use super::lines::LINE_BYTES_MAX;
 
-/// What is written before an element, as tshark writes it.
+/// The separator before an element of the merged JSON array, as in tshark's output.
 pub(super) const BEFORE: &[u8] = b",\n  ";
 
-/// The part of a JSON array that a job has written, up to the last whole element.
+/// The state of the parser for the JSON array that a job writes, and the bytes of the last element
+/// if it is not complete yet.
 #[derive(Debug, Default)]
 pub(super) struct Elements {
-    /// The number of brackets that are open, also those of the array.
+    /// The number of open brackets at the current position, including the bracket of the array
+    /// itself.
     depth: usize,
     in_string: bool,
     escaped: bool,
     element: Vec<u8>,
-    /// Whether the beginning of the element has been passed on.
+    /// True if the beginning of the current element has already been appended to the output.
     within: bool,
-    /// Whether the output is not an array.
+    /// True if the job's output is not a JSON array.
     is_wrong: bool,
 }
 
 impl Elements {
-    /// Takes output of the job, and appends all whole elements to `out`, each after [`BEFORE`].
-    /// Returns true if the next output must come from this job too, because an element is too long
-    /// to be kept.
+    /// Parses more output of the job. Appends all complete elements to `out`, each after the
+    /// separator [`BEFORE`]. Returns true if the next output must come from the same job, because
+    /// an element is too long to be kept in memory.
     pub(super) fn take(&mut self, written: &[u8], out: &mut Vec<u8>) -> bool {
         for byte in written {
             self.byte(*byte, out);
@@ -34,7 +36,7 @@ impl Elements {
         self.within
     }
 
-    /// Whether all arrays have ended.
+    /// Returns true if each array that the job has begun to write is complete.
     pub(super) fn is_complete(&self) -> bool {
         self.depth == 0 && !self.is_wrong
     }

@@ -1,4 +1,4 @@
-//! Every error of a run: one line that says what was tried and what to do.
+//! All errors of a run. The message of an error is one line that says what failed and what to do.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use steerage_device::output::OutputError;
 use steerage_guard::path::PathError;
 use steerage_text::{counted, plural};
 
-/// The reason for which a run failed.
+/// The reason why a run failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -54,7 +54,7 @@ pub enum Error {
     /// Packets for jobs could not be written to files in a directory, or to pipes.
     #[error("{}", not_written(.directory.as_deref(), .cause, *.jobs, *.packets))]
     NotWritten {
-        /// The directory of the files. `None` for pipes.
+        /// The directory of the files. The value is `None` for pipes.
         directory: Option<PathBuf>,
         /// The first error.
         cause: String,
@@ -119,7 +119,7 @@ fn results(path: &Path, error: &PathError) -> String {
         PathError::System(error) if error.kind() == io::ErrorKind::NotFound => {
             format!("cannot make {path}: there is no directory above it; make it with mkdir -p")
         }
-        // All other errors contain advice already.
+        // The messages of these errors already contain advice.
         PathError::Changeable { .. } | PathError::Link { .. } => error.to_string(),
         error => format!("cannot make {path}: {error}; name another directory"),
     }

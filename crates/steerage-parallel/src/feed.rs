@@ -1,5 +1,5 @@
-//! Passes packets to a job: as a capture stream to standard input, a pipe or a file, or as frames
-//! to an interface.
+//! Passes packets to a job: as a capture stream to its standard input, a pipe or a file, or as
+//! frames to a network interface.
 
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
@@ -18,9 +18,9 @@ pub(super) struct Feed {
     pub(super) via: Via,
     pub(super) stdin: Stdio,
     pub(super) place: OsString,
-    /// The descriptor that `place` names. The job inherits this descriptor.
+    /// The file descriptor that the path `place` names. The job inherits this descriptor.
     pub(super) inherited: Option<Inherited>,
-    /// The stream of packets, or `None` for an interface.
+    /// The stream of packets to the job, or `None` if the job gets its packets at an interface.
     pub(super) stream: Option<Stream>,
 }
 
@@ -57,14 +57,14 @@ pub(super) fn feed(via: Via, number: usize, options: StreamOptions) -> Result<(O
 }
 
 impl Feed {
-    /// The reason for which the stream of packets ended early. `None` if the stream did not end
-    /// early.
+    /// Returns the reason why the stream of packets to the job ended early. Returns `None` if it
+    /// did not end early.
     pub(super) fn failure(&self) -> Option<StreamFailure> {
         self.stream.as_ref().and_then(Stream::failure)
     }
 
-    /// Ends the feed after the job has ended. Processes that the job left behind have inherited its
-    /// pipe too, but do not count as its readers.
+    /// Ends the stream of packets after the job has ended. Child processes of the job may still
+    /// have the job's pipe open, but they do not count as readers.
     pub(super) fn end(&mut self) {
         if let (Via::Fifo, Some(stream)) = (self.via, &self.stream) {
             stream.abandon();

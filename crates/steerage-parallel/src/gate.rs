@@ -1,7 +1,8 @@
-//! A process that waits until it may become the program of a job.
+//! A waiting process. When its gate is opened, the process executes the program of a job.
 //!
-//! A job that reads a file starts when the file is complete. A process in a sandbox cannot start
-//! programs at that time, so it starts this process before, and opens its gate later.
+//! A job that reads a file must start when the file is complete. When the file is complete, a
+//! sandbox no longer allows this program to start other programs. Therefore the waiting process is
+//! started before the sandbox is entered, and its gate is opened later.
 
 use std::ffi::OsString;
 use std::io::{self, Read};
@@ -12,17 +13,18 @@ use steerage_text::shell_word;
 
 use super::error::Error;
 
-/// What is written to the standard input of the process to open the gate.
+/// The bytes that open the gate. To open the gate, these bytes are written to the standard input of
+/// the waiting process.
 pub(super) const OPEN: &[u8] = b"\n";
 
-/// Waits for a byte on standard input, and becomes the program that `command` begins with. A program
-/// that a [`WaitingProcess`](crate::WaitingProcess) starts calls this function.
+/// Waits for a byte on standard input, and then executes `command` in this process. The program
+/// that a [`WaitingProcess`](crate::WaitingProcess) starts must call this function.
 ///
-/// Returns `Ok` if the input ends without a byte, because the job is not wanted any more, or if
-/// `command` is empty.
+/// Returns `Ok` if the input ends without a byte, because the job is no longer needed. Also returns
+/// `Ok` if `command` is empty.
 ///
 /// # Errors
-/// [`Error::Start`] if the program cannot be started.
+/// Returns [`Error::Start`] if the program cannot be started.
 pub fn start_when_ready(command: &[OsString]) -> Result<(), Error> {
     let mut ready = [0];
     let Ok(1) = io::stdin().lock().read(&mut ready) else { return Ok(()) };

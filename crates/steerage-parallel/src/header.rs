@@ -1,19 +1,21 @@
-//! The header lines at the start of each job's output, which are printed once.
+//! Finds the header lines at the start of each job's output. The merged output contains these lines
+//! only once.
 
 use std::borrow::Cow;
 
-/// The maximum number of bytes of header lines that are stored for each job. A line beyond this
-/// limit is no header line.
+/// The maximum size in bytes of the header lines that are stored for each job. A line beyond this
+/// limit does not count as a header line.
 const HEADER_BYTES_MAX: usize = 1 << 20;
 
-/// The longest first line that is compared with those of other jobs.
+/// The first line of a job's output is compared with the first lines of the other jobs only if it
+/// has at most this length in bytes.
 const FIRST_BYTES_MAX: usize = 1 << 10;
 
 #[derive(Debug)]
 pub(super) struct Headers {
     of_jobs: Vec<Header>,
     is_shown: bool,
-    /// Whether the user has set the number of header lines.
+    /// True if the user has set the number of header lines.
     is_set: bool,
 }
 
@@ -32,8 +34,9 @@ impl Headers {
         Self { of_jobs: std::iter::repeat_with(new).take(jobs).collect(), is_shown: false, is_set }
     }
 
-    /// Takes the header lines from the start of a job's output. Returns the header lines if they are
-    /// complete and no other job's were shown, and the other lines.
+    /// Removes the header lines from the start of a job's output. The first part of the result
+    /// contains the header lines if they are complete and no job's header lines have been shown
+    /// yet. The second part contains all other lines.
     pub(super) fn take<'a>(&mut self, job: usize, lines: &'a [u8]) -> (Vec<u8>, Cow<'a, [u8]>) {
         let header = &mut self.of_jobs[job];
         if !self.is_set {
@@ -48,15 +51,16 @@ impl Headers {
         if std::mem::replace(&mut self.is_shown, true) { (Vec::new(), body) } else { (bytes, body) }
     }
 
-    /// Called after all jobs. If no job wrote all header lines, returns those of the first job that
-    /// wrote any.
+    /// Ends the output of all jobs. If no job wrote all of its header lines, returns the header
+    /// lines of the first job that wrote some.
     pub(super) fn finish(&mut self) -> Option<(usize, Vec<u8>)> {
         let mut begun = self.of_jobs.iter_mut().enumerate().filter(|_| !self.is_shown);
         let (job, header) = begun.find(|(_, header)| !header.bytes.is_empty())?;
         Some((job, std::mem::take(&mut header.bytes)))
     }
 
-    /// Says that all jobs began with the same names of columns.
+    /// Returns a note for the user if the output of all jobs begins with the same line of column
+    /// names.
     pub(super) fn note(&self) -> Option<String> {
         let mut firsts = self.of_jobs.iter().map(|header| &header.first[..]).filter(|first| !first.is_empty());
         let first = firsts.next().filter(|first| first.ends_with(b"\n") && names_columns(first))?;
@@ -68,7 +72,8 @@ impl Headers {
     }
 }
 
-/// Whether a line may be the header of a table: several different names, separated by tabs or commas.
+/// Returns true if the line may be the header of a table: several different names, separated by
+/// tabs or commas.
 fn names_columns(line: &[u8]) -> bool {
     let separator = if line.contains(&b'\t') { b'\t' } else { b',' };
     let columns: Vec<&[u8]> = line.trim_ascii_end().split(|byte| *byte == separator).collect();
@@ -88,7 +93,7 @@ impl Header {
         }
     }
 
-    /// Takes the header lines from the start of `lines`, and returns the other lines.
+    /// Removes the header lines from the start of `lines`, and returns the other lines.
     fn take<'a>(&mut self, mut lines: &'a [u8]) -> Cow<'a, [u8]> {
         while self.missing_lines > 0 && !lines.is_empty() {
             let end = lines.iter().position(|byte| *byte == b'\n').map_or(lines.len(), |end| end + 1);

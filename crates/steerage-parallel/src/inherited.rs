@@ -1,8 +1,7 @@
-//! A descriptor that a job inherits, and that the job's command names.
+//! A file descriptor that a job inherits. The job's command contains the path of this descriptor.
 //!
-//! Therefore files with packets and pipes need no name in a directory. No other user can open such
-//! a file or pipe, and the kernel removes it when the last process that has it open ends, even
-//! after a crash.
+//! Therefore a pipe or file with packets needs no name in a directory, and no other user can open
+//! it. The kernel removes it when the last process that has it open ends, even after a crash.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -18,12 +17,13 @@ use steerage_guard::path::Directory;
 
 use super::error::Error;
 
-/// The lowest number of an inherited descriptor. Shell scripts use the numbers 0 to 9 in
+/// The lowest number of an inherited file descriptor. Shell scripts use the numbers 0 to 9 in
 /// redirections.
 const NUMBER_MIN: i32 = 10;
 
-/// A program may drop its privileges before it opens its input. Every user may read a file with
-/// packets, because only the job has a descriptor for it.
+/// The mode of a file with packets. Every user may read the file, because a program may drop its
+/// privileges before it opens its input. The mode is safe, because only the job has a descriptor of
+/// the file.
 const READABLE: Mode = Mode::from_raw_mode(0o644);
 
 #[derive(Debug)]
@@ -34,21 +34,22 @@ impl Inherited {
         Ok(Self(fcntl_dupfd_cloexec(fd, NUMBER_MIN)?))
     }
 
-    /// The path with which the job, and every program that it starts, opens the file or pipe. Some
-    /// programs read `/dev/fd/N` from the descriptor itself, which can be read only once. These
-    /// programs do not treat this path specially.
+    /// Returns the path with which the job, and each program that it starts, can open the file or
+    /// pipe. The path is not `/dev/fd/N`. Given such a path, some programs read from the descriptor
+    /// itself, which can be read only once.
     pub(super) fn path(&self) -> OsString {
         format!("/proc/self/fd/{}", self.0.as_raw_fd()).into()
     }
 
-    /// The descriptor. Programs that start while the descriptor is open inherit it.
+    /// Returns the file descriptor. Programs that start while the descriptor is open inherit it.
     pub(super) fn opened_for_programs(self) -> io::Result<OwnedFd> {
         fcntl_setfd(&self.0, FdFlags::empty())?;
         Ok(self.0)
     }
 }
 
-/// A pipe that programs do not inherit: the end that reads, and the end that writes.
+/// Creates a pipe that child processes do not inherit. Returns the reading end and the writing end
+/// of the pipe.
 pub(super) fn pipe() -> Result<(OwnedFd, OwnedFd), Error> {
     pipe_with(PipeFlags::CLOEXEC).map_err(|error| Error::Pipe(error.into()))
 }
@@ -63,7 +64,8 @@ pub(super) fn temporary_file() -> Result<File, Error> {
     created.map_err(|error| Error::Temporary { directory, error: error.into() })
 }
 
-/// The reading side of a temporary file, for a job, with a position of its own.
+/// Opens a temporary file a second time, so that a job can read it. The new descriptor has its own
+/// file position.
 pub(super) fn for_reading(file: &File) -> io::Result<Inherited> {
     fchmod(file, READABLE)?;
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());

@@ -1,4 +1,5 @@
-//! A job: a child process in its own process group, from its start until it is reaped.
+//! A job, which is a child process in its own process group. This module handles the process from
+//! its start until it is reaped.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -27,17 +28,17 @@ use super::lines::last_line;
 use super::options::WaitingProcess;
 use super::results::JobResults;
 
-/// The number of bytes at the end of a job's standard error file that are searched for its last
-/// line.
+/// The last line of a job's standard error is searched in this number of bytes at the end of the
+/// file.
 const TAIL_BYTES: u64 = 4096;
 
 const SIGPIPE: i32 = Signal::SIGPIPE as i32;
 
 #[derive(Debug)]
 pub(super) enum Outputs {
-    /// Pipes, which [`Merge`](super::merge::Merge) reads.
+    /// The job's output goes to pipes, from which [`Merge`](super::merge::Merge) reads.
     Collected { stdout: Option<Stdio>, stderr: Stdio },
-    /// Files in a directory, in which the job runs.
+    /// The job's output goes to files in the directory in which the job runs.
     Files(JobResults),
 }
 
@@ -47,12 +48,13 @@ pub(super) struct Job {
     words: Vec<OsString>,
     pub(super) feed: Feed,
     outputs: Option<Outputs>,
-    /// The file of standard error, if it is a file. The job writes at the position of its own
-    /// descriptor, so this descriptor is read without moving that position.
+    /// The file with the job's standard error, if standard error goes to a file. This descriptor
+    /// has its own file position, so that reading does not move the position at which the job
+    /// writes.
     stderr_file: Option<File>,
     child: Option<Child>,
-    /// The process of the job waits for a byte from this pipe before the process becomes the job's
-    /// program.
+    /// The writing end of a pipe to the waiting process. When the waiting process reads a byte from
+    /// the pipe, it executes the job's program.
     gate: Option<File>,
     pub(super) started: Option<Instant>,
     pub(super) ended: Option<Ended>,
@@ -61,7 +63,8 @@ pub(super) struct Job {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ended {
-    /// `None` if this process ignores SIGCHLD, so that the kernel reaps its children.
+    /// The exit status of the job. The value is `None` if this process ignores SIGCHLD, so that the
+    /// kernel reaps its children.
     pub(super) status: Option<ExitStatus>,
     pub(super) at: Instant,
     pub(super) cpu: Duration,
@@ -73,7 +76,7 @@ pub(super) struct Watched {
     pub(super) since: Option<Instant>,
     pub(super) waited: Duration,
     pub(super) fed: Duration,
-    /// Whether a message has named the job because it reads nothing.
+    /// True if a message has already said that the job reads nothing.
     pub(super) named: bool,
     pub(super) said: bool,
     pub(super) killed: Option<Killed>,
@@ -93,7 +96,8 @@ impl Job {
 
     pub(super) fn start(&mut self, jobs: usize) -> Result<(), Error> {
         if let Some(mut gate) = self.gate.take() {
-            // If the process is gone, its exit status has the reason.
+            // A write error is ignored, because it means that the process has ended. The exit
+            // status of the process shows why.
             let _ = gate.write_all(OPEN);
             self.started = Some(Instant::now());
             return Ok(());
@@ -106,7 +110,8 @@ impl Job {
         Ok(())
     }
 
-    /// Starts a process that becomes the job's program when [`start`](Self::start) is called.
+    /// Starts a waiting process, which executes the job's program when [`start`](Self::start) is
+    /// called.
     pub(super) fn prepare(&mut self, jobs: usize, process: WaitingProcess) -> Result<(), Error> {
         let Some(outputs) = self.outputs.take() else { return Ok(()) };
         let program = self.program();
@@ -123,7 +128,8 @@ impl Job {
 
     fn program(&self) -> OsString {
         let program = self.words.first().cloned().unwrap_or_default();
-        // A relative path is made absolute, because the job may run in another directory.
+        // A relative path of the job's program is made absolute, because the job may run in another
+        // directory.
         match Path::new(&program).components().count() {
             0 | 1 => program,
             _ => std::path::absolute(&program).map_or(program, PathBuf::into_os_string),
@@ -142,17 +148,19 @@ impl Job {
             Outputs::Files(JobResults { directory: of_job, stdout, stderr }) => {
                 self.stderr_file = Some(stderr.try_clone().map_err(Error::Pipe)?);
                 command.stdout(stdout).stderr(stderr).current_dir(of_job.through());
-                // The directory stays open until the new process has changed to it.
+                // The descriptor of the directory stays open until the new process has changed to
+                // the directory.
                 directory = Some(of_job);
             }
         }
-        // In a process group of its own, the job does not receive the signal of Ctrl-C. The end of
-        // its input ends the job.
+        // The job runs in its own process group, so that it does not receive the signal of Ctrl-C.
+        // The job ends at the end of its input.
         let failed = |error| {
             let program = self.words.first().map(|word| shell_word(&word.to_string_lossy())).unwrap_or_default();
             Error::Start { program, error }
         };
-        // The next job does not inherit the descriptor, because it is closed in this process.
+        // This process closes the descriptor after the start of the job, so that the next job does
+        // not inherit it.
         let _inherited = self.feed.inherited.take().map(Inherited::opened_for_programs).transpose().map_err(failed)?;
         let spawned = program::start(command.process_group(0)).map_err(failed);
         drop(directory);
@@ -176,7 +184,8 @@ impl Job {
         let how = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         let (status, cpu) = match waitid(WaitId::Pid(pid), how) {
             Ok(Some(_)) => {
-                // Only one process is reaped at a time, so the difference is the CPU time of this process.
+                // Only one process is reaped at a time. Therefore the increase of this CPU time is
+                // the CPU time of the reaped process.
                 let before = children_cpu();
                 let Ok(Some(status)) = child.try_wait() else { return };
                 (Some(status), children_cpu().saturating_sub(before))
@@ -190,7 +199,7 @@ impl Job {
 
     pub(super) fn signal(&self, signal: Signal) {
         if let Some(child) = self.child.as_ref().filter(|_| self.is_running()) {
-            // The process has not been reaped, so its id is still valid.
+            // The process has not been reaped yet, so its process ID is still valid.
             let _ = killpg(Pid::from_raw(child.id() as i32), signal);
         }
     }
@@ -204,8 +213,8 @@ impl Job {
     }
 }
 
-/// A job that is dropped before it has ended belongs to a run that could not begin, or waits for a file
-/// that is incomplete.
+/// If a job is dropped before it has ended, `drop` ends it. Either the run could not begin, or the
+/// job still waits for an incomplete file.
 impl Drop for Job {
     fn drop(&mut self) {
         if let Some(child) = self.child.as_mut().filter(|_| self.ended.is_none()) {
@@ -216,7 +225,8 @@ impl Drop for Job {
 }
 
 impl Ended {
-    /// The end of the job as text: `exited with 3`, `was killed by SIGSEGV`.
+    /// Returns a text that says how the job ended, such as `exited with 3` or `was killed by
+    /// SIGSEGV`.
     pub(super) fn what(&self) -> String {
         match (self.code(), self.signal()) {
             (Some(code), _) => format!("exited with {code}"),
@@ -235,8 +245,8 @@ impl Ended {
         self.status?.code()
     }
 
-    /// Whether SIGPIPE ended the job or a child of its shell, because standard output has no reader
-    /// any more.
+    /// Returns true if SIGPIPE ended the job, or ended a child process of the job's shell, because
+    /// the reader of standard output has exited.
     pub(super) fn is_by_pipe(&self) -> bool {
         self.status.is_some_and(|status| status.signal() == Some(SIGPIPE)) || self.code() == Some(128 + SIGPIPE)
     }
@@ -246,8 +256,8 @@ impl Ended {
     }
 }
 
-/// Checks whether the program exists and may be started, as far as this can be checked before the
-/// start of the program.
+/// Checks that the program exists and may be started, as far as this is possible before the program
+/// is started.
 fn find(program: &OsStr) -> io::Result<()> {
     let path = Path::new(program);
     let may_start = |path: &Path| -> io::Result<()> {

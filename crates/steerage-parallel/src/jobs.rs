@@ -1,5 +1,5 @@
-//! All jobs of a run, as its threads share them: the thread that watches the jobs, the thread that
-//! merges their output, the packet CPU, and the thread that waits for the end of the run.
+//! The jobs of a run. Four threads share the jobs: the packet CPU, the thread that watches the
+//! jobs, the thread that merges their output, and the thread that waits for the end of the run.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -16,22 +16,24 @@ use super::merge::{Heard, LastLines};
 use super::summary::Lost;
 use super::template::Via;
 
-/// A request to end the input.
+/// A request of the user to end the input of the jobs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Asked {
     pub(super) end: Option<Instant>,
     pub(super) hurry: bool,
 }
 
-/// What the jobs read. All of this is known when the jobs are started.
+/// The input of the jobs. All fields are known when the jobs are started.
 #[derive(Debug)]
 pub(super) struct Input {
-    /// The streams of all jobs, for the packet CPU, which must not wait for the lock.
+    /// The packet streams to all jobs. The packet CPU uses this copy, because it must not wait for
+    /// the lock of the jobs.
     pub(super) streams: Vec<Stream>,
-    /// The link types of the packets, and whether the jobs' format has only one.
+    /// The link types of the packets that were seen. `has_one_link` is true if the jobs' capture
+    /// format supports only one link type.
     pub(super) seen: Arc<LinksSeen>,
     pub(super) has_one_link: bool,
-    /// Whether all inputs of the run can wait.
+    /// True if all inputs of the run can wait without losing packets, as a file can.
     pub(super) can_wait: bool,
 }
 
@@ -40,17 +42,18 @@ pub(super) struct Jobs {
     jobs: Mutex<Vec<Job>>,
     input: OnceLock<Input>,
     asked: Mutex<Asked>,
-    /// Set when no further packet will be read. Inputs that can wait check this flag.
+    /// True if the run must read no further packet. Inputs that can wait check this flag.
     pub(super) end_now: Arc<AtomicBool>,
     pub(super) is_complete: AtomicBool,
     pub(super) timeout: Option<Duration>,
     pub(super) last_lines: LastLines,
-    /// Set if all jobs had ended before the end of their input.
+    /// True if all jobs have ended before the end of their input.
     pub(super) outlived: AtomicBool,
 }
 
 impl Jobs {
-    /// No jobs yet. A job that reads nothing for `timeout` although packets wait is killed.
+    /// Creates an empty list of jobs. A job is killed if it reads nothing for the time `timeout`
+    /// although packets wait for it.
     pub(super) fn new(timeout: Option<Duration>) -> Self {
         let (jobs, input, asked, end_now, is_complete, last_lines, outlived) = Default::default();
         Self { jobs, input, asked, end_now, is_complete, timeout, last_lines, outlived }
@@ -64,15 +67,15 @@ impl Jobs {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds the jobs and their input, once.
+    /// Adds the jobs and their input. `add` may be called only once.
     pub(super) fn add(&self, jobs: Vec<Job>, input: Input) {
         *self.last_lines.lock().unwrap_or_else(PoisonError::into_inner) = vec![Heard::default(); jobs.len()];
         *self.lock() = jobs;
-        // The jobs are added only once.
+        // The input is not set yet, because `add` is called only once.
         let _ = self.input.set(input);
     }
 
-    /// Starts all jobs that have not been started. A job with an incomplete file is not started.
+    /// Starts all jobs that have not been started yet, except jobs whose file is incomplete.
     pub(super) fn start_all(&self) -> Result<(), Error> {
         let mut jobs = self.lock();
         let count = jobs.len();
@@ -82,14 +85,15 @@ impl Jobs {
         started
     }
 
-    /// Declares that no further job will be started. The processes of jobs that were not started
-    /// end.
+    /// Declares that no other job will be started. Then the waiting processes of jobs that were not
+    /// started end.
     pub(super) fn complete(&self) {
         self.lock().iter_mut().for_each(Job::give_up_start);
         self.is_complete.store(true, Ordering::Relaxed);
     }
 
-    /// Ends the input early. If `hurry` is set, jobs that run for too long are killed.
+    /// Ends the input of the jobs early. If `hurry` is true, jobs that run for too long after that
+    /// are killed.
     pub(super) fn stop(&self, hurry: bool) {
         {
             let mut asked = self.asked();
@@ -100,17 +104,18 @@ impl Jobs {
         self.end_streams();
     }
 
-    /// The streams of all jobs, once there are any.
+    /// Returns the packet streams to all jobs. The list is empty until the jobs are added.
     pub(super) fn streams(&self) -> &[Stream] {
         self.input.get().map_or(&[], |input| &input.streams)
     }
 
-    /// Whether all inputs of the run can wait.
+    /// Returns true if all inputs of the run can wait without losing packets.
     pub(super) fn input_can_wait(&self) -> bool {
         self.input.get().is_none_or(|input| input.can_wait)
     }
 
-    /// The error if the jobs' format has one link type and the packets have several.
+    /// Returns an error if the packets have several link types, but the jobs' capture format
+    /// supports only one.
     pub(super) fn several_links(&self) -> Option<Error> {
         let input = self.input.get().filter(|input| input.has_one_link)?;
         let [first, other] = [input.seen.first()?, input.seen.other()?].map(|link| link_name(link).into_owned());
@@ -125,14 +130,14 @@ impl Jobs {
         self.lock().iter().filter_map(|job| job.feed.stream.as_ref()).all(|stream| stream.has_ended())
     }
 
-    /// The reason for which a job did not get all of its packets. `None` if the job got all of its
-    /// packets. A live input that is too fast for a job is not a reason, and neither is a requested
-    /// end of the run.
+    /// Returns the reason why a job did not get all of its packets, or `None` if it got all of
+    /// them. Two kinds of lost packets do not count: packets of a live input that was too fast for
+    /// the job, and packets that were lost because the user ended the run.
     pub(super) fn incomplete(&self, job: &Job, lost: &Lost) -> Option<String> {
         let was_asked = self.asked().end.is_some();
         let outlived = self.outlived.load(Ordering::Relaxed) && job.feed.via != Via::File;
         match job.feed.failure() {
-            // This process ended the job, because the user ended the run.
+            // This process has ended the job, because the user ended the run.
             Some(StreamFailure::ReaderGone) if job.watched.killed == Some(Killed::Interrupt) => return None,
             Some(StreamFailure::ReaderGone) if lost.total() > 0 || outlived => {
                 return Some("it ended before the end of its input".to_owned());

@@ -1,10 +1,10 @@
-//! The kind of a job's output, from its first bytes.
+//! Detects the kind of a job's output from its first bytes.
 
 use steerage_capture::CaptureMerge;
 
 use super::lines::LINE_BYTES_MAX;
 
-/// The start of a job's output that says whether the output is text.
+/// The first bytes of a job's output, up to this number, decide whether the output is text.
 const PROBE_BYTES: usize = 512;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,15 +12,15 @@ pub(super) enum Kind {
     Lines,
     /// A pcap or pcapng file.
     Capture,
-    /// An array with an element on each line, or over several lines.
+    /// A JSON array. An element of the array may extend over several lines.
     JsonArray,
-    /// Output that this program cannot merge. The text says what it is.
+    /// Output that this program cannot merge. The text names the format of the output.
     Unknown(&'static str),
 }
 
 impl Kind {
-    /// The kind of output that begins with `start`. Returns `None` if more bytes are needed.
-    /// `ended` says whether no more bytes follow.
+    /// Detects the kind of an output that begins with `start`. Returns `None` if more bytes are
+    /// needed. `ended` is true if no more bytes follow.
     pub(super) fn of(start: &[u8], ended: bool) -> Option<Self> {
         match CaptureMerge::is_capture(start) {
             Some(true) => return Some(Self::Capture),
@@ -32,7 +32,8 @@ impl Kind {
         }
         let text = start.trim_ascii_start();
         let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
-        // A line too long for the memory is passed on in pieces.
+        // A line that is too long to be kept in memory is passed on in pieces. Here, a line that is
+        // passed on in pieces counts as a complete line.
         let is_whole = ended || line.len() < text.len() || text.len() > LINE_BYTES_MAX;
         let line = line.trim_ascii_end();
         if line.starts_with(b"<?xml") {
@@ -42,7 +43,8 @@ impl Kind {
             None if !ended && start.len() <= LINE_BYTES_MAX => None,
             Some(b'[' | b'{') if !is_whole => None,
             Some(b'{') if line.len() == 1 => Some(Self::Unknown("JSON over several lines")),
-            // tshark writes `[`, a newline, and `{`. An array within one line is a line of JSON.
+            // tshark writes `[`, a newline, and `{`. If an array begins and ends on the same line,
+            // the output counts as lines of JSON.
             Some(b'[') if is_whole && text.len() <= LINE_BYTES_MAX => {
                 let rest = line[1..].trim_ascii_start();
                 let is_open = rest.is_empty() || rest.starts_with(b"{") && !rest.ends_with(b"]");
@@ -53,8 +55,8 @@ impl Kind {
     }
 }
 
-/// Whether the first bytes are not text. Text in any character set has no NUL, and of the other
-/// control characters only those that move the cursor, ring the bell or change the color.
+/// Returns true if the first bytes of an output are not text. Text in any character set contains no
+/// NUL. The only control characters in text move the cursor, ring the bell or change the color.
 fn is_binary(start: &[u8]) -> bool {
     start.iter().take(PROBE_BYTES).any(|byte| matches!(byte, 0..=6 | 0x0e..=0x1a | 0x1c..=0x1f))
 }
@@ -87,7 +89,7 @@ mod tests {
             (Kind::of(b"", true), Kind::of(b"[", true), Kind::of(b"\n\n", true)),
             (Some(Kind::Lines), Some(Kind::JsonArray), Some(Kind::Lines))
         );
-        // A program that writes empty lines alone does not take more and more memory.
+        // If a program writes only empty lines, the memory for its output stays limited.
         assert_eq!(Kind::of(&vec![b'\n'; LINE_BYTES_MAX + 1], false), Some(Kind::Lines));
     }
 }

@@ -1,9 +1,10 @@
-//! A capture among many copies of a single-threaded tool.
+//! Divides the packets of a capture among many copies of a single-threaded tool.
 //!
-//! tshark, tcpdump, Zeek and many tools of one's own read packets on one CPU. This crate starts
+//! tshark, tcpdump, Zeek and many other tools read packets on only one CPU. This crate starts
 //! several copies of such a tool, the *jobs*, and splits the packets of a capture or an interface
-//! among them. A job gets whole flows: both directions, all fragments, in the order of arrival. The
-//! outputs of the jobs are merged as if one copy had written them.
+//! among them. A job gets all packets of its flows in the order of arrival: both directions and all
+//! fragments. The outputs of the jobs are merged into one output, as if a single copy of the tool
+//! had written it.
 //!
 //! ```
 //! use steerage_capture::CaptureOptions;
@@ -18,15 +19,16 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! [`run()`] does everything. A program that has an instance of its own, with a sandbox, signals or
-//! reports, uses [`Parallel`], which has the steps of a run one by one.
+//! [`run()`] does all steps of a run. Some programs need their own instance, with a sandbox,
+//! signals or reports. These programs use [`Parallel`], which offers the steps of a run one by one.
 //!
-//! A single CPU reads and splits the packets, because splitting costs little beside the work of the
-//! jobs. If the input is a file, reading pauses while the jobs have enough packets, so nothing is
-//! lost. A live input loses the packets that are too fast for their job, and the [`Summary`] counts
-//! them. One thread reads and merges the outputs of all jobs. Output that waits for its turn goes to
-//! a file without a name. Another thread watches the jobs: it reports jobs that read nothing, and
-//! kills jobs that go on after they should have ended.
+//! A single CPU reads and splits the packets, because splitting costs little compared with the work
+//! of the jobs. If the input is a file, the CPU pauses while the jobs have enough packets, so no
+//! packet is lost. If packets of a live input arrive too fast for their job, packets are lost, and
+//! the [`Summary`] counts them. One thread reads and merges the outputs of all jobs. Output that
+//! must wait for the output of another job is stored in a file without a name. Another thread
+//! watches the jobs. This thread reports jobs that read nothing, and kills jobs that still run
+//! after they should have ended.
 //!
 //! | file | content |
 //! |---|---|
@@ -48,7 +50,8 @@
 //!
 //! A file imports only files that are below it in this table.
 //!
-//! Errors and notes name the options of `steerage parallel`, because most people meet them there.
+//! Error messages and notes name the options of `steerage parallel`, because most people see these
+//! messages when they use this command.
 #![forbid(unsafe_code)]
 
 mod brake;

@@ -1,13 +1,14 @@
-//! Joins the pieces that a job writes into whole lines.
+//! Joins the pieces of output that a job writes to complete lines.
 
-/// Elasticsearch's line before a document, which must stay directly before it (tshark -T ek).
+/// The beginning of the line before each document in Elasticsearch's format (tshark -T ek). This
+/// line must stay directly before its document.
 pub(super) const ACTION: &[u8] = b"{\"index\":";
 
-/// The longest line that is kept in memory. A longer line is passed on in pieces, without output of
-/// other jobs between the pieces.
+/// The maximum length in bytes of a line that is kept in memory. A longer line is passed on in
+/// pieces, and no output of other jobs is written between the pieces.
 pub(super) const LINE_BYTES_MAX: usize = 1 << 20;
 
-/// The output that a job has not ended with a newline yet.
+/// The end of a job's output so far: a line that does not end with a newline yet.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     rest: Vec<u8>,
@@ -18,8 +19,8 @@ pub(super) struct Lines {
 const LAST_BYTES_MAX: usize = 300;
 
 impl Lines {
-    /// Takes output of the job, and appends all whole lines to `out`. Returns true if the next
-    /// output must come from this job too, because a line is too long to be kept.
+    /// Adds more output of the job, and appends all complete lines to `out`. Returns true if the
+    /// next output must come from the same job, because a line is too long to be kept in memory.
     pub(super) fn take(&mut self, written: &[u8], out: &mut Vec<u8>) -> bool {
         let before = self.rest.len();
         self.rest.extend_from_slice(written);
@@ -37,14 +38,16 @@ impl Lines {
         self.within
     }
 
-    /// The end of the lines that can be passed on, if the last newline is at `newline`. A line that
-    /// must stay directly before the next one waits.
+    /// Returns the position after the last line that can be passed on. `newline` is the position of
+    /// the last newline. A line that must stay directly before the next line is not passed on
+    /// before the next line is complete.
     fn whole(&self, newline: usize) -> usize {
         let start = self.rest[..newline].iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
         if self.rest[start..].starts_with(ACTION) && !self.within { start } else { newline + 1 }
     }
 
-    /// Ends the output. If `adds_newline` is set, adds a newline if the last line has none.
+    /// Ends the output of the job. If `adds_newline` is true and the last line has no newline, adds
+    /// a newline.
     pub(super) fn end(&mut self, adds_newline: bool, out: &mut Vec<u8>) {
         if self.within || !self.rest.is_empty() {
             self.rest.extend(adds_newline.then_some(b'\n'));
@@ -67,7 +70,7 @@ impl Lines {
     }
 }
 
-/// The number of a job, which begins each line of the job's output.
+/// The tag at the start of each line of a job's output, which is the number of the job.
 #[derive(Debug, Default)]
 pub(super) struct Tag {
     tag: Vec<u8>,
@@ -75,7 +78,7 @@ pub(super) struct Tag {
 }
 
 impl Tag {
-    /// The tag of this job. Without a job, lines stay as they are.
+    /// Returns the tag for the lines of a job. If `job` is `None`, the lines get no tag.
     pub(super) fn of(job: Option<usize>) -> Self {
         Self { tag: job.map(|job| format!("{job}\t").into_bytes()).unwrap_or_default(), within: false }
     }

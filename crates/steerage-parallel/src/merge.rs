@@ -1,7 +1,8 @@
-//! Collects the output of the jobs, and passes it to the sink, which merges it.
+//! Reads the output of the jobs, and passes it to the [`Sink`], which merges the output.
 //!
-//! A single thread reads from all jobs. If the reader of standard output is slow, this thread
-//! waits. The jobs' pipes then fill, the jobs wait, and an input that can wait also waits.
+//! A single thread reads from all jobs. If the reader of standard output is slow, this thread waits
+//! for it. While this thread waits, the jobs' pipes fill up, and the jobs wait too. If the input is
+//! a file, this program also stops reading the file.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -19,12 +20,12 @@ use super::sink::{Sink, Stopped};
 
 const READ_BYTES: usize = 64 << 10;
 
-/// How long to wait before the jobs are read again. A job writes 4 KiB at a time, and a wake-up for
-/// each write would take longer than reading the data.
+/// The time to wait before the output of the jobs is read again. A job writes 4 KiB at a time.
+/// Waking up for each write would take longer than reading the data.
 const LINGER: Duration = Duration::from_millis(4);
 
-/// A job that wrote this many bytes fills its pipe so fast that it would have to wait, so the next
-/// read follows at once.
+/// If a read returns at least this many bytes, the job fills its pipe so fast that it would soon
+/// have to wait. Therefore the next read follows at once.
 const MUCH_BYTES: usize = 24 << 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,9 +45,10 @@ pub(super) struct Source {
 pub(super) struct MergeOptions {
     pub(super) tag: bool,
     pub(super) order: Order,
-    /// A file for the output of each job that has to wait.
+    /// For each job, a file for output that must wait for other output.
     pub(super) files: Vec<File>,
-    /// The number of lines at the start of each output that are printed only once.
+    /// The number of header lines at the start of each job's output. The merged output contains
+    /// them only once.
     pub(super) header: Option<usize>,
 }
 
@@ -60,7 +62,7 @@ pub(super) struct Heard {
 
 struct Open {
     source: Source,
-    /// The lines of standard error, with their tag.
+    /// The lines that the job writes to standard error. `tag` is the tag for these lines.
     lines: Lines,
     tag: Tag,
 }
@@ -90,11 +92,13 @@ impl<'a> Merge<'a> {
         Self { open, to, console, last_lines: Arc::clone(last_lines), bytes, in_a_hurry: false }
     }
 
-    /// Merges until all jobs have closed their outputs. If writing to standard output fails, closes
-    /// the pipes of the jobs' standard output, so that the jobs notice, and calls `on_failure`.
+    /// Reads and merges the outputs until all jobs have closed them. If a write to standard output
+    /// fails, `run` closes the pipes of the jobs' standard output, so that the jobs notice the
+    /// failure. It also calls `on_failure`.
     pub(super) fn run(mut self, on_failure: impl Fn()) -> Result<(), Stopped> {
         let mut result = Ok(());
-        // The job whose line is too long for memory and is being written in pieces.
+        // The number of the job that is writing a line which is too long to be kept in memory. The
+        // pieces of this line are written one after the other.
         let mut holder = None;
         while !self.open.is_empty() {
             let mut ready = self.ready(holder);
@@ -103,7 +107,8 @@ impl<'a> Merge<'a> {
                 ready = self.ready(holder);
             }
             for at in ready.into_iter().rev() {
-                // A job that was read just now may have begun such a line.
+                // In this pass of the loop, another job may have begun a line that is written in
+                // pieces.
                 if !may_read(&self.open[at], holder) {
                     continue;
                 }
@@ -173,7 +178,8 @@ impl<'a> Merge<'a> {
     }
 }
 
-/// Whether this pipe may be read while a job, the holder, writes a line in pieces.
+/// Returns true if this pipe may be read. While the line of the job `holder` is written in pieces,
+/// the standard output of the other jobs must wait.
 fn may_read(open: &Open, holder: Option<usize>) -> bool {
     open.source.from == From::Stderr || holder.is_none_or(|job| job == open.source.job)
 }

@@ -1,4 +1,4 @@
-//! What the caller decides about a run.
+//! The options that the caller chooses for a run.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -9,37 +9,41 @@ use std::time::Duration;
 use steerage_apps::parallel::Together;
 use steerage_capture::CaptureInfo;
 
-/// The options of a run. [`Options::new`] has the defaults.
+/// The options of a run. [`Options::new`] sets the defaults.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The number of jobs: at least 1, and at most
     /// [`OUTPUTS_MAX`](steerage::limits::OUTPUTS_MAX).
     pub jobs: usize,
-    /// The program of each job and its arguments. In every word, `{n}` stands for the number of the
-    /// job, from 1, and `{jobs}` for the number of jobs. One of these words says how the job gets its
-    /// packets: `{fifo}` is the path of a pipe, `{file}` of a complete file, and `{tap}` the name of
-    /// an interface. Without any of them, the packets come on standard input.
+    /// The program of each job and its arguments. In each word of the command, `{n}` stands for the
+    /// number of the job, counted from 1. `{jobs}` stands for the number of jobs. Three other
+    /// placeholders determine how the job gets its packets. `{fifo}` stands for the path of a pipe,
+    /// `{file}` for the path of a complete file, and `{tap}` for the name of a network interface.
+    /// Without any of these placeholders, the job reads its packets from standard input.
     pub command: Vec<OsString>,
-    /// Which packets must go to the same job.
+    /// Determines which packets must go to the same job.
     pub together: Together,
-    /// The format in which jobs read packets.
+    /// The capture format in which jobs read their packets.
     pub format: Format,
-    /// Whether jobs get the inner frame of tunnels (VXLAN, Geneve, GRE, ERSPAN, TZSP and MPLS).
+    /// True if jobs get the inner frames of tunnels, without the outer headers (VXLAN, Geneve, GRE,
+    /// ERSPAN, TZSP and MPLS).
     pub strip_tunnels: bool,
-    /// Kills a job that reads nothing for this time although packets wait. `None` kills none.
+    /// A job is killed if it reads nothing for this time although packets wait for it. If the value
+    /// is `None`, no job is killed.
     pub job_timeout: Option<Duration>,
-    /// Where the output of the jobs goes.
+    /// The destination of the jobs' output.
     pub collect: Collect,
-    /// Whether standard error is a terminal on which a line with the progress may be redrawn.
+    /// True if standard error is a terminal on which the progress line may be drawn.
     pub draws_progress: bool,
-    /// The process in which a job that reads a `{file}` waits until its file is complete. Without
-    /// such a process, the program of the job is started at that time.
+    /// The command of a waiting process for each job that reads a `{file}`. The process waits until
+    /// the job's file is complete. If the value is `None`, no process waits, and the program of the
+    /// job is started when the file is complete.
     pub waiting_process: Option<WaitingProcess>,
 }
 
 impl Options {
-    /// Runs `jobs` copies of this command, which keep flows together and whose lines are printed as
-    /// they come.
+    /// Returns the options for `jobs` copies of this command. Each flow stays in one job, and the
+    /// lines of the jobs are printed in the order in which they arrive.
     pub fn new(jobs: usize, command: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
         Self {
             jobs,
@@ -55,17 +59,18 @@ impl Options {
     }
 }
 
-/// Makes the command of a process that [waits](crate::start_when_ready) until it becomes this
-/// program. The arguments of the program are appended to the command.
+/// A function that returns the command of a waiting process. The process
+/// [waits](crate::start_when_ready), and then becomes `program`. The arguments of `program` are
+/// appended to the command.
 ///
-/// A process that is confined to a sandbox cannot start programs once packets flow, so it starts all
-/// processes of its jobs before.
+/// A process in a sandbox cannot start programs while packets flow. Therefore the process starts
+/// the waiting processes of all jobs before it enters the sandbox.
 pub type WaitingProcess = fn(program: &OsStr) -> Command;
 
-/// The format of the capture that jobs read.
+/// The format of the captures that jobs read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
-    /// The format of the input, or [`PcapNanos`](Self::PcapNanos) if the input is no file.
+    /// The format of the input, or [`PcapNanos`](Self::PcapNanos) if the input is not a file.
     #[default]
     AsInput,
     /// pcap with microseconds.
@@ -76,23 +81,24 @@ pub enum Format {
     Pcapng,
 }
 
-/// Where the output of the jobs goes.
+/// The destination of the jobs' output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Collect {
-    /// To standard output, as one output.
+    /// The outputs of the jobs are merged and written to standard output.
     Merged {
-        /// The order of lines, elements and packets.
+        /// The order of the lines, JSON elements or packets in the merged output.
         order: Order,
-        /// Whether each line begins with the number of the job and a tab.
+        /// True if each line of the merged output begins with the number of the job and a tab.
         tag: bool,
-        /// The number of lines at the start of each output that are printed only once. `None` is 1
-        /// for a tshark that was asked for a header, and else 0.
+        /// The number of header lines at the start of each job's output. The merged output contains
+        /// them only once. `None` stands for 1 if the command is tshark with the option for a
+        /// header, and for 0 otherwise.
         header: Option<usize>,
     },
-    /// The jobs write to standard output themselves, so their lines may mix.
+    /// The jobs write directly to standard output, so the lines of different jobs may be mixed.
     Unmerged,
-    /// To files: job N runs in the subdirectory N of this directory, which gets the files `stdout`
-    /// and `stderr`.
+    /// The outputs go to files in this directory. Job N runs in the subdirectory N, and its output
+    /// goes to the files `stdout` and `stderr` there.
     Results(PathBuf),
 }
 
@@ -114,22 +120,22 @@ impl Collect {
 /// The order of the merged output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
-    /// Lines as they come, and packets by time.
+    /// Lines are merged in the order in which the jobs write them, and packets are merged by time.
     #[default]
     Any,
-    /// The output of job 1, then that of job 2, and so on.
+    /// The output of job 1 comes first, then the output of job 2, and so on.
     Job,
-    /// By the times at which lines begin, and by the times of packets.
+    /// Lines are sorted by the times at their start, and packets by their times.
     Time,
 }
 
-/// What is known about the input before its packets are read.
+/// The properties of a run's input that are known before its packets are read.
 #[derive(Clone, Debug, Default)]
 pub struct InputInfo {
-    /// The capture files, if the input has any.
+    /// The properties of the capture files, if the input contains capture files.
     pub capture: Option<Arc<CaptureInfo>>,
-    /// Whether all inputs can wait, as files can.
+    /// True if all inputs can wait without losing packets, as files can.
     pub can_wait: bool,
-    /// Whether files are replayed at a pace.
+    /// True if the capture files are replayed at a certain rate.
     pub is_paced: bool,
 }

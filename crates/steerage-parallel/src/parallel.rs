@@ -1,4 +1,5 @@
-//! The steps of a run: check the options, start the jobs, attend them while packets flow, and sum up.
+//! The steps of a run: check the options, start the jobs, watch them while packets flow, and create
+//! the summary.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -34,17 +35,18 @@ use super::summary::{JobSummary, Lost, Summary};
 use super::template::{Template, Via};
 use super::watch::Watch;
 
-/// The total number of bytes that may wait for all jobs: 4 MiB for each of 32 jobs.
+/// The total size of the buffers of all jobs, in bytes: 4 MiB for each of 32 jobs.
 const BUFFERS_BYTES: usize = 128 << 20;
 const BUFFER_BYTES_MAX: usize = 8 << 20;
 const BUFFER_BYTES_MIN: usize = 1 << 20;
 
-/// Splits the packets of these devices among the jobs, and returns when all jobs have ended. If the
-/// devices end by themselves, as files do, the jobs get all of their packets.
+/// Divides the packets of these devices among the jobs, and returns when all jobs have ended. If
+/// the devices end on their own, as files do, the jobs get all of the packets.
 ///
 /// # Errors
-/// As for the steps of [`Parallel`]. [`Error::Failed`] if a job failed. By then, the notes of the run
-/// are on standard error, and each job's error too.
+/// Returns the errors of the steps of [`Parallel`], and [`Error::Failed`] if a job failed. Before
+/// `run` returns [`Error::Failed`], it prints the notes of the run and the error of each job to
+/// standard error.
 pub fn run(options: Options, opened: Opened) -> Result<Summary, Error> {
     let Opened { inputs, capture, .. } = opened;
     let hasher = FlowHasher::keyed(
@@ -77,18 +79,18 @@ pub fn run(options: Options, opened: Opened) -> Result<Summary, Error> {
     jobs.map(|()| summary)
 }
 
-/// A run, step by step, for a program that has an instance of its own:
+/// A run that a program with its own instance controls step by step:
 ///
-/// 1. [`new`](Self::new) checks the options, and makes files for output that waits.
-/// 2. [`split`](Self::split) is the packet function, and [`downstream`](Self::downstream) lets an
-///    input that can wait end only after the jobs have read all of their packets.
-/// 3. [`start`](Self::start) makes the outputs of the instance, and starts the jobs.
-/// 4. [`attend`](Self::attend) watches the jobs and merges their output while the instance runs. From
-///    here on, no file is opened, and a program is started only for a job without a
-///    [waiting process](Options::waiting_process) that reads a file.
-/// 5. [`Attended::finish`] sums up.
+/// 1. [`new`](Self::new) checks the options, and creates the files for output that must wait.
+/// 2. [`split`](Self::split) returns the packet function. With [`downstream`](Self::downstream), an
+///    input that can wait ends only after the jobs have read all of their packets.
+/// 3. [`start`](Self::start) creates the outputs of the instance, and starts the jobs.
+/// 4. [`attend`](Self::attend) watches the jobs and merges their output while the instance runs.
+///    From this step on, the run opens no files. The run starts a program only for a job that reads
+///    a file and has no [waiting process](Options::waiting_process).
+/// 5. [`Attended::finish`] creates the summary.
 ///
-/// [`run()`] has these steps in its source.
+/// The source code of [`run()`] shows these steps.
 #[derive(Debug)]
 pub struct Parallel {
     options: Options,
@@ -96,12 +98,12 @@ pub struct Parallel {
     jobs: Arc<Jobs>,
     capture: Option<Arc<CaptureInfo>>,
     sources: Vec<Source>,
-    /// A file for the output of each job that has to wait.
+    /// For each job, a file for output that must wait for other output.
     files: Vec<File>,
     began: Began,
 }
 
-/// When the run began, and the CPU time of this process until then.
+/// The time at which the run began, and the CPU time that this process had used until then.
 #[derive(Clone, Copy, Debug)]
 struct Began {
     at: Instant,
@@ -109,10 +111,11 @@ struct Began {
 }
 
 impl Parallel {
-    /// A run with these options, which has no jobs yet.
+    /// Creates a run with these options. The run has no jobs yet.
     ///
     /// # Errors
-    /// [`Error::Wrong`] for a wrong command, and [`Error::Temporary`].
+    /// Returns [`Error::Wrong`] for a wrong command, and [`Error::Temporary`] if a temporary file
+    /// cannot be created.
     pub fn new(options: Options) -> Result<Self, Error> {
         let options = Options { jobs: options.jobs.clamp(1, OUTPUTS_MAX), ..options };
         let template = template(&options)?;
@@ -122,7 +125,7 @@ impl Parallel {
         Ok(Self { options, template, jobs, capture: None, sources: Vec::new(), files, began })
     }
 
-    /// Checks the options without making anything.
+    /// Checks the options without creating files.
     ///
     /// # Errors
     /// [`Error::Wrong`] for a wrong command.
@@ -130,24 +133,27 @@ impl Parallel {
         template(options).map(drop)
     }
 
-    /// The packet function of the instance, which must have exactly one CPU and [hashes at
-    /// arrival](Builder::always_hash). `hasher` and `layers` are those of the instance.
+    /// Returns the packet function of the instance, which must have exactly one CPU and [hashes at
+    /// arrival](Builder::always_hash). `hasher` and `layers` must be the hasher and the layers of
+    /// the instance.
     pub fn split(&self, hasher: FlowHasher, layers: Layers) -> SplitOptions {
         SplitOptions::new(self.options.jobs, self.options.together, hasher, layers)
     }
 
-    /// Where the packets of `split` go, for a [`Drain`] over inputs that can wait.
+    /// Returns the destination of the packets that `split` distributes. A [`Drain`] with inputs
+    /// that can wait needs this destination.
     pub fn downstream(&self, split: &SplitOptions) -> Box<dyn Downstream> {
         let brake = Brake::new(buffer(self.options.jobs));
         Box::new(ToJobs { jobs: Arc::clone(&self.jobs), handed_on: split.handed_on(), brake })
     }
 
-    /// Becomes true when no further packet should be read, for a [`Drain`] over inputs that can wait.
+    /// Returns a flag for a [`Drain`] with inputs that can wait. The flag becomes true when the
+    /// drain should read no further packet.
     pub fn end_now(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.jobs.end_now)
     }
 
-    /// Ends the input early, from any thread.
+    /// Returns a value with which any thread can end the input early.
     pub fn stopper(&self) -> Stopper {
         Stopper(Arc::clone(&self.jobs))
     }
@@ -156,7 +162,8 @@ impl Parallel {
     /// `{file}` starts later, when its file is complete.
     ///
     /// # Errors
-    /// If the way to a job, its output or its process cannot be made.
+    /// Returns an error if the pipe, file or interface of a job, its output or its process cannot
+    /// be created.
     pub fn start(&mut self, input: InputInfo) -> Result<Vec<Output>, Error> {
         let Options { jobs: count, collect, waiting_process, .. } = &self.options;
         let (count, via) = (*count, self.template.via);
@@ -185,7 +192,8 @@ impl Parallel {
             outputs.push(output);
             streams.extend(feed.stream.clone());
             let mut job = Job::new(number, words, feed, written);
-            // All other jobs start now, which closes their ends of the pipes in this process.
+            // All other jobs start now. When a job has started, this process closes the job's ends
+            // of the pipes.
             match (via, waiting_process) {
                 (Via::File, Some(process)) => job.prepare(count, *process)?,
                 (Via::File, None) => {}
@@ -199,12 +207,13 @@ impl Parallel {
         Ok(outputs)
     }
 
-    /// Watches the jobs and merges their output, while `run` runs the instance to its end on this
-    /// thread. Then starts the jobs that read a file, and returns when all jobs have ended. `stop`
-    /// stops the run, also if it has not started yet.
+    /// Watches the jobs and merges their output. Meanwhile, this thread calls `run`, which runs the
+    /// instance to its end. When `run` has returned, `attend` starts the jobs that read a file, and
+    /// returns when all jobs have ended. The function `stop` must stop the run, even if the run has
+    /// not started yet.
     ///
     /// # Errors
-    /// The error of `run`, and [`Error::Start`]. All jobs have ended by then.
+    /// Returns the error of `run`, or [`Error::Start`]. All jobs have ended by then.
     ///
     /// # Panics
     /// If `run` panics. All jobs have ended by then, too.
@@ -225,7 +234,8 @@ impl Parallel {
             let merge = Merge::new(sources, merge, &console, &jobs.last_lines);
             let merging = scope.spawn(|| (merge.run(|| jobs.stop(true)), job::thread_cpu()));
             let watching = scope.spawn(|| watch.run());
-            // A panic goes on after the jobs have ended, because both threads wait for them.
+            // If `run` panics, the panic continues only after the jobs have ended, because both
+            // threads wait for the jobs.
             let ended = catch_unwind(AssertUnwindSafe(run));
             let ended = ended.map(|ended| ended.and_then(|ended| jobs.start_all().map(|()| ended).map_err(E::from)));
             jobs.complete();
@@ -247,8 +257,9 @@ fn template(options: &Options) -> Result<Template, Error> {
         .ok_or_else(|| Error::Wrong("a command has one of {fifo}, {file} and {tap}: leave the others out".to_owned()))
 }
 
-/// A file for the output of each job that has to wait. A sandbox allows no new files later. Output
-/// of which nobody knows yet whether it has to wait gets files if there is room for them.
+/// Creates, for each job, a file for output that must wait. The files are created now, because a
+/// sandbox allows no new files later. With `Order::Any`, it is not known yet whether output must
+/// wait. Therefore a run with `Order::Any` continues without the files if they cannot be created.
 fn spool_files(options: &Options) -> Result<Vec<File>, Error> {
     let Collect::Merged { order, .. } = options.collect else { return Ok(Vec::new()) };
     if options.jobs == 1 {
@@ -258,7 +269,8 @@ fn spool_files(options: &Options) -> Result<Vec<File>, Error> {
     if order == Order::Any { Ok(files.unwrap_or_default()) } else { files }
 }
 
-/// The number of header lines that tshark was asked for by `-E header=y`.
+/// Returns the number of header lines that tshark prints, which is 1 if the command contains `-E
+/// header=y`.
 fn tshark_header(command: &[OsString]) -> Option<usize> {
     let has = |text: &[u8]| command.iter().any(|word| word.as_bytes().windows(text.len()).any(|part| part == text));
     (has(b"tshark") && has(b"header=y")).then_some(1)
@@ -308,15 +320,16 @@ impl Downstream for ToJobs {
     }
 }
 
-/// Ends the input of a run early.
+/// Can end the input of a run early.
 #[derive(Clone, Debug)]
 pub struct Stopper(Arc<Jobs>);
 
 impl Stopper {
-    /// Ends the input. If `hurry` is set, jobs that run for too long afterwards are killed.
+    /// Ends the input of the run. If `hurry` is true, jobs that run for too long after that are
+    /// killed.
     ///
-    /// Returns whether the instance must be stopped too: if its input can wait, the instance ends by
-    /// itself when the jobs have read all of their packets.
+    /// Returns true if the caller must also stop the instance. If the input can wait, the instance
+    /// ends on its own when the jobs have read all of their packets.
     pub fn stop(&self, hurry: bool) -> bool {
         self.0.stop(hurry);
         !self.0.input_can_wait()
@@ -338,19 +351,19 @@ pub struct Attended {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Finished {
-    /// What happened to the packets and the jobs.
+    /// The summary of what happened to the packets and the jobs.
     pub summary: Summary,
-    /// Whether the output of the jobs could be merged. A reader of standard output that is gone is no
-    /// error.
+    /// An error if the output of the jobs could not be merged. It is not an error if the reader of
+    /// standard output has exited.
     pub merged: Result<(), Error>,
-    /// Whether all jobs succeeded and got all of their packets. This error matters less than
-    /// `merged` and than an error of the input, which may be its cause.
+    /// An error if a job failed, or did not get all of its packets. An error in `merged` or an
+    /// error of the input is more important, because it may be the cause of this error.
     pub jobs: Result<(), Error>,
 }
 
 impl Attended {
-    /// Sums up. `snapshot` is the ledger at the end of the instance. Reports jobs that exited with 0
-    /// and did not get all of their packets on standard error.
+    /// Creates the summary. `snapshot` is the instance's ledger at its end. If a job exited with 0
+    /// but did not get all of its packets, prints a message to standard error.
     pub fn finish(self, snapshot: &Snapshot) -> Finished {
         let Self { jobs, capture, console, merged, merge_cpu, began } = self;
         let nobody_reads = matches!(merged, Err(Stopped::NobodyReads | Stopped::Unmergeable { .. }));
@@ -375,12 +388,14 @@ impl Attended {
     }
 }
 
-/// The summary of each job. Reports jobs that exited with 0 and did not get all of their packets.
+/// Creates the summary of each job. If a job exited with 0 but did not get all of its packets,
+/// prints a message.
 fn summaries(jobs: &Jobs, snapshot: &Snapshot, nobody_reads: bool, console: &Console) -> Vec<JobSummary> {
     let all = jobs.lock();
     let of_job = |(nth, job): (usize, &Job)| {
         let lost = Lost::of_output(snapshot, nth);
-        // If the output has no reader any more, an incomplete job does not matter.
+        // If the reader of standard output has exited, it does not matter whether a job got all of
+        // its packets.
         let incomplete = jobs.incomplete(job, &lost).filter(|_| !nobody_reads);
         let by_pipe = nobody_reads && job.ended.is_some_and(|ended| ended.is_by_pipe());
         let failed = incomplete.is_some() || (!job.has_succeeded() && !by_pipe);
@@ -388,7 +403,7 @@ fn summaries(jobs: &Jobs, snapshot: &Snapshot, nobody_reads: bool, console: &Con
     };
     let summaries: Vec<JobSummary> = all.iter().enumerate().map(of_job).collect();
     for job in &summaries {
-        // The end of any other job has been reported.
+        // Messages have already reported how the other jobs ended.
         if let Some(why) = job.incomplete.as_ref().filter(|_| job.exit_status == Some(0)) {
             let last = job.last_stderr_line.as_ref().map(|line| format!("; its last line: {line}")).unwrap_or_default();
             let missing = counted(job.lost.total(), "packet");

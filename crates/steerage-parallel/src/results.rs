@@ -1,9 +1,10 @@
-//! The directory of `--results`: a subdirectory for each job, with the job's output.
+//! The directory of the option `--results`. The directory has a subdirectory for each job, which
+//! contains the job's output.
 //!
-//! Jobs run with the user's rights, which are often root's, so no other user may choose where the
-//! output of the jobs goes. All directories are opened once, and used through their descriptors.
-//! All output files are new: if a file with the same name exists, it is removed, and never written
-//! to.
+//! Jobs run with the rights of the user, who is often root. Therefore no other user may choose
+//! where the output of the jobs goes. Each directory is opened once, and its files are created
+//! relative to its descriptor. All output files are new: if a file with the same name exists, it is
+//! removed, so that the output is never written to an old file.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -15,7 +16,8 @@ use steerage_guard::path::{Directory, PathError};
 
 use super::error::Error;
 
-/// Output that comes from packets is for the owner and the group, like captures.
+/// The mode of a directory with output. Like a capture, the output of a job may contain packets.
+/// Therefore only the owner and the group may read it.
 const DIRECTORY_MODE: u32 = 0o750;
 const FILE_MODE: u32 = 0o640;
 
@@ -31,7 +33,7 @@ pub(super) struct JobResults {
 
 impl Results {
     /// Creates the directory if it does not exist. Parent directories are not created, so that a
-    /// mistyped name does not hide the results.
+    /// mistyped path is reported as an error.
     pub(super) fn open(path: &Path) -> Result<Self, Error> {
         let failed = |error| Error::Results { path: path.to_owned(), error };
         Directory::open_or_create(path, DIRECTORY_MODE).map(Self).map_err(failed)
@@ -55,8 +57,9 @@ impl Results {
     }
 }
 
-/// Replaces any entry with this name by a new file. No other user can create an entry meanwhile,
-/// because only this user can write to the directory.
+/// Creates a new file. If a directory entry with this name exists, it is removed first. Meanwhile,
+/// no other user can create an entry with this name, because only this user can write to the
+/// directory.
 fn new_file(directory: &Directory, name: &OsStr) -> Result<File, PathError> {
     match directory.remove_file(name) {
         Err(PathError::System(error)) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => {}

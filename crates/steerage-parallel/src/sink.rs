@@ -1,4 +1,5 @@
-//! Writes the jobs' output to standard output as one output, in the form that its kind has.
+//! Merges the outputs of the jobs, and writes them to standard output. The kind of the output
+//! determines how it is merged.
 //!
 //! | output | any order (the default) | `--order job` | `--order time` |
 //! |---|---|---|---|
@@ -7,7 +8,7 @@
 //! | a JSON array | elements as they come | job by job | refused |
 //! | anything else | refused | bytes, job by job | refused |
 //!
-//! Output that waits is in a [`Spool`] for each job.
+//! Each job has a [`Spool`] for output that must wait for other output.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -24,10 +25,10 @@ use super::options::Order;
 use super::spool::Spool;
 use super::times::{Times, Unsorted};
 
-/// The number of merged bytes that are written at once.
+/// When the merged output has at least this number of bytes, it is written to standard output.
 const WRITE_BYTES: usize = 64 << 10;
 
-/// The reason for which merging ended before the jobs ended.
+/// The reason why the merge ended before the jobs ended.
 #[derive(Debug)]
 pub(super) enum Stopped {
     NobodyReads,
@@ -44,25 +45,27 @@ pub(super) enum Stopped {
 #[derive(Debug)]
 pub(super) struct Sink {
     order: Order,
-    /// The kind of all outputs. `None` until a job has written enough.
+    /// The kind of the outputs of all jobs. The value is `None` until a job has written enough
+    /// bytes to detect the kind.
     kind: Option<Kind>,
     jobs: Vec<JobOutput>,
-    /// The time of the next record of each job that has one, and the job.
+    /// For each job with a complete record, the time of the next record and the number of the job.
     next: BinaryHeap<Reverse<(i64, usize)>>,
     captures: CaptureMerge,
     headers: Headers,
     tags: bool,
     out: Vec<u8>,
-    /// The job whose output ends within a line. No other line may follow on this line.
+    /// The number of the job whose output was last written, if that output ended within a line. The
+    /// output of another job must not continue this line.
     within: Option<usize>,
-    /// Whether an element of a JSON array was written.
+    /// True if at least one element of a JSON array has been written.
     has_elements: bool,
     notes: Vec<String>,
 }
 
 #[derive(Debug)]
 struct JobOutput {
-    /// The first bytes, until they say the kind of the output.
+    /// The first bytes of the job's output, which are kept until the kind of the output is known.
     start: Vec<u8>,
     has_kind: bool,
     lines: Lines,
@@ -77,7 +80,8 @@ struct JobOutput {
 }
 
 impl Sink {
-    /// `files` has a file for each job. Without one, only output that need not wait can be merged.
+    /// Creates a sink for the outputs of the jobs. `files` contains a file for each job. If `files`
+    /// is empty, only output that need not wait can be merged.
     pub(super) fn new(jobs: usize, order: Order, tags: bool, header: Option<usize>, files: Vec<File>) -> Self {
         let mut files = files.into_iter();
         let job = |nth: usize| JobOutput {
@@ -94,7 +98,7 @@ impl Sink {
         };
         Self {
             order,
-            // The output of a single job is its own, whatever it is.
+            // If there is only one job, its output is passed on unchanged, whatever its kind is.
             kind: (jobs == 1).then_some(Kind::Lines),
             jobs: (0..jobs).map(job).collect(),
             next: BinaryHeap::new(),
@@ -108,8 +112,8 @@ impl Sink {
         }
     }
 
-    /// Takes output of this job, and writes what can be written. Returns true if the next output
-    /// must come from this job too.
+    /// Adds output of the job with the number `job`, and writes the part that need not wait.
+    /// Returns true if the next output must come from the same job.
     pub(super) fn take(&mut self, job: usize, bytes: &[u8]) -> Result<bool, Stopped> {
         let is_single = self.jobs.len() == 1;
         let of = &mut self.jobs[job];
@@ -147,12 +151,12 @@ impl Sink {
         Ok(within)
     }
 
-    /// Whether output waits for output of other jobs.
+    /// Returns true if the output of a job must wait for the output of other jobs.
     fn waits(&self) -> bool {
         self.jobs.len() > 1 && (self.order != Order::Any || self.kind == Some(Kind::Capture))
     }
 
-    /// Ends the output of this job.
+    /// Ends the output of the job with the number `job`.
     pub(super) fn end(&mut self, job: usize) -> Result<(), Stopped> {
         self.jobs[job].ended = true;
         if !self.jobs[job].start.is_empty() {
@@ -160,7 +164,8 @@ impl Sink {
         }
         let (is_array, waits) = (self.kind == Some(Kind::JsonArray), self.waits());
         let of = &mut self.jobs[job];
-        // Nobody waits for a job that wrote nothing, also if the others' kind is not known yet.
+        // Other jobs need not wait for a job that has written nothing, even if the kind of their
+        // output is not known yet.
         of.finished = !of.has_kind;
         if is_array && of.has_kind && !of.elements.is_complete() {
             self.notes.push(format!("the JSON array of job {} is cut short: its last element is left out", job + 1));
@@ -175,7 +180,8 @@ impl Sink {
         self.flush()
     }
 
-    /// Called after all jobs. Returns what the user should know about the merged output.
+    /// Ends the merged output after all jobs have ended. Returns notes for the user about the
+    /// merged output.
     pub(super) fn finish(mut self) -> Result<Vec<String>, Stopped> {
         let shown = self.headers.finish();
         if let Some((job, header)) = shown {
@@ -190,11 +196,12 @@ impl Sink {
         Ok(self.notes)
     }
 
-    /// Decides how to merge output of this kind.
+    /// Decides how the outputs are merged, when the kind of a job's output is known.
     fn begin(&mut self, job: usize, kind: Kind) -> Result<(), Stopped> {
         let refused = |why: String| Err(Stopped::Unmergeable { job: job + 1, why });
         let apart = "add --results DIR for a file from each job";
-        // The bytes of one job after those of another are what was asked for.
+        // With `--order job`, output of any kind can be merged, because the bytes of a job only
+        // follow the bytes of the previous job.
         let kind = if self.order == Order::Job && matches!(kind, Kind::Unknown(_)) { Kind::Lines } else { kind };
         match kind {
             Kind::Unknown(what) => {
@@ -221,7 +228,8 @@ impl Sink {
         Ok(())
     }
 
-    /// Writes the records whose turn has come, now that this job has written or ended.
+    /// Writes all records that are next in the order, after the job with the number `job` has
+    /// written output or has ended.
     fn advance(&mut self, job: usize) -> Result<(), Stopped> {
         self.find_record(job)?;
         while let Some(Reverse((_, job))) = self.next.peek().copied() {
@@ -229,7 +237,8 @@ impl Sink {
                 Order::Job => &self.jobs[..job],
                 _ => &self.jobs[..],
             };
-            // A job without a record may write an earlier one.
+            // The next record must wait if another job has no complete record yet, because that job
+            // may still write a record with an earlier time.
             let is_next =
                 others.iter().all(|other| other.finished || other.record.is_some() && self.order != Order::Job);
             if !is_next {
@@ -245,7 +254,8 @@ impl Sink {
         Ok(())
     }
 
-    /// Finds the next record of this job, or that there will be none.
+    /// Finds the next record in the output of the job with the number `job`. If no record follows,
+    /// marks the job as finished.
     fn find_record(&mut self, job: usize) -> Result<(), Stopped> {
         let unmergeable = |why: String| Stopped::Unmergeable { job: job + 1, why };
         let of = &mut self.jobs[job];
@@ -301,13 +311,14 @@ impl Sink {
         Ok(())
     }
 
-    /// Appends lines or elements of a job to the output.
+    /// Appends lines or JSON elements of a job to the merged output.
     fn pass_on(&mut self, job: usize, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
         }
         if self.kind == Some(Kind::JsonArray) {
-            // The first element follows a bracket instead of a comma.
+            // Before the first element of the merged array, a bracket is written instead of a
+            // comma.
             let bytes =
                 if std::mem::replace(&mut self.has_elements, true) { bytes } else { &[b"[", &bytes[1..]].concat() };
             self.out.extend_from_slice(bytes);

@@ -1,4 +1,5 @@
-//! The output of a job that waits for its turn, in memory and then in a file.
+//! Stores output of a job that must wait for the output of other jobs. The output is stored in
+//! memory first, and then in a file.
 
 use std::fs::File;
 use std::io;
@@ -6,22 +7,25 @@ use std::os::unix::fs::FileExt;
 
 const READ_BYTES: usize = 64 << 10;
 
-/// The most bytes of a job that wait in memory. Further bytes wait in the job's file.
+/// The maximum number of bytes of a job's output that are stored in memory. Additional bytes are
+/// stored in the job's file.
 const MEMORY_BYTES: usize = 1 << 20;
 
 #[derive(Debug)]
 pub(super) struct Spool {
     memory: Vec<u8>,
-    /// The number of bytes at the start of `memory` that have been used.
+    /// The number of bytes at the start of `memory` that have already been removed from the spool.
     used: usize,
     file: Option<File>,
-    /// The parts of the file that have been read and written.
+    /// The number of bytes that have been read from the file. `written` is the number of bytes that
+    /// have been written to the file.
     read: u64,
     written: u64,
 }
 
 impl Spool {
-    /// Without a file, bytes that do not fit into memory are an error.
+    /// Creates an empty spool. If `file` is `None`, it is an error if the bytes do not fit into
+    /// memory.
     pub(super) fn new(file: Option<File>) -> Self {
         Self { memory: Vec::new(), used: 0, file, read: 0, written: 0 }
     }
@@ -38,22 +42,23 @@ impl Spool {
         Ok(())
     }
 
-    /// The bytes in memory.
+    /// Returns the bytes of the spool that are in memory.
     pub(super) fn bytes(&self) -> &[u8] {
         self.memory.get(self.used..).unwrap_or_default()
     }
 
-    /// Whether no bytes wait in the file.
+    /// Returns true if all bytes of the spool are in memory, and none in the file.
     pub(super) fn is_in_memory(&self) -> bool {
         self.read == self.written
     }
 
-    /// Drops bytes from the start.
+    /// Removes this number of bytes from the start of the spool.
     pub(super) fn consume(&mut self, bytes: usize) {
         self.used = (self.used + bytes).min(self.memory.len());
     }
 
-    /// Reads bytes from the file. Returns false if the file has none.
+    /// Reads bytes from the spool's file into memory. Returns false if the file contains no unread
+    /// bytes.
     pub(super) fn refill(&mut self) -> io::Result<bool> {
         let Some(file) = self.file.as_ref().filter(|_| self.read < self.written) else { return Ok(false) };
         let missing = usize::try_from(self.written - self.read).unwrap_or(READ_BYTES).min(READ_BYTES);
@@ -63,7 +68,8 @@ impl Spool {
         file.read_exact_at(&mut self.memory[before..], self.read)?;
         self.read += missing as u64;
         if self.read == self.written {
-            // The space on the disk is for the next bytes.
+            // All bytes of the file have been read. The file is emptied, so that its space on the
+            // disk can be used for the next bytes.
             file.set_len(0)?;
             (self.read, self.written) = (0, 0);
         }

@@ -1,4 +1,5 @@
-//! The results of the jobs: a table, and a line that says whether splitting was worthwhile.
+//! The results of the jobs: a table, and a verdict that says whether splitting the packets was
+//! worthwhile.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,40 +11,44 @@ use steerage_text::{counted, grouped, percent, size, time};
 
 use super::job::Job;
 
-/// If the jobs waited for a smaller part of their time than this, the verdict does not mention
-/// waiting.
+/// The verdict says that the jobs waited for input only if they did so for at least this share of
+/// their time.
 const WAITING_MUCH: f64 = 0.5;
-/// If the jobs used fewer CPUs than this, splitting gained nothing.
+/// If the jobs together used fewer CPUs than this on average, the verdict is that splitting the
+/// packets gained nothing.
 const PAID_FROM: f64 = 1.2;
 
-/// What happened to the packets and the jobs of a run. As text, a table of the jobs, a line for the
-/// whole run, and the verdict. docs/parallel.md describes the fields as JSON.
+/// What happened to the packets and the jobs of a run. As text, the summary is a table of the jobs,
+/// a line for the whole run, and the verdict. docs/parallel.md describes the JSON form of the
+/// fields.
 #[derive(Debug, Serialize)]
 #[non_exhaustive]
 pub struct Summary {
-    /// The jobs, in the order of their numbers.
+    /// The results of the jobs, in the order of the jobs' numbers.
     pub jobs: Vec<JobSummary>,
-    /// Packets that were received.
+    /// The number of packets that were received.
     pub packets: u64,
-    /// Packets that jobs have read.
+    /// The number of packets that jobs have read.
     pub delivered: u64,
-    /// Packets that a job should have got, and did not get.
+    /// The number of packets that jobs should have got, but did not get.
     pub lost: u64,
-    /// Packets that were lost before they were split, because a live input was too fast.
+    /// The number of packets that were lost before they were assigned to a job, because a live
+    /// input was too fast.
     pub missed: u64,
-    /// Packets of capture files that the filter removed. No other count includes them.
+    /// The number of packets of capture files that the filter removed. No other count includes
+    /// these packets.
     pub filtered: u64,
     /// The time of the whole run in seconds.
     pub seconds: f64,
-    /// The CPU time that this program itself used for reading and splitting packets.
+    /// The CPU time in seconds that this program itself used to read and split packets.
     pub split_cpu_seconds: f64,
-    /// The CPU time that this program itself used for merging the jobs' output.
+    /// The CPU time in seconds that this program itself used to merge the jobs' output.
     pub merge_cpu_seconds: f64,
     /// The CPU time of all jobs.
     pub jobs_cpu_seconds: f64,
     /// The number of jobs that failed, or did not get all of their packets.
     pub failed: u64,
-    /// Whether splitting was worthwhile, as a sentence.
+    /// A sentence that says whether splitting the packets was worthwhile.
     pub verdict: String,
 }
 
@@ -53,35 +58,35 @@ pub struct Summary {
 pub struct JobSummary {
     /// The number of the job, from 1.
     pub job: usize,
-    /// Packets that the job has read.
+    /// The number of packets that the job has read.
     pub packets: u64,
-    /// The bytes of these packets.
+    /// The number of bytes in the packets that the job has read.
     pub bytes: u64,
-    /// Packets that the job should have got, and did not get.
+    /// The numbers of packets that the job should have got, but did not get.
     pub lost: Lost,
-    /// The exit status. `None` if a signal ended the job, if the job did not run, or if this process
-    /// ignores SIGCHLD.
+    /// The exit status of the job. The value is `None` if a signal ended the job, if the job did
+    /// not run, or if this process ignores SIGCHLD.
     pub exit_status: Option<i32>,
-    /// The name of the signal that ended the job.
+    /// The name of the signal that ended the job, if a signal ended it.
     pub signal: Option<&'static str>,
     /// The CPU time of the job.
     pub cpu_seconds: f64,
-    /// How long the job's input was open.
+    /// The time in seconds during which the job's input was open.
     pub fed_seconds: f64,
-    /// How much of that time the input was empty.
+    /// The part of `fed_seconds` during which the job's input was empty.
     pub waited_seconds: f64,
-    /// The time from the start of the job to its end.
+    /// The time from the start of the job to its end, in seconds.
     pub seconds: f64,
     /// The last line that the job wrote to standard error.
     pub last_stderr_line: Option<String>,
-    /// The reason for which the job did not get all of its packets.
+    /// The reason why the job did not get all of its packets, if it did not.
     pub incomplete: Option<String>,
-    /// Whether the job failed, or did not get all of its packets.
+    /// True if the job failed, or did not get all of its packets.
     #[serde(skip)]
     pub failed: bool,
 }
 
-/// The packets that a job lost, by reason.
+/// The number of packets that were lost for a job, by drop reason.
 #[derive(Clone, Copy, Debug)]
 pub struct Lost(Drops);
 
@@ -90,12 +95,12 @@ impl Lost {
         Self(snapshot.outputs.get(nth).map_or_else(Drops::default, |output| output.dropped))
     }
 
-    /// The number of packets, for all reasons.
+    /// Returns the number of lost packets, summed over all reasons.
     pub fn total(&self) -> u64 {
         self.0.total()
     }
 
-    /// Each reason for which packets were lost, and their number.
+    /// Returns each drop reason for which packets were lost, and the number of these packets.
     pub fn iter(&self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
         self.0.iter()
     }
@@ -144,8 +149,8 @@ impl JobSummary {
 }
 
 impl Summary {
-    /// The summary of a run that took `elapsed`, and in which steerage itself used the CPU times
-    /// `split_cpu` and `merge_cpu`.
+    /// Returns the summary of a run that took the time `elapsed`. steerage itself used the CPU time
+    /// `split_cpu` to split packets, and `merge_cpu` to merge output.
     pub(super) fn new(
         jobs: Vec<JobSummary>,
         snapshot: &Snapshot,

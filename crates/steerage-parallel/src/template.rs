@@ -29,7 +29,8 @@ pub(super) struct Template {
 }
 
 impl Template {
-    /// Returns `None` if the words have more than one kind of placeholder for the packets.
+    /// Creates the template from the words of the user's command. Returns `None` if the words
+    /// contain more than one kind of placeholder for the packets.
     pub(super) fn new(words: &[OsString]) -> Option<Self> {
         let mut vias = [Via::Fifo, Via::File, Via::Tap].into_iter().filter(|via| {
             let wanted = via.placeholder().unwrap_or_default().as_bytes();
@@ -39,7 +40,8 @@ impl Template {
         vias.next().is_none().then(|| Self { words: words.to_vec(), via })
     }
 
-    /// The words of the command of job `number`. `place` is the file or interface with its packets.
+    /// Returns the words of the command for the job with this number. `place` is the path of the
+    /// file or pipe with the job's packets, or the name of the interface.
     pub(super) fn words(&self, number: usize, jobs: usize, place: &OsStr) -> Vec<OsString> {
         let (number, jobs) = (number.to_string(), jobs.to_string());
         let place = (self.via.placeholder().unwrap_or("{fifo}").as_bytes(), place.as_bytes());
@@ -48,7 +50,8 @@ impl Template {
     }
 }
 
-/// Replaces the placeholders in `word`. Inserted text is not searched for placeholders again.
+/// Replaces the placeholders in `word` by their values. If a value contains the text of a
+/// placeholder, this text is not replaced.
 fn filled(mut word: &[u8], values: &[(&[u8], &[u8])]) -> OsString {
     let mut out = Vec::with_capacity(word.len());
     while let Some((first, rest)) = word.split_first() {

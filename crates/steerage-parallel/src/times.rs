@@ -1,30 +1,32 @@
-//! The times at which lines begin, for `--order time`.
+//! Reads the time at the start of each line, for `--order time`.
 
 use super::lines::{ACTION, LINE_BYTES_MAX};
 
 const SECOND: i64 = 1_000_000_000;
 const HALF_A_DAY: i64 = 12 * 3600 * SECOND;
 
-/// The fewest digits of seconds since 1970 (from 1973 on). Smaller numbers are no time: tshark
-/// begins its lines with the number of the frame.
+/// The minimum number of digits of a time in seconds since 1970. All times since April 1973 have at
+/// least nine digits. A number with fewer digits is not a time, but for example the number of the
+/// frame in a line of tshark.
 const DIGITS_MIN: usize = 9;
 
-/// The keys with which programs begin a line of JSON that begins with its time: tshark -T ek, Zeek,
-/// Suricata.
+/// The beginnings of JSON lines that start with a time, as tshark -T ek, Zeek and Suricata write
+/// them.
 const KEYS: [&[u8]; 4] = [b"{\"timestamp\":", b"{\"ts\":", b"{\"time\":", b"{\"@timestamp\":"];
 
 const MONTHS: [&[u8]; 12] =
     [b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec"];
 
-/// Why lines cannot be sorted.
+/// The reason why lines cannot be sorted by time.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Unsorted {
-    /// This line has no time, and no line before it has one.
+    /// Neither this line of the output nor a line before it begins with a time.
     NoTime(String),
     TooLong,
 }
 
-/// Cuts a job's output into lines with a time. Lines without a time belong to the line before them.
+/// Divides a job's output into records. A record consists of a line with a time and the following
+/// lines without a time.
 #[derive(Debug)]
 pub(super) struct Times {
     header: usize,
@@ -33,13 +35,14 @@ pub(super) struct Times {
 }
 
 impl Times {
-    /// The first `header` lines have no time, and come before all other lines.
+    /// Prepares to divide a job's output. The first `header` lines have no time, and come before
+    /// all other lines.
     pub(super) fn new(header: usize) -> Self {
         Self { header, last: None, days: 0 }
     }
 
-    /// The length of the first record of `bytes`, and its time. Returns `None` if the record may be
-    /// incomplete. `ended` says whether no more bytes follow.
+    /// Returns the length and the time of the first record in `bytes`. Returns `None` if the record
+    /// may be incomplete. `ended` is true if no more bytes follow.
     pub(super) fn next(&mut self, bytes: &[u8], ended: bool) -> Result<Option<(usize, i64)>, Unsorted> {
         let mut lines = Lines { bytes, at: 0, ended };
         let Some(line) = lines.next() else { return too_long(bytes) };
@@ -54,7 +57,7 @@ impl Times {
             time_of(line)
         };
         let Some(time) = time else {
-            // Zeek's header lines, and its last line.
+            // In Zeek's output, the header lines and the last line have no time.
             if line.starts_with(b"#") || line.trim_ascii().is_empty() {
                 let is_last = ended && lines.at == bytes.len();
                 let time = self.last.map_or(i64::MIN, |last| if is_last { i64::MAX } else { last });
@@ -73,7 +76,8 @@ impl Times {
         }
     }
 
-    /// Adds a day if the time of day begins again. A time with a date stays as it is.
+    /// Adds a day to a time of day after each midnight that has passed. A time with a date is not
+    /// changed.
     fn continued(&mut self, time: i64) -> i64 {
         let is_of_day = (0..2 * HALF_A_DAY).contains(&time);
         if is_of_day {
@@ -106,8 +110,8 @@ impl<'a> Iterator for Lines<'a> {
     }
 }
 
-/// The time at which a line begins, in nanoseconds since 1970, or since midnight if the line has no
-/// date.
+/// Returns the time at the start of a line, in nanoseconds since 1970, or since midnight if the
+/// time has no date.
 pub(super) fn time_of(line: &[u8]) -> Option<i64> {
     let line = KEYS.iter().find_map(|key| line.strip_prefix(*key)).unwrap_or(line);
     let start = line.iter().position(|byte| !matches!(byte, b' ' | b'\t' | b'[' | b'"'))?;
@@ -115,7 +119,7 @@ pub(super) fn time_of(line: &[u8]) -> Option<i64> {
     text.epoch().or_else(|| Text(&line[start..]).date()).or_else(|| Text(&line[start..]).time_of_day())
 }
 
-/// What is left of a line.
+/// The part of a line that has not been parsed yet.
 struct Text<'a>(&'a [u8]);
 
 impl Text<'_> {
@@ -136,7 +140,8 @@ impl Text<'_> {
         Some(())
     }
 
-    /// Seconds since 1970 with a fraction, or whole milliseconds, microseconds or nanoseconds.
+    /// Parses seconds since 1970 with a fraction, or whole milliseconds, microseconds or
+    /// nanoseconds since 1970.
     fn epoch(&mut self) -> Option<i64> {
         let (number, digits) = self.number().filter(|(_, digits)| *digits >= DIGITS_MIN)?;
         let unit = match digits {
@@ -150,10 +155,11 @@ impl Text<'_> {
         number.checked_mul(unit)?.checked_add(fraction).filter(|_| ends)
     }
 
-    /// The nanoseconds after a point or a comma.
+    /// Parses the fraction of a second after a point or a comma, and returns nanoseconds.
     fn fraction(&mut self) -> i64 {
         let before = self.0;
-        // A comma is also a separator of columns, after which there may be no digit.
+        // A comma without a digit after it does not begin a fraction, because it may separate
+        // columns.
         let digits: Vec<u8> = match self.one_of(b".,") {
             Some(()) => self.0.iter().copied().take_while(u8::is_ascii_digit).collect(),
             None => return 0,
@@ -166,7 +172,8 @@ impl Text<'_> {
         digits.iter().chain(&[b'0'; 9]).take(9).fold(0, |nanos, digit| nanos * 10 + i64::from(digit - b'0'))
     }
 
-    /// A date and a time of day: `2026-01-31T09:00:04.5Z`, `01/31/2026-09:00:04.5`, `Jan 31, 2026 09:00:04.5`.
+    /// Parses a date and a time of day, such as `2026-01-31T09:00:04.5Z`, `01/31/2026-09:00:04.5`
+    /// or `Jan 31, 2026 09:00:04.5`.
     fn date(&mut self) -> Option<i64> {
         let (year, month, day) = if self.0.first()?.is_ascii_digit() {
             let (first, digits) = self.number()?;
@@ -204,7 +211,8 @@ impl Text<'_> {
         Some((hour * 3600 + minute * 60 + second) * SECOND + self.fraction())
     }
 
-    /// The seconds by which the time zone is ahead of UTC: `+02:00` or `+0200`.
+    /// Parses a time zone such as `+02:00` or `+0200`. Returns the number of seconds by which the
+    /// time zone is ahead of UTC.
     fn zone(&mut self) -> i64 {
         let sign = match self.0.first() {
             Some(b'+') => 1,
@@ -225,12 +233,12 @@ impl Text<'_> {
     }
 }
 
-/// The days from 1970 to a date of the Gregorian calendar. A year begins in March here, so that the
-/// leap day is its last one.
+/// Returns the number of days from January 1, 1970, to a date of the Gregorian calendar. In this
+/// calculation, a year begins in March, so that the leap day is the last day of the year.
 fn days(year: i64, month: i64, day: i64) -> i64 {
     let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     let leap_days = year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
-    // The days from March 1 of the year 0 to January 1, 1970.
+    // The number of days from March 1 of the year 0 to January 1, 1970.
     const EPOCH: i64 = 719_468;
     year * 365 + leap_days + (153 * month + 2) / 5 + day - 1 - EPOCH
 }
@@ -267,7 +275,7 @@ mod tests {
         }
     }
 
-    /// All records of an output, each with its time in seconds.
+    /// Returns all records of an output, each with its time in seconds.
     fn records(header: usize, text: &str) -> Result<Vec<(&str, i64)>, Unsorted> {
         let (mut times, mut records, mut rest) = (Times::new(header), Vec::new(), text);
         while let Some((len, time)) = times.next(rest.as_bytes(), true)? {
@@ -296,7 +304,7 @@ mod tests {
             records(0, ek).unwrap().iter().map(|(_, time)| *time).collect::<Vec<_>>(),
             [1_767_258_004, 1_767_258_005]
         );
-        // The next line may belong to this one.
+        // The record may be incomplete, because the next line may belong to the record.
         let mut times = Times::new(0);
         assert_eq!(times.next(b"1000000001 a\n", false), Ok(None));
         assert_eq!(times.next(b"1000000001 a\n1000000001 b", false), Ok(None));

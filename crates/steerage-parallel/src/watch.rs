@@ -1,4 +1,5 @@
-//! Watches the jobs from their start to their end, and acts if a job reads nothing or ends.
+//! Watches the jobs from their start to their end. Reports and kills jobs that read nothing, and
+//! reports how jobs end.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,18 +16,19 @@ use super::jobs::Jobs;
 
 const LOOK: Duration = Duration::from_millis(20);
 const DRAW: Duration = Duration::from_millis(500);
-/// After this time without reading, a message names the job.
+/// If a job reads nothing for this time although packets wait for it, a message reports the job.
 const NAMED_AFTER: Duration = Duration::from_secs(30);
-/// How long to wait for the last line of a job that has ended.
+/// The maximum time to wait for the last line that a job wrote to standard error, after the job has
+/// ended.
 const LAST_WORDS: Duration = Duration::from_millis(500);
-/// After an interrupt, the time that jobs may run after the end of their input. After `GRACE` the
-/// jobs get SIGTERM, and after `GRACE` again, SIGKILL.
+/// If the user interrupts a run, its jobs may run for this time after the end of their input. Then
+/// the jobs get SIGTERM, and after the same time again, SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);
 
 pub(super) struct Watch<'a> {
     pub(super) jobs: &'a Jobs,
     pub(super) console: &'a Console,
-    /// Stops the run, also if it has not started yet.
+    /// A function that stops the run, even if the run has not started yet.
     pub(super) stop: &'a (dyn Fn() + Sync),
     pub(super) capture: Option<Arc<CaptureInfo>>,
 }
@@ -51,7 +53,7 @@ impl Watch<'_> {
                 if all_have_ended && asked.end.is_none() && self.jobs.streams().iter().any(goes_on) {
                     self.jobs.outlived.store(true, Ordering::Relaxed);
                 }
-                // No job is left to read packets.
+                // The run stops reading packets, because no job will read them.
                 self.jobs.end_now.store(true, Ordering::Relaxed);
                 if !std::mem::replace(&mut stopped, true) {
                     (self.stop)();
@@ -72,7 +74,7 @@ impl Watch<'_> {
         (self.stop)();
     }
 
-    /// Checks each job. Returns true if all started jobs have ended.
+    /// Checks the state of each job. Returns true if all started jobs have ended.
     fn look(&self, now: Instant, passed: Duration) -> bool {
         let mut jobs = self.jobs.lock();
         for job in jobs.iter_mut() {
@@ -80,8 +82,8 @@ impl Watch<'_> {
             if job.is_running() {
                 self.look_at(job, now, passed);
             }
-            // The job's last output may still be in its pipe. A child process that the job left
-            // behind may keep the pipe open.
+            // The job's last output may still be in its pipe. The time to wait for the end of the
+            // pipe is limited, because a child process of the job may keep the pipe open.
             let late = |at| now.saturating_duration_since(at) > LAST_WORDS;
             let ended = job.ended.filter(|ended| !job.watched.said && (self.jobs.heard(job).all || late(ended.at)));
             if let Some(ended) = ended {
@@ -111,8 +113,8 @@ impl Watch<'_> {
             self.console.line(&format!("{text}{more}"));
         }
         if self.jobs.timeout.is_some_and(|timeout| idle >= timeout) {
-            // SIGTERM comes first. If the job reads nothing for the same time again, SIGKILL
-            // follows.
+            // The job first gets SIGTERM. If the job reads nothing for the same time again, it gets
+            // SIGKILL.
             let first = watched.killed.is_none();
             watched.killed = Some(Killed::Timeout);
             watched.since = Some(now);

@@ -1,4 +1,4 @@
-//! Runs of small programs as jobs, by the library alone.
+//! These tests use this library, without the program steerage, to run small programs as jobs.
 
 use std::collections::HashSet;
 use std::fs;
@@ -28,7 +28,7 @@ fn options(command: &str, results: &Path) -> Options {
     Options { collect, ..Options::new(3, ["sh", "-c", command]) }
 }
 
-/// The flows of a capture.
+/// Returns the flows of a capture.
 fn flows(capture: &Path) -> HashSet<FlowKey> {
     let seen = Arc::new(Mutex::new(HashSet::new()));
     let adds = Arc::clone(&seen);
@@ -41,7 +41,8 @@ fn flows(capture: &Path) -> HashSet<FlowKey> {
     Arc::into_inner(seen).unwrap().into_inner().unwrap()
 }
 
-/// Without a sandbox, no process has to wait for a file: the program starts when the file is complete.
+/// A run without a sandbox needs no waiting processes. The program of a job starts when the job's
+/// file is complete.
 #[test]
 fn each_flow_is_whole_in_one_job_however_packets_get_there() {
     for command in ["cat", "cat {fifo}", "cat {file}"] {
@@ -59,7 +60,7 @@ fn each_flow_is_whole_in_one_job_however_packets_get_there() {
 #[test]
 fn a_job_that_fails_or_reads_only_a_part_is_an_error() {
     let results = Scratch::new();
-    // More than the pipes hold.
+    // Each job gets more packets than fit into its pipe.
     let failed = |command: &str| match run(options(command, &results), input(10 * PACKETS)) {
         Err(Error::Failed { failed, jobs: 3 }) => failed,
         other => panic!("{other:?}"),
@@ -78,7 +79,8 @@ fn a_command_that_cannot_run_is_refused_before_packets_flow() {
     assert!(matches!(&error, Error::Start { program, .. } if program == "./no-such-program"), "{error}");
 }
 
-/// No job outlives a run that was not attended, for example because the instance could not be built.
+/// If `attend` is never called, for example because the instance could not be built, all jobs end
+/// when the run is dropped.
 #[test]
 fn jobs_end_with_a_run_that_is_not_attended() {
     let results = Scratch::new();

@@ -1,16 +1,16 @@
-//! Detects whether an instance is idle.
+//! Detects whether an instance is idle: [`Activity`].
 
 use steerage_ledger::Ledgers;
 
-/// Detects activity of an instance: received or handled packets. Policies check
-/// an idle instance less often.
+/// Detects whether an instance has received or handled packets. Policies check an idle instance
+/// less often than a busy one.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Activity {
     packets: u64,
 }
 
 impl Activity {
-    /// Whether packets were received or handled since the last call.
+    /// Returns true if packets were received or handled since the last call.
     pub fn since_last(&mut self, ledgers: &Ledgers) -> bool {
         let packets = ledgers.cpus.iter().map(|cpu| cpu.polled.get().wrapping_add(cpu.processed.get()));
         let packets = packets.fold(0, u64::wrapping_add);

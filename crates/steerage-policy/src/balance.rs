@@ -1,17 +1,18 @@
 //! Steering by load: [`Balance`].
 //!
-//! A group is always in one of three *regimes*. In `inline`, the CPUs that receive do all work. In
-//! `collector`, they only receive, and one other CPU does the work. In `spread`, `k` other CPUs
-//! work, and the receiving CPUs may work too. The policy estimates the cost of a packet (`costs`),
-//! predicts the throughput of every regime from these costs (`regime`), and measures the throughput
-//! of the current regime. The *value* of a regime is the mean of prediction and measurement,
-//! weighted by their certainty (`learn`). `lab/notes/balance.md` has the formulas.
+//! A group of queues is always in one of three *regimes*. In `inline`, the CPUs that receive also
+//! do all other work. In `collector`, the CPUs that receive do nothing else, and one other CPU does
+//! the work. In `spread`, `k` other CPUs do the work, and the receiving CPUs may do a part of it
+//! too. The policy estimates the cost of a packet (`costs`), predicts the throughput of every
+//! regime from these costs (`regime`), and measures the throughput of the current regime. The
+//! *value* of a regime is the mean of its predicted and its measured throughput, weighted by their
+//! certainty (`learn`). `lab/notes/balance.md` contains the formulas.
 //!
-//! While CPUs are short of time, the group changes to the regime with the best value, if the gain
-//! is certain and pays for the switch within a second. If the gain is possible but not certain, the
-//! policy probes: it tries that regime for a tenth of a second. Probes take at most 1 % of all
-//! time. While CPUs have time, CPUs leave as long as the remaining CPUs are enough for the peak of
-//! the last second (`demand`).
+//! While the CPUs are short of time, the group switches to the regime with the best value, if the
+//! gain is certain and pays for the switch within a second. If a gain is possible but not certain,
+//! the policy probes: it tries that regime for a tenth of a second. All probes together take at
+//! most 1 % of the time. If the CPUs have time left, CPUs leave, provided that the remaining CPUs
+//! can handle the peak load of the last second (`demand`).
 //!
 //! Within a regime, buckets move from the busiest CPU to the least busy CPU (`place`).
 
@@ -59,24 +60,26 @@ pub struct Balance {
     demand: Demand,
     state: State,
     seen_since: Option<Timestamp>,
-    /// When the current regime began. `None` while the group is in its first regime, which was not
-    /// a decision of the policy.
+    /// The time at which the current regime began. `None` while the group is in its first regime,
+    /// which the policy did not choose.
     began: Option<Timestamp>,
-    /// When the last move of buckets began. Cleared at the next load check, which covers two maps
-    /// and is therefore ignored.
+    /// The time at which buckets last began to move. This time is cleared at the next load check.
+    /// The load check after a move covers two maps, so it is ignored.
     moving: Option<Timestamp>,
     switch: f64,
     budget: Duration,
-    /// How long CPUs must have been unnecessary before they leave.
+    /// The time for which CPUs must have been unnecessary before they leave.
     patience: Duration,
     left: Option<Timestamp>,
-    /// A throughput below that of the previous regime, which a probe measured without being short
-    /// of time. The measurement counts if the group is short of time again at once.
+    /// A throughput below that of the previous regime. A probe measured this throughput while the
+    /// group was not short of time. The measurement is used if the group is short of time again
+    /// immediately after the probe.
     doubt: Option<(Regime, f64)>,
-    /// Whether a window has shown even work on all CPUs, since the regime began or buckets moved.
-    /// Before such a window, the measured throughput is that of the current map, not of the regime.
+    /// True if a window has shown equal work on all CPUs since the regime began or buckets moved.
+    /// Before such a window, the measured throughput is that of the current map, and not that of
+    /// the regime.
     is_even: bool,
-    /// The work of each bucket in the last window. Empty before the first window.
+    /// The work of each bucket in the last window. The list is empty before the first window.
     buckets: Vec<f64>,
     asked: usize,
     asks_distance: Option<u16>,
@@ -87,7 +90,8 @@ pub struct Balance {
 #[derive(Clone, Debug)]
 enum State {
     Steady,
-    /// The group has entered a regime that must prove to be better than the previous regime.
+    /// The group has entered a regime on trial: the regime must prove to be better than the
+    /// previous one.
     Probing(Box<Probe>),
 }
 
@@ -98,8 +102,8 @@ struct Probe {
     map: Box<[u16; BUCKETS]>,
     baseline: Estimate,
     arrived: Option<Timestamp>,
-    /// The number of load checks that measured the regime, and the throughput of those that found
-    /// CPUs with time but less work done than before.
+    /// The number of load checks that measured the regime on trial. `less` is the throughput in
+    /// load checks that found CPUs with time left, although less work was done than before.
     measured: u32,
     less: Vec<f64>,
 }
@@ -116,7 +120,8 @@ impl Balance {
         Self::default()
     }
 
-    /// Leaves all buckets where [`Hash`](super::Hash) places them, and only reports its moves.
+    /// Creates a policy that leaves all buckets where [`Hash`](super::Hash) places them. The dry
+    /// run only reports the moves that it would make.
     pub fn dry_run() -> Self {
         Self::with(Tuning::default(), true)
     }
@@ -181,7 +186,7 @@ impl Balance {
             self.patience *= 2;
         }
         if self.began.is_none() {
-            // The first change is an experiment, however certain it seems.
+            // The first switch is an experiment, even if its gain seems certain.
             self.budget = Duration::ZERO;
         }
         self.state = State::Probing(Box::new(Probe {
@@ -195,7 +200,7 @@ impl Balance {
         Some(self.switch(seen, &choice.regime, map))
     }
 
-    /// Whether the current regime has lasted long enough for another decision.
+    /// Returns true if the current regime has lasted long enough for another decision.
     fn has_settled(&self, now: Timestamp, time: Duration) -> bool {
         self.began.is_none_or(|began| now.since(began) >= time)
     }
@@ -209,8 +214,8 @@ impl Balance {
         {
             return None;
         }
-        // CPUs join for one step of growth. CPUs leave only if the remaining CPUs have room for a
-        // further step, so that no CPU has to join again at once.
+        // When CPUs join, there is room for one step of growth. CPUs leave only if the remaining
+        // CPUs have room for one more step of growth. So no CPU has to join again immediately.
         let wanted = self.demand.peak() * self.tuning.growth.powi(2) / self.tuning.fill;
         let is_enough =
             |choice: &Choice| choice.regime.others.len() < seen.regime.others.len() && choice.value.mean >= wanted;
@@ -224,19 +229,21 @@ impl Balance {
     fn improve(&mut self, seen: &Seen<'_>) -> Option<MapRequest> {
         let (tuning, now) = (self.tuning, seen.load.now);
         if let Some((regime, rate)) = self.doubt.take() {
-            // The demand is as high as before, so the probed regime caused the lower throughput.
+            // The demand is as high as before, so the regime that was probed is the cause of the
+            // lower throughput.
             self.known.measured(seen, &regime, &tuning).observe(rate, rate * tuning.noise);
         }
         let measured = *self.known.measured(seen, &seen.regime, &tuning);
         let here = if measured.is_known() { measured } else { Estimate::new(seen.rate, seen.rate * tuning.noise) };
         let wanted = self.demand.peak() / tuning.fill;
-        // A gain that the switch would use up does not count.
+        // A gain does not count if the cost of the switch would use it up.
         let least = self.switch / tuning.dwell.as_nanos() as f64;
         let is_settled = self.has_settled(now, tuning.dwell);
-        // More CPUs may join at once. Any other change waits for a dwell. If the distance decided
-        // how the group began, the decision may have been wrong. The policy corrects this decision
-        // earlier if the gain pays for a probe, provided that the load will last as long as it has
-        // lasted so far.
+        // More CPUs may join immediately. Any other switch waits until the current regime has
+        // lasted for one dwell. If a measured distance decided in which regime the group began,
+        // that decision may have been wrong. The policy corrects a wrong beginning earlier if the
+        // gain pays for a probe. The early correction assumes that the load will last as long as it
+        // has lasted so far.
         let joins = |choice: &Choice| choice.regime.others.len() > seen.regime.others.len();
         let needed = |choice: &Choice| match self.began {
             _ if is_settled || joins(choice) && seen.regime.kind != RegimeKind::Inline => least,
@@ -260,7 +267,8 @@ impl Balance {
         let sure = gains.iter().filter(|(gain, needed, choice)| gain.low > *needed && !is_refuted(choice));
         let sure = sure.map(|(gain, _, choice)| (gain, choice));
         if let Some(best) = sure.clone().map(|(gain, _)| gain.mean).max_by(f64::total_cmp) {
-            // Among the smallest sets of CPUs that are as good as the best set, choose the best.
+            // Among the smallest sets of CPUs that are as good as the best set, the best one is
+            // chosen.
             let good = sure.filter(|(gain, _)| gain.mean >= best - least).map(|(_, choice)| choice);
             let fewest = good.clone().map(|choice| choice.regime.others.len()).min()?;
             let good = good.filter(|choice| choice.regime.others.len() == fewest);
@@ -289,8 +297,8 @@ impl Balance {
         }
         let value = *self.known.measured(seen, &seen.regime, &tuning);
         let gain = Gain::of(value, probe.baseline, f64::INFINITY, tuning.sure);
-        // If CPUs are no longer short of time, their maximum throughput is unknown, but sufficient
-        // for the load.
+        // If CPUs are no longer short of time, their maximum throughput is unknown. However, this
+        // throughput is sufficient for the load.
         let is_enough = is_as_much && !seen.is_short;
         let is_better = probe.measured > 0 && value.is_known() && gain.low > 0.0 || is_enough;
         if !is_better && now.since(arrived) < tuning.probe {
@@ -314,9 +322,9 @@ impl Balance {
         Some(self.switch(seen, &probe.before, probe.map))
     }
 
-    /// Chooses the CPU whose distance should be measured next: in turn, CPUs that have joined and
-    /// CPUs that could join. Distances matter only if CPUs are short of time and the packet
-    /// function is light.
+    /// Chooses the CPU whose distance is measured next. CPUs that have joined and CPUs that could
+    /// join take turns. Distances matter only if CPUs are short of time and the packet function
+    /// takes little time.
     fn ask_distance(&mut self, seen: &Seen<'_>) {
         let costs = &self.known.costs;
         let handing_over = 2.0 * self.tuning.hand_over * self.tuning.line.as_nanos() as f64;
@@ -330,7 +338,7 @@ impl Balance {
     }
 }
 
-/// By how much a regime is better than the current regime, as a part of the current throughput.
+/// How much better a regime is than the current regime, as a fraction of the current throughput.
 #[derive(Clone, Copy, Debug)]
 struct Gain {
     low: f64,
@@ -340,7 +348,8 @@ struct Gain {
 }
 
 impl Gain {
-    /// Throughput above `wanted` is not a gain. The bounds are those of the logarithm.
+    /// A throughput above `wanted` is not a gain. The bounds are computed for the logarithm of the
+    /// gain.
     fn of(value: Estimate, here: Estimate, wanted: f64, sure: f64) -> Self {
         let by = sure * (value.var / value.mean.powi(2) + here.var / here.mean.powi(2)).sqrt();
         let part = |rate: f64| (rate.min(wanted) - here.mean.min(wanted)) / here.mean;
@@ -349,12 +358,13 @@ impl Gain {
         Self { low: part(low), mean: part(mean), high: part(high), deviation }
     }
 
-    /// The expected gain of a probe, counting only positive gains. The promise weighs regimes that
-    /// are good on average against regimes that are little known.
+    /// The expected gain of a probe. Negative gains count as zero. Regimes are compared by their
+    /// promise. So a regime that is good on average competes with a regime about which little is
+    /// known.
     fn promise(self) -> f64 {
         let z = self.mean / self.deviation.max(f64::MIN_POSITIVE);
         let density = (-z * z / 2.0).exp() / std::f64::consts::TAU.sqrt();
-        // The logistic function is within 0.01 of the normal distribution.
+        // This logistic function differs by less than 0.01 from the normal distribution.
         let probability = 1.0 / (1.0 + (-1.702 * z).exp());
         self.deviation * density + self.mean * probability
     }
@@ -370,9 +380,10 @@ impl Policy for Balance {
     }
 
     /// Begins inline. If one CPU receives from devices that wait, and the next CPU is near, the
-    /// group begins as a collector. The packets are still unknown. A wrong choice of the collector
-    /// costs little, because a hand-over to a near CPU is cheap. A right choice does up to twice as
-    /// much work, and state such as a flow table grows on its final CPU.
+    /// group begins as a collector. Nothing is known about the packets yet. If the collector turns
+    /// out to be wrong, it costs little, because a hand-over to a near CPU is cheap. If the
+    /// collector is right, it does up to twice as much work. Also, state such as a flow table grows
+    /// on the CPU on which it stays.
     fn plan(&mut self, group: &GroupStart<'_>) -> Plan {
         if self.dry_run {
             return Plan::all();
@@ -389,7 +400,7 @@ impl Policy for Balance {
     }
 
     fn cpus_changed(&mut self) {
-        // Earlier measurements are not comparable, so the policy starts over.
+        // Earlier measurements cannot be compared with later ones, so the policy starts over.
         self.state = State::Steady;
         self.budget = self.tuning.probe;
         self.is_even = false;
@@ -410,7 +421,8 @@ impl Policy for Balance {
         }
         if self.seen_since.is_none() {
             self.seen_since = Some(load.now);
-            // With devices that wait, the distance decided how the group begins: see `plan`.
+            // If the devices wait, the distance decided in which regime the group began: see
+            // `plan`.
             let next = load.order.get(load.owners).and_then(|next| load.apart[usize::from(*next)]);
             let is_far = next.is_some_and(|apart| apart >= tuning.line);
             let is_decided =

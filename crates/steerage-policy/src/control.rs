@@ -1,10 +1,11 @@
-//! Runs the policies: one for each steering group, with a shared load meter and distances.
+//! Runs one policy for each group of queues. All policies share a load meter and the measured
+//! distances.
 //!
-//! This control code uses only the public handle of steerage-core. The control reads counters,
-//! calls the policies, and passes the map and the plan of each group to the core. The control holds
-//! no lock of the core during these steps. So the state of a group may have changed when a policy's
-//! answer arrives. Each answer carries the group's version on which it is based, and the core
-//! ignores an answer to an old version.
+//! This code uses only the public handle of steerage-core. The control reads counters, calls the
+//! policies, and passes the map and the plan of each group to the core. While it calls policies,
+//! the control holds no lock of the core. So the state of a group may have changed by the time a
+//! policy returns its answer. Therefore each answer of a policy contains the version of the group
+//! on which the answer is based. The core ignores an answer that is based on an old version.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -30,10 +31,10 @@ use crate::packing::members;
 use crate::policy::{GroupLoad, GroupStart, MapRequest, Policy, Window};
 use crate::receivers::Receivers;
 
-/// Runs a policy for each steering group of an instance.
+/// Runs one policy for each group of queues in an instance.
 ///
-/// A program calls [`check`](Self::check) at the times that `check` returns. If the calls are late or
-/// missing, packets follow the last map.
+/// A program calls [`check`](Self::check). Each call returns the time of the next call. If calls
+/// are late or missing, packets follow the last map.
 #[derive(Debug)]
 pub struct PolicyControl {
     handle: Handle,
@@ -47,11 +48,11 @@ pub struct PolicyControl {
     want: OthersWant,
     placed: Option<Timestamp>,
     activity: Activity,
-    /// Whether a policy has a choice: see [`has_choice`]. Otherwise, CPUs take no samples.
+    /// True if a policy has a choice: see [`has_choice`]. If false, CPUs take no samples.
     chooses: bool,
-    /// The time that other programs take is not measured yet.
+    /// True if the time that other programs take was not measured yet.
     awaits_others: bool,
-    /// The time of the next load check. `None`: no further load checks.
+    /// The time of the next load check. `None` if there are no further load checks.
     due: Option<Timestamp>,
     interval: Duration,
 }
@@ -60,37 +61,38 @@ pub struct PolicyControl {
 struct Group {
     policy: Box<dyn Policy>,
     work: BucketWork,
-    /// The version that the policy knows. `None` until the core has accepted the policy's plan.
+    /// The version of the group that the policy knows. `None` until the core has accepted the
+    /// policy's plan.
     version: Option<GroupVersion>,
 }
 
-/// The properties of a policy that the core needs: see
+/// What the core needs to know about the policy: see
 /// [`Spec::policy`](steerage_core::build::Spec::policy).
 pub fn policy_info(policy: &dyn Policy) -> PolicyInfo {
     PolicyInfo { name: policy.name(), measures: policy.refine_every().is_some() }
 }
 
-/// The properties of an instance that policies need before the run.
+/// What policies need to know about an instance before it runs.
 #[derive(Clone, Debug)]
 pub struct Setting {
     cpus_are_real: bool,
     can_wait: bool,
-    /// The time that a cache line takes from one CPU to another, by their indices. The times are
-    /// set when the CPUs are chosen.
+    /// The time that a cache line takes from one CPU to another, by the indices of the two CPUs.
+    /// The distances are set when the CPUs are chosen.
     apart: Arc<OnceLock<BTreeMap<(CpuIndex, CpuIndex), Duration>>>,
 }
 
 impl Setting {
-    /// The setting of an instance with these inputs. `cpus_are_real` is true if the instance's CPUs
-    /// are CPUs of this machine.
+    /// Creates the setting of an instance with these inputs. `cpus_are_real` is true if the CPUs of
+    /// the instance are CPUs of this machine.
     pub fn new(inputs: &[InputSpec], cpus_are_real: bool) -> Self {
         let mut queues = inputs.iter().flat_map(|asked| &asked.input.queues);
         let can_wait = queues.all(|queue| queue.capabilities().can_wait);
         Self { cpus_are_real, can_wait, apart: Arc::default() }
     }
 
-    /// Measures the distances of the CPUs, once, and returns for each CPU the order in which other
-    /// CPUs should join.
+    /// Measures the distances between the CPUs once. For each CPU, returns the order in which the
+    /// other CPUs should join.
     pub fn joining_orders(&self, cpus: &[CpuId], owners: &[CpuIndex]) -> Vec<Vec<CpuIndex>> {
         let near = if self.cpus_are_real { nearness(cpus, owners) } else { Nearness::default() };
         let _ = self.apart.set(near.apart);
@@ -103,7 +105,7 @@ impl Setting {
     }
 }
 
-/// The plans with which groups begin while an instance is built: see
+/// Returns the plans with which groups begin when an instance is built: see
 /// [`Spec::bucket_plan`](steerage_core::build::Spec::bucket_plan).
 pub fn first_plan(policy: &dyn Policy, setting: Setting) -> BeginWith {
     let policy = policy.fresh();
@@ -111,7 +113,8 @@ pub fn first_plan(policy: &dyn Policy, setting: Setting) -> BeginWith {
 }
 
 impl PolicyControl {
-    /// Controls an instance that was built with [`first_plan`] of the same policy and setting.
+    /// Creates the control of an instance that was built with [`first_plan`] for the same policy
+    /// and setting.
     pub fn new(handle: Handle, policy: impl Policy + 'static, setting: Setting) -> Self {
         let mut control = Self {
             handle,
@@ -134,8 +137,8 @@ impl PolicyControl {
         control
     }
 
-    /// Replaces the policy. All groups start over with the new policy. When this returns, the plans
-    /// of the new policy are in force, except for buckets that still have to move.
+    /// Replaces the policy. All groups start over with the new policy. When this function returns,
+    /// the plans of the new policy are in force. Some buckets may still have to move.
     pub fn set_policy(&mut self, policy: impl Policy + 'static) {
         self.policy = Box::new(policy);
         self.groups.clear();
@@ -144,7 +147,8 @@ impl PolicyControl {
         self.begin_all(active);
     }
 
-    /// Begins all groups with a fresh policy. `active` returns the CPUs of a group with buckets.
+    /// Gives each group a new copy of the policy. `active` returns those CPUs of a group that have
+    /// buckets.
     fn begin_all(&mut self, active: impl Fn(&GroupView) -> Vec<CpuIndex>) {
         self.chooses = true;
         self.handle.set_policy_info(policy_info(&*self.policy));
@@ -156,13 +160,14 @@ impl PolicyControl {
         self.due = self.next_check(Timestamp::ZERO).map(|_| Timestamp::ZERO);
     }
 
-    /// Does the work that is due at `now`, and returns the time of the next call. `None`: no
-    /// further call until another policy is set. `now` is a time of the CPUs' clock, like
-    /// [`Handle::now`]. A call before the time has no effect. A late call works like a call in
-    /// time: the load is measured over the time that has really passed.
+    /// Does the work that is due at the time `now`, and returns the time of the next call. Returns
+    /// `None` if no further call is needed until another policy is set. `now` is a time on the
+    /// clock of the CPUs, like [`Handle::now`]. A call before the returned time has no effect. A
+    /// late call works like a call at the right time: the load is measured over the time that has
+    /// really passed.
     ///
-    /// If a policy panics that is not [`Guarded`](crate::Guarded), buckets stay where they are, and no
-    /// load check is due until another policy is set.
+    /// If a policy that is not [`Guarded`](crate::Guarded) panics, buckets stay on their CPUs, and
+    /// the load is not checked until another policy is set.
     pub fn check(&mut self, now: Timestamp) -> Option<Timestamp> {
         if now < self.due? {
             return self.due;
@@ -175,9 +180,10 @@ impl PolicyControl {
         self.due
     }
 
-    /// Says whether the time that other programs take will be measured soon. Until then, the policies
-    /// decide nothing for live devices. One of the other programs may be the sender, and once
-    /// steerage competes with it for a CPU, nobody can see how much of that CPU the sender wants.
+    /// Announces that the time which other programs take will be measured soon. Until this time is
+    /// measured, the policies decide nothing for live devices. One of the other programs may be the
+    /// sender. As soon as steerage competes with the sender for a CPU, nothing shows any more how
+    /// much time the sender wants.
     pub(crate) fn await_others(&mut self, yes: bool) {
         self.awaits_others = yes;
     }
@@ -190,7 +196,7 @@ impl PolicyControl {
         }
         if let Some(every) = self.policy.refine_every() {
             self.follow_choice(&view);
-            // Without a choice, the control only checks for changes of the mask.
+            // If no policy has a choice, the control only checks whether a mask has changed.
             if self.chooses {
                 is_active |= self.check_load(now, &view);
             }
@@ -200,20 +206,20 @@ impl PolicyControl {
         self.next_check(now)
     }
 
-    /// Lets CPUs take samples, and begins to measure the load, only while a policy has a choice.
+    /// CPUs take samples, and the load is measured, only while a policy has a choice.
     fn follow_choice(&mut self, view: &View) {
         let chooses = view.groups.iter().any(|group| has_choice(group, self.handle.ledgers()));
         if chooses != std::mem::replace(&mut self.chooses, chooses) {
             let info = policy_info(&*self.policy);
             self.handle.set_policy_info(PolicyInfo { measures: info.measures && chooses, ..info });
-            // No samples were taken meanwhile.
+            // Before this time, no samples were taken.
             self.receivers = Receivers::default();
             self.groups.iter_mut().for_each(|group| group.work = BucketWork::default());
         }
     }
 
-    /// The time of the load check after the one at `now`. A policy without load checks only has to
-    /// supply plans that the core has not accepted yet.
+    /// Returns the time of the load check after the load check at `now`. For a policy without load
+    /// checks, only those plans are passed on that the core has not accepted yet.
     fn next_check(&self, now: Timestamp) -> Option<Timestamp> {
         let checks = self.policy.refine_every().is_some() || self.groups.iter().any(|group| group.version.is_none());
         checks.then(|| now + self.interval)
@@ -260,8 +266,8 @@ impl PolicyControl {
         if self.awaits_others && !self.setting.can_wait {
             return true;
         }
-        // The policies decide only after the time that other programs now take was measured. Until
-        // then, the trial of the new receiver is not disturbed either.
+        // The policies decide only after the time that other programs take now was measured. Until
+        // this measurement, a trial of another receiving CPU is not disturbed either.
         if self.placed.is_some_and(|placed| now.since(placed) < 2 * WATCH_EVERY) {
             return self.place_receivers(now, view);
         }
@@ -281,15 +287,15 @@ impl PolicyControl {
         for (at, request) in requests {
             self.grant(now, at, &view.groups[at], request);
         }
-        // No measurement disturbs the CPUs while they have a move to make.
+        // While the CPUs have buckets to move, no measurement disturbs them.
         if !has_wishes {
             self.measure(now, &to_measure);
         }
         has_wishes || self.place_receivers(now, view)
     }
 
-    /// Begins or ends a trial of other CPUs for receiving, or for a heavy bucket. Returns whether a
-    /// trial began or ended.
+    /// Begins or ends the trial of another CPU: for receiving, or for a heavy bucket. Returns true
+    /// if a trial has begun or ended.
     fn place_receivers(&mut self, now: Timestamp, view: &View) -> bool {
         if !self.policy.moves_receivers() {
             return false;
@@ -299,7 +305,7 @@ impl PolicyControl {
         let groups = view.groups.iter().enumerate();
         for (at, group) in groups.filter(|(_, group)| group.queues.contains(&change.queue)) {
             let plan = plan_of(&change.map, &group.order);
-            // If the group has changed since the load check, its policy places the buckets.
+            // If the group has changed since the load check, its policy places the buckets instead.
             self.handle.set_map(at, group.version, &change.map, plan, MoveCause::Balance);
         }
         if let Some(cpu) = change.polled_on {
@@ -340,7 +346,8 @@ impl PolicyControl {
             return;
         }
         let plan = plan_of(&request.map, &group.order);
-        // If the group has changed since then, the policy learns this at the next load check.
+        // If the group has changed since the load check, the policy is informed at the next load
+        // check.
         if self.handle.set_map(at, group.version, &request.map, plan, request.cause)
             && request.cause != MoveCause::Balance
         {
@@ -379,7 +386,7 @@ impl PolicyControl {
     }
 }
 
-/// Whether another CPU could get buckets of the group, or poll one of its queues.
+/// Returns true if another CPU could get buckets of the group, or could poll one of its queues.
 fn has_choice(group: &GroupView, ledgers: &Ledgers) -> bool {
     let is_elsewhere = |queue: &usize| ledgers.queues[*queue].owner() != group.order[0];
     !group.queues.is_empty() && (group.order.len() > 1 || group.queues.iter().any(is_elsewhere))
@@ -391,8 +398,9 @@ fn active(group: &GroupView) -> Vec<CpuIndex> {
     order
 }
 
-/// The plan that follows from a map: the CPUs with buckets come first, then the other CPUs, both in
-/// the order of the group. If one of the first CPUs fails, the next CPU of the order replaces it.
+/// Creates the plan that follows from a map: first the CPUs with buckets and then all other CPUs,
+/// both in the order of the group. If one of the CPUs with buckets fails, the next CPU of the order
+/// replaces it.
 fn plan_of(map: &[CpuIndex; BUCKETS], order: &[CpuIndex]) -> Plan {
     let has_buckets = members(map);
     let (mut first, rest): (Vec<CpuIndex>, Vec<CpuIndex>) = order.iter().partition(|cpu| has_buckets(cpu));
@@ -409,7 +417,7 @@ mod tests {
     fn the_plan_of_a_map_begins_with_the_cpus_that_have_buckets() {
         let mut map = [3; BUCKETS];
         map[7] = 5;
-        // CPU 0 receives and has no bucket. CPU 0 would be the first to replace another CPU.
+        // CPU 0 receives and has no buckets. CPU 0 would be the first to replace another CPU.
         assert_eq!(plan_of(&map, &[0, 5, 1, 3]), Plan { order: vec![5, 3, 0, 1], active: 2 });
         let version = GroupVersion::default();
         let group = GroupView { version, order: vec![0, 1, 3], owners: 1, map: Box::new(map), queues: vec![0] };

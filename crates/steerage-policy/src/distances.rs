@@ -1,12 +1,14 @@
-//! Measures the distance between two CPUs while they work. A hypervisor moves the CPUs of a virtual
-//! machine between physical CPUs, and the cost of a hand-over changes with their distance. For a
-//! probe, the receiving CPU and another CPU pause for a few microseconds between two rounds, and
-//! pass a cache line back and forth.
+//! Measures the distance between two CPUs while they do their work. A hypervisor moves the CPUs of
+//! a virtual machine between physical CPUs. The cost of a hand-over changes with the distance
+//! between them. In a probe, the receiving CPU and another CPU pause for a few microseconds between
+//! two rounds, and pass a cache line back and forth.
 //!
-//! Neither CPU waits long for the other. The answering CPU begins to wait when it reaches its part.
-//! The asking CPU continues its rounds until it finds that the answering CPU waits, and gives up
-//! after [`PATIENCE`]. Control only begins a probe, and collects the probe's result at a later load
-//! check. A distance that does not change is measured less and less often.
+//! Neither of the two CPUs waits long for the other. The CPU that does not receive is the answering
+//! CPU. The answering CPU begins to wait when it reaches its part of the probe. The receiving CPU
+//! (the asking CPU) continues its rounds until it sees that the answering CPU waits. The asking CPU
+//! gives up after [`PATIENCE`]. The control only begins a probe. The control collects the result of
+//! a probe at a later load check. If a distance does not change, it is measured less and less
+//! often.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,23 +24,23 @@ use steerage_topology::probe::Line;
 use crate::limits::{MIN_SAMPLES, REFINE_EVERY, REFINE_EVERY_MAX, Tuning};
 
 /// The shortest interval between two measurements of the same distance. A measurement takes about
-/// 20 us of each of the two CPUs, and wakes the answering CPU if it sleeps.
+/// 20 us on each of the two CPUs, and wakes the answering CPU if it sleeps.
 const EVERY: Duration = REFINE_EVERY;
 
-/// The longest time for which two CPUs measure, and for which the answering CPU waits for the first
-/// trip. If work is so light that the distance matters, a round of the asking CPU takes about 10
-/// us.
+/// The maximum time for which two CPUs measure, and for which the answering CPU waits for the cache
+/// line's first trip. The distance matters only if packets need little work. With so little work, a
+/// round of the asking CPU takes about 10 us.
 const TIME: Duration = BETWEEN_ROUNDS_MAX;
 
-/// How long the asking CPU continues its rounds until the answering CPU is ready. A sleeping CPU of
-/// a virtual machine sometimes takes several hundred microseconds to wake up.
+/// The time for which the asking CPU continues its rounds and waits for the answering CPU. A
+/// sleeping CPU of a virtual machine sometimes takes several hundred microseconds to wake up.
 const PATIENCE: Duration = REFINE_EVERY;
 
-/// A distance is measured again after this part of the time for which it has been constant. So a
-/// change is detected after at most this part of the time.
+/// If a distance has been constant for some time, it is measured again after this fraction of that
+/// time. A change of the distance is detected after at most this fraction of the constant time.
 const STEADY: f64 = Tuning::DEFAULT.budget;
 
-/// Whether two distances between CPUs are equal, apart from measurement error.
+/// Returns true if two distances between CPUs are equal, apart from measurement error.
 ///
 /// ```
 /// use std::time::Duration;
@@ -82,9 +84,10 @@ struct Probe {
 struct Meeting {
     line: Line,
     since: Timestamp,
-    /// The distance in nanoseconds, [`PENDING`] or [`FAILED`]. The asking CPU writes it once.
+    /// The distance in nanoseconds, or [`PENDING`] or [`FAILED`]. The asking CPU writes the
+    /// distance once.
     ///
-    /// Relaxed everywhere: the distance is a number, and no other memory depends on it.
+    /// All accesses are relaxed: the distance is only a number, and no other memory depends on it.
     result: AtomicU64,
 }
 
@@ -106,7 +109,7 @@ impl BetweenRounds for Asks {
         }
         let clock = || now().since(Timestamp::ZERO);
         let samples = || line.ask::<{ MIN_SAMPLES as usize }>(MIN_SAMPLES, &clock, clock() + TIME);
-        // A disturbance makes a sample longer, so the shortest sample counts.
+        // The shortest sample is used, because disturbances make samples longer.
         let shortest = is_ready.then(samples).flatten().and_then(|samples| samples.into_iter().min());
         line.end();
         let nanos = shortest.map_or(FAILED, |shortest| (shortest.as_nanos() as u64).clamp(PENDING + 1, FAILED - 1));
@@ -123,7 +126,7 @@ impl BetweenRounds for Answers {
     }
 }
 
-/// The part of a probe that one CPU should run between two rounds.
+/// One CPU's part of a probe, which the CPU should run between two rounds.
 pub(crate) type Part = (CpuIndex, Arc<dyn BetweenRounds>);
 
 impl Distances {
@@ -135,12 +138,13 @@ impl Distances {
         Self { are_real, probe: None, known: known.collect() }
     }
 
-    /// The last measured time that a cache line takes from one CPU to the other.
+    /// The time that a cache line takes from one CPU to the other, as it was last measured.
     pub(crate) fn between(&self, one: CpuIndex, other: CpuIndex) -> Option<Duration> {
         self.known.get(&(one, other))?.apart
     }
 
-    /// Begins a probe of two CPUs, if due and no probe is active. Returns the CPUs' parts.
+    /// Begins a probe of two CPUs, if it is due and no other probe is active. Returns the CPUs'
+    /// parts.
     pub(crate) fn begin(&mut self, asks: CpuIndex, answers: CpuIndex, now: Timestamp) -> Option<[Part; 2]> {
         let due = self.known.get(&(asks, answers)).is_none_or(|known| now >= known.next);
         if !self.are_real || self.probe.is_some() || !due || asks == answers {
@@ -148,8 +152,7 @@ impl Distances {
         }
         let meeting = Arc::new(Meeting { line: Line::default(), since: now, result: AtomicU64::new(PENDING) });
         self.probe = Some(Probe { asks, answers, meeting: Arc::clone(&meeting) });
-        // The answering CPU may have to wake up, so the hook of the answering CPU is requested
-        // first.
+        // The answering CPU may have to wake up, so its hook is requested first.
         Some([(answers, Arc::new(Answers(Arc::clone(&meeting)))), (asks, Arc::new(Asks(meeting)))])
     }
 
@@ -249,7 +252,8 @@ mod tests {
         assert!(distances.begin(0, 2, at(patience)).is_none());
         distances.collect(at(patience));
         assert!(distances.begin(0, 2, at(patience)).is_some());
-        // The CPUs reach their parts too late. The measurement is over, and neither CPU waits.
+        // The CPUs reach their parts of the probe too late. The measurement is over, and neither
+        // CPU waits any more.
         for (_, part) in parts.into_iter().flatten() {
             assert_eq!(part.run(&|| at(patience)), HookStatus::Done);
         }

@@ -1,4 +1,5 @@
-//! Guards the path against a policy that panics or chooses wrong CPUs: [`Hash`](struct@Hash) replaces it.
+//! Guards the receive path against a policy that panics or chooses wrong CPUs:
+//! [`Hash`](struct@Hash) replaces a policy that has failed.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -11,13 +12,14 @@ use steerage_core::placement::{Findings, Plan};
 
 use crate::policy::{GroupLoad, GroupStart, Hash, MapRequest, Policy};
 
-/// A policy that is replaced by [`Hash`](struct@Hash) once it panics, or once it chooses a CPU that the
-/// group does not have. The log says so once for a policy, with the group's CPUs and the wrong CPU.
+/// A policy that is replaced by [`Hash`](struct@Hash) as soon as it panics, or as soon as it
+/// chooses a CPU that the group does not have. The replacement is logged once for each policy, with
+/// the CPUs of the group and the wrong CPU.
 #[derive(Debug)]
 pub struct Guarded {
     policy: Box<dyn Policy>,
     has_failed: bool,
-    /// Shared by the policies of all groups.
+    /// The policies of all groups share this flag.
     is_reported: Arc<AtomicBool>,
 }
 
@@ -27,8 +29,8 @@ impl Guarded {
         Self { policy: Box::new(policy), has_failed: false, is_reported: Arc::default() }
     }
 
-    /// Calls the policy. `find_fault` says what is wrong with the result, if anything. Returns `None`
-    /// if the policy has failed, now or before.
+    /// Calls the policy. The function `find_fault` describes the mistake in the result, if there is
+    /// one. Returns `None` if the policy has failed now or before.
     fn call<R>(
         &mut self,
         order: &[u16],
@@ -45,7 +47,7 @@ impl Guarded {
         };
         let Some(fault) = fault else { return result.ok() };
         self.has_failed = true;
-        // Relaxed: the flag publishes nothing, and only one report is wanted.
+        // Relaxed: no memory depends on this flag, and the failure must be reported only once.
         if !self.is_reported.swap(true, Ordering::Relaxed) {
             let policy = self.policy.name();
             tracing::error!(policy, group_of_cpus = ?order, "a policy is replaced by hash: {fault}");
@@ -91,7 +93,7 @@ impl Policy for Guarded {
         if had_failed || !self.has_failed {
             return request.flatten();
         }
-        // From now on, all CPUs of the group have equal shares.
+        // From now on, all CPUs of the group get equal shares.
         let mut map = Box::new(*load.map);
         for (bucket, cpu) in map.iter_mut().enumerate() {
             *cpu = load.order[bucket * load.order.len() / BUCKETS];

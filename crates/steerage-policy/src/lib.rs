@@ -1,17 +1,18 @@
-//! Policies decide which CPUs of a mask get work. [`Hash`](struct@Hash) gives all CPUs equal shares
-//! of the hash, as Linux does. [`Balance`] steers by load.
+//! Policies decide which CPUs of a mask handle packets. [`Hash`](struct@Hash) gives all CPUs equal
+//! shares of the flow hash, as Linux does. [`Balance`] steers by load.
 //!
-//! A [`Policy`] chooses a CPU for each bucket, and the core moves the buckets to these CPUs without
-//! reordering packets. Programs can implement the trait for their own policies.
+//! A [`Policy`] chooses a CPU for each bucket. The core moves the buckets to these CPUs without
+//! reordering packets. Programs can implement the trait [`Policy`] for their own policies.
 //!
 //! Policies run outside of the packet path. [`PolicyControl`] reads the load and calls the
 //! policies, on the thread of its caller. The control uses only the core's public
-//! [`Handle`](steerage_core::control::Handle), and packets never wait for it. If the control is
-//! called late or never, buckets stay on their CPUs. If one of these CPUs fails, the core places
-//! its buckets by the [`Plan`] that the policy stored. The library starts a thread that calls the
-//! control. Programs with their own threads, and the simulator, call the control themselves.
+//! [`Handle`](steerage_core::control::Handle), and packets never wait for the control. If the
+//! control is called late or never, buckets stay on their CPUs. If one of these CPUs fails, the
+//! core places its buckets according to the [`Plan`] that the policy stored. steerage starts a
+//! thread that calls the control. Programs with their own threads, and the simulator, call the
+//! control themselves.
 //!
-//! The modules import downwards only:
+//! Each module imports only modules below it in this table:
 //!
 //! | module | what it holds |
 //! |---|---|

@@ -1,72 +1,79 @@
-//! Every constant of the policies, each with its reason. There are 16: [`REFINE_EVERY`],
-//! [`MIN_SAMPLES`], [`JOIN_AT_ONCE`] and the fields of [`Tuning`]. All other constants derive from these.
+//! Every constant of the policies, with the reason for its value. There are 16 independent
+//! constants: [`REFINE_EVERY`], [`MIN_SAMPLES`], [`JOIN_AT_ONCE`] and the fields of [`Tuning`]. All
+//! other constants follow from these.
 
 use std::time::Duration;
 
-/// How often the policy checks the load. The interval is long enough to distinguish a busy CPU from
-/// an idle CPU, and short enough that a device's ring does not overflow for long before the next
-/// CPU joins.
+/// The interval at which the policy checks the load. The interval is long enough to distinguish a
+/// busy CPU from an idle CPU. The interval is also short enough: a device's ring does not overflow
+/// for long before the next CPU joins.
 pub const REFINE_EVERY: Duration = Duration::from_millis(10);
 
-/// Ignore an estimate that has fewer samples. A single slow packet, sampled flow or measured
-/// distance is random error, and the mean of eight is accurate to a third of a deviation.
+/// An estimate with fewer samples is ignored. A single slow packet, sampled flow or measured
+/// distance may be a random error. The error of the mean of eight samples is about a third of their
+/// standard deviation.
 pub(crate) const MIN_SAMPLES: u32 = 8;
 
-/// The number of CPUs that may join at once for each CPU that receives. On a virtual machine, waking
-/// a CPU takes the waking CPU 7 us, and a CPU without packets sleeps again after 50 us
-/// ([`IDLE_POLL`](steerage_core::limits::IDLE_POLL)). Half of this time is for wake-ups, and the other
-/// half for the polls after which a CPU gets its next packets. If more CPUs joined, the first CPU
-/// would sleep again before its next packets, and the receiving CPU would do nothing but wake CPUs.
+/// The number of CPUs that may join at once, for each CPU that receives. On a virtual machine,
+/// waking a CPU takes the waking CPU 7 us. A CPU without packets sleeps again after 50 us
+/// ([`IDLE_POLL`](steerage_core::limits::IDLE_POLL)). Half of the 50 us before a CPU sleeps are for
+/// wake-ups. The other half of the 50 us is for the polls after which a woken CPU gets its next
+/// packets. If more CPUs joined at once, the first of them would sleep again before its next
+/// packets, and the receiving CPU would do nothing but wake CPUs.
 pub(crate) const JOIN_AT_ONCE: usize = 3;
 
-/// The numbers on which decisions depend, as fields, so that a test can show that each matters.
+/// The numbers on which decisions depend. Each number is a field, so that a test can change it and
+/// show that it matters.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tuning {
-    /// How long a decision is expected to hold, and so how long CPUs stay at least: a gain must pay
-    /// for the switch within this time. Hosts move the CPUs of virtual machines about once a
-    /// second, and people perceive a second as immediate.
+    /// The dwell: how long a decision is expected to hold. A gain must pay for the switch within
+    /// this time, and CPUs stay at least this long. Hosts move the CPUs of virtual machines about
+    /// once a second, and people perceive a second as immediate.
     pub(crate) dwell: Duration,
-    /// The longest probe. Ten load checks determine the throughput to [`noise`](Self::noise)
-    /// divided by three, and by then buckets that were placed by a guess have moved to better CPUs.
+    /// The longest probe. In ten load checks, the throughput is measured to [`noise`](Self::noise)
+    /// divided by three. After ten load checks, buckets that were placed by a guess have moved to
+    /// better CPUs.
     pub(crate) probe: Duration,
-    /// The share of time that may be spent on probes: a loss that users do not notice.
+    /// The share of time that may be spent on probes. Users do not notice a loss of this share.
     pub(crate) budget: f64,
-    /// How much the deviation of an estimate, relative to its mean, grows in the first second in
-    /// which no new sample arrives. The deviation grows with the square root of time. A regime that
-    /// was half as good is tried again after a minute or two, and a regime that was nearly as good
-    /// after seconds. An estimate that is renewed at each load check follows within a quarter of a
-    /// second.
+    /// The growth of an estimate's relative deviation in the first second without a new sample. The
+    /// deviation of an estimate grows with the square root of time. A regime that was half as good
+    /// is tried again after a minute or two. A regime that was nearly as good is tried again after
+    /// seconds. An estimate that gets a new sample at each load check follows a change within a
+    /// quarter of a second.
     pub(crate) drift: f64,
-    /// The relative error of a cost or a throughput in one load check. On a virtual machine,
-    /// throughput was measured to differ by 3 to 7 % between two load checks. `noise` is also the
-    /// assumed error of the model, and the tolerated difference between CPUs.
+    /// The relative error of a cost or a throughput that was measured in one load check. On a
+    /// virtual machine, the measured throughput differed by 3 to 7 % between two load checks.
+    /// `noise` is also the assumed error of the model, and the tolerated difference between CPUs.
     pub(crate) noise: f64,
-    /// How many standard deviations make a difference certain: one in forty such decisions is wrong
-    /// because of random error.
+    /// The number of standard deviations from which on a difference counts as certain. With this
+    /// number of deviations, one decision in forty is wrong because of random error.
     pub(crate) sure: f64,
-    /// The planned busy share of a CPU's time. The rest is for bursts that are shorter than the
-    /// interval of load checks.
+    /// The planned load of CPUs, as a share of their time. The rest of the CPUs' time is for bursts
+    /// that are shorter than the interval between load checks.
     pub(crate) fill: f64,
-    /// The load that is assumed while CPUs are short of time, as a factor of the load that they
-    /// handle. The true load is unknown, so the number of CPUs grows by steps. CPUs leave only if
-    /// the remaining CPUs have this much more room, so that they need not join again at once.
+    /// While CPUs are short of time, the load is assumed to be this many times the load that they
+    /// handle. The true load is unknown in this case, so the number of CPUs grows in steps. CPUs
+    /// leave only if the remaining CPUs have room for this factor once more. So no CPU has to join
+    /// again immediately.
     pub(crate) growth: f64,
-    /// The minimum share of full rounds of a CPU that is short of time. A round is full if it finds
-    /// as much work as one round takes. A CPU that keeps up has fewer full rounds, even if small
-    /// batches make it appear busy.
+    /// A CPU counts as short of time only if at least this share of its rounds is full. A round is
+    /// full if it finds at least as much work as one round takes. A CPU that keeps up has fewer
+    /// full rounds, even if small batches make it appear busy.
     pub(crate) full: f64,
-    /// The assumed distance of CPUs until it is measured: between near (30 to 60 ns on the machines
-    /// that we measured) and far (120 to 220 ns).
+    /// The distance that is assumed for CPUs before it is measured. The assumed distance is between
+    /// near (30 to 60 ns on the machines that we measured) and far (120 to 220 ns).
     pub(crate) line: Duration,
-    /// The assumed cost of a hand-over for each side until it is measured, as a share of the time
-    /// that a cache line takes. Near CPUs took 10 of 60 ns. Far CPUs took 25 to 30 of 200 ns.
+    /// Before a hand-over is measured, its cost for each side is assumed to be this share of the
+    /// time that a cache line takes. For near CPUs, a hand-over cost 10 ns and a cache line took 60
+    /// ns. For far CPUs, a hand-over cost 25 to 30 ns and a cache line took 200 ns.
     pub(crate) hand_over: f64,
-    /// Two distances count as equal if they differ by less than this factor. Near and far differ by
-    /// a factor of at least 2.
+    /// Two distances count as equal if they differ by less than this factor. The near distance and
+    /// the far distance differ by a factor of at least 2.
     pub(crate) same: f64,
-    /// The weight of the last window in a bucket's load. A window must also cover this part of the
-    /// time since CPUs joined or left, because the first placement is a guess that should be
-    /// corrected soon.
+    /// The weight of the last window when the load of a bucket is computed. After CPUs have joined
+    /// or left, a window must also cover this fraction of the time since then. The first placement
+    /// is a guess, which should be corrected soon.
     pub(crate) recent: f64,
 }
 
@@ -87,7 +94,7 @@ impl Tuning {
         recent: 0.25,
     };
 
-    /// The number of samples that measures a CPU's share to within [`noise`](Self::noise) with
+    /// With this many samples, a CPU's share is known to within [`noise`](Self::noise) with
     /// certainty.
     pub(crate) fn samples(&self) -> f64 {
         (self.sure / self.noise).powi(2)
@@ -101,10 +108,10 @@ impl Default for Tuning {
 }
 
 /// The longest interval between two load checks. While no packets arrive, the interval doubles up
-/// to this value, so that an idle instance takes hardly any CPU time. The policy detects load after
-/// a pause within this time.
+/// to this value. So an idle instance takes hardly any CPU time. After a pause, the policy detects
+/// load within this time.
 pub const REFINE_EVERY_MAX: Duration = Tuning::DEFAULT.dwell;
 
-/// A thread that finds another thread in the control should call again after this time. A load
-/// check takes about 10 us, and 0.4 ms if it compares buckets.
+/// If a thread finds that another thread is running the control, it should call again after this
+/// time. A load check takes about 10 us. If it compares buckets, it takes 0.4 ms.
 pub const REFINE_RETRY: Duration = Duration::from_nanos(REFINE_EVERY.as_nanos() as u64 / MIN_SAMPLES as u64);

@@ -1,10 +1,11 @@
-//! The load meter: how long CPUs are busy, and which part of this time each bucket takes.
+//! The load meter measures how long CPUs are busy, and which part of this time each bucket takes.
 //!
-//! The meter reads counters that the path always keeps, and three counters that exist only for the
-//! meter. The additional counters are the time of receiving (measured in one round of 16), the time
-//! of a packet in the packet function (one batch of 32), and one sampled bucket per poll. The work
-//! of CPUs is counted, so sums over CPUs are exact and decide whether buckets move. The load of
-//! buckets is sampled, and samples decide only which buckets move.
+//! The meter reads counters that the receive path always maintains, and three counters that exist
+//! only for the meter. The three counters are the time of receiving (measured in one round of 16),
+//! the time of a packet in the packet function (in one batch of 32), and one sampled bucket per
+//! poll. The work of CPUs is counted, so the total work of several CPUs is exact. These exact
+//! numbers decide whether buckets move. The load of buckets is sampled. The samples only decide
+//! which buckets move.
 
 use std::time::Duration;
 
@@ -42,11 +43,12 @@ impl CpuCounts {
     }
 }
 
-/// The packets that the full backlogs of CPUs refused. With 1,024 CPUs and 256 queues there are 262,144 rings, so that only the rings
-/// of queues that lost packets are read.
+/// For each CPU, the number of packets that were refused because the CPU's backlog was full. Only
+/// the rings of queues that lost packets are read, because with 1,024 CPUs and 256 queues there are
+/// 262,144 rings.
 #[derive(Debug, Default)]
 struct Refused {
-    /// By queue: the packets of all its rings, and of each ring.
+    /// For each queue, the number of packets in all of its rings together, and in each ring.
     by_queue: Vec<(u64, Vec<u64>)>,
     by_cpu: Vec<u64>,
 }
@@ -70,8 +72,8 @@ impl Refused {
     }
 }
 
-/// A CPU's load between two readings of its counters. `packets` is the number of the group's
-/// packets that the CPU finished.
+/// The load of a CPU between two readings of its counters. `packets` is the number of packets of
+/// the group that the CPU has finished.
 fn load_since(now: &CpuCounts, before: &CpuCounts, elapsed: Duration, packets: u64) -> CpuLoad {
     let nanos = elapsed.as_nanos().max(1) as f64;
     let processed = now.processed - before.processed;
@@ -90,12 +92,13 @@ fn load_since(now: &CpuCounts, before: &CpuCounts, elapsed: Duration, packets: u
     }
 }
 
-/// The readings of the last load check, and those at the start of the current window.
+/// The counter values at the last load check, and at the start of the current window.
 #[derive(Debug, Default)]
 pub(crate) struct LoadMeter {
     last: Timestamp,
     cpus: Vec<CpuCounts>,
-    /// The packets that each CPU finished, by queue. Empty if one group has all queues, because the counts of the CPUs say it then.
+    /// For each queue, the number of its packets that each CPU has finished. The list is empty if
+    /// one group has all queues, because the counters of the CPUs are then sufficient.
     finished: Vec<Vec<u64>>,
     refused: Refused,
     window: Option<WindowStart>,
@@ -105,8 +108,8 @@ pub(crate) struct LoadMeter {
 #[derive(Debug)]
 struct WindowStart {
     at: Timestamp,
-    /// The number of slices that had moved before the window. If this number changes, the window
-    /// covers two maps and is discarded.
+    /// The number of slices that had moved before the window began. If the number of moved slices
+    /// changes during a window, the window covers two maps and is discarded.
     slices: u64,
     cpus: Vec<CpuCounts>,
     groups: Vec<GroupCounts>,
@@ -117,20 +120,22 @@ impl WindowStart {
         self.groups.iter().map(|group| group.samples).sum()
     }
 
-    /// Whether each group had the same queues as now.
+    /// Returns true if each group had the same queues at the last reading as now.
     fn has_groups_of(&self, view: &View) -> bool {
         self.groups.len() == view.groups.len()
             && self.groups.iter().zip(&view.groups).all(|(then, now)| then.queues == now.queues)
     }
 }
 
-/// The counts of all queues of a group. They are summed when they are read, because the buckets of 256 queues have 25 MB of counts.
+/// The counts of all queues of a group. The counts of all queues are added up as they are read,
+/// because storing the counts for the buckets of 256 queues would take 25 MB.
 #[derive(Debug)]
 struct GroupCounts {
     queues: Vec<usize>,
     samples: u64,
     packets: Vec<u64>,
-    /// The time of the timed packets of each bucket, in nanoseconds, and their number.
+    /// For each bucket, the total time of its timed packets in nanoseconds, and the number of these
+    /// packets.
     timed: Vec<(u64, u64)>,
 }
 
@@ -150,11 +155,11 @@ impl GroupCounts {
     }
 }
 
-/// The load of a group's buckets, from all windows so far. Recent windows have more weight.
+/// The load of a group's buckets, from all windows so far. More recent windows have more weight.
 #[derive(Debug)]
 pub(crate) struct BucketWork {
     packets: Vec<f64>,
-    /// The total time of the timed packets, in nanoseconds, and their number.
+    /// The total time of all timed packets in nanoseconds, and the number of these packets.
     nanos: Vec<f64>,
     timed: Vec<f64>,
     pub(crate) samples: f64,
@@ -178,8 +183,8 @@ impl BucketWork {
         self.timed.iter_mut().for_each(|timed| *timed *= 1.0 - TUNING.recent);
         let timed = self.nanos.iter_mut().zip(&mut self.timed).zip(now.timed.iter().zip(&before.timed));
         for ((nanos, count), (now, before)) in timed {
-            // A CPU that was declared dead may have written an older count, before detecting
-            // its death.
+            // A CPU that was declared dead may have written an older count before it detected its
+            // death.
             *nanos += now.0.saturating_sub(before.0) as f64;
             *count += now.1.saturating_sub(before.1) as f64;
         }
@@ -189,9 +194,9 @@ impl BucketWork {
         self.samples = self.samples * (1.0 - weight) + (now.samples - before.samples) as f64;
     }
 
-    /// The work of each bucket per second, in a unit that all buckets share: packets, multiplied by
-    /// the ratio of their time to the time of an average packet. If few packets were timed, this
-    /// ratio is close to 1.
+    /// The work of each bucket per second, in the same unit for all buckets: its packets,
+    /// multiplied by the ratio of their time to the time of an average packet. If only few packets
+    /// were timed, the ratio of times is close to 1.
     pub(crate) fn work(&self) -> Vec<f64> {
         let timed: f64 = self.timed.iter().sum();
         let mean = if timed > 0.0 { self.nanos.iter().sum::<f64>() / timed } else { 1.0 };
@@ -214,7 +219,7 @@ pub(crate) struct Interval {
 
 pub(crate) struct ClosedWindow {
     pub(crate) cpus: Vec<CpuLoad>,
-    /// The share of a CPU's time that each bucket takes, by group.
+    /// For each group, the share of a CPU's time that each of its buckets takes.
     pub(crate) shares: Vec<Vec<f64>>,
     pub(crate) heavy: Vec<Heavy>,
 }
@@ -224,13 +229,14 @@ pub(crate) struct ClosedWindow {
 pub(crate) struct Heavy {
     pub(crate) group: usize,
     pub(crate) bucket: u16,
-    /// The CPU that polls the queue of most of the bucket's work.
+    /// The CPU that polls the queue from which most of the bucket's work comes.
     pub(crate) home: CpuIndex,
 }
 
 impl LoadMeter {
-    /// Reads the counters at `now`. Returns `None` if this is the first reading or a bucket is
-    /// moving. `work` is the load of each group's buckets, which is updated at the end of a window.
+    /// Reads the counters at the time `now`. Returns `None` if these are the first values, or if a
+    /// bucket is moving. `work` is the load of each group's buckets. `work` is updated at the end
+    /// of a window.
     pub(crate) fn check(
         &mut self,
         now: Timestamp,
@@ -255,8 +261,8 @@ impl LoadMeter {
         Some(Interval { elapsed, before, finished_before, window })
     }
 
-    /// The load of each CPU since the last load check, with the packets that the CPU finished for
-    /// one group.
+    /// The load of each CPU since the last load check. The packets in the load of a CPU are those
+    /// that the CPU finished for one group.
     pub(crate) fn loads(
         &self,
         interval: &Interval,
@@ -300,13 +306,13 @@ impl LoadMeter {
         let elapsed = now.since(start.at);
         let queues = view.groups.iter().flat_map(|group| &group.queues);
         let samples = queues.map(|queue| ledgers.queues[*queue].ledger.samples.get()).sum::<u64>() - start.samples();
-        // If one CPU has all buckets, no packets are sampled, so the meter does not wait for
-        // samples.
+        // The meter does not wait for samples if one CPU has all buckets, because packets are then
+        // not sampled.
         let active = active_cpus(view, ledgers.cpus.len());
         let enough = active == 1 || samples as f64 >= TUNING.samples() * active as f64;
         // Early windows are short, because the first placement was a guess that should be corrected
-        // soon. Later windows are long enough to ignore another program that takes a CPU for a
-        // moment.
+        // soon. Later windows are so long that another program which takes a CPU for a moment does
+        // not matter.
         let least = now.since(self.changed).mul_f64(TUNING.recent).clamp(2 * REFINE_EVERY, TUNING.probe);
         if elapsed < least || (!enough && elapsed < TUNING.dwell) {
             self.window = Some(start);
@@ -324,7 +330,8 @@ impl LoadMeter {
         }
         let work: Vec<&BucketWork> = work.iter().map(|work| &**work).collect();
         let shares = shares(view, &work, &cpus);
-        // Heavy buckets are few. Their time since the start shows from which queue most of it comes.
+        // Heavy buckets are few. The times of a bucket since the start show from which queue most
+        // of its work comes.
         let heavy = heavy(view, &shares, |queue, bucket| {
             let timed = ledgers.queues[queue].ledger.timed.read().nth(bucket);
             (timed.map_or(0, |(nanos, _)| nanos), ledgers.queues[queue].owner())
@@ -334,8 +341,8 @@ impl LoadMeter {
     }
 }
 
-/// Finds the heavy buckets. `work_from` returns the time of a bucket's timed packets from a queue,
-/// and the CPU that polls the queue.
+/// Finds the heavy buckets. `work_from` returns how much time the bucket's timed packets from a
+/// queue took, and the CPU that polls the queue.
 fn heavy(view: &View, shares: &[Vec<f64>], work_from: impl Fn(usize, usize) -> (u64, CpuIndex)) -> Vec<Heavy> {
     let mut heavy = Vec::new();
     for (group, (seen, shares)) in view.groups.iter().zip(shares).enumerate() {
@@ -353,8 +360,8 @@ fn active_cpus(view: &View, cpus: usize) -> usize {
     has.into_iter().filter(|has| *has).count()
 }
 
-/// The share of its CPU's time that each bucket takes, by group. The sum over a CPU's buckets is
-/// the time for which the CPU was busy, without the time of receiving.
+/// For each group, the share of a CPU's time that each of its buckets takes. The sum over all
+/// buckets of a CPU is the time for which the CPU was busy, without the time of receiving.
 fn shares(view: &View, work: &[&BucketWork], cpus: &[CpuLoad]) -> Vec<Vec<f64>> {
     let mut shares: Vec<Vec<f64>> = work.iter().map(|work| work.work()).collect();
     let mut of_cpu = vec![0.0; cpus.len()];
@@ -369,8 +376,8 @@ fn shares(view: &View, work: &[&BucketWork], cpus: &[CpuLoad]) -> Vec<Vec<f64>> 
         for (cpu, share) in group.map.iter().zip(shares) {
             let cpu = usize::from(*cpu);
             let handling = cpus[cpu].busy - cpus[cpu].receive;
-            // While one CPU has all buckets, no bucket is sampled. Therefore all buckets get equal
-            // shares.
+            // While one CPU has all buckets, no bucket is sampled. While no bucket is sampled, all
+            // buckets get equal shares.
             *share = if of_cpu[cpu] > 0.0 { *share * handling / of_cpu[cpu] } else { handling / held[cpu] };
         }
     }

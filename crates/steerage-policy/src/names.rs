@@ -1,4 +1,4 @@
-//! Policies by name, as they appear on command lines and in configuration files.
+//! Policies by name, as they are used on command lines and in configuration files.
 
 use std::str::FromStr;
 use std::{error, fmt};
@@ -9,7 +9,7 @@ use crate::policy::{Hash, Policy};
 /// The names of the policies in this crate.
 pub const POLICIES: [&str; 3] = ["balance", "hash", "dry-run"];
 
-/// Parses the name of a policy, one of [`POLICIES`].
+/// Parses the name of a policy, which must be one of [`POLICIES`].
 ///
 /// ```
 /// use steerage_policy::Policy;
@@ -34,15 +34,15 @@ impl FromStr for Box<dyn Policy> {
     }
 }
 
-/// Prints the [name](Policy::name) of the policy. `Box<dyn Policy>` can parse the name again if the
-/// policy is one of [`POLICIES`].
+/// Prints the [name](Policy::name) of the policy. If the policy is one of [`POLICIES`], `Box<dyn
+/// Policy>` can be parsed from this name.
 impl fmt::Display for dyn Policy + '_ {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }
 }
 
-/// The error for a name that is not one of [`POLICIES`].
+/// The error for a name that is not in [`POLICIES`].
 ///
 /// ```
 /// use steerage_policy::{Policy, UnknownPolicy};

@@ -1,11 +1,11 @@
-//! The share of each CPU's time that other programs would use if steerage used none.
+//! Estimates the share of each CPU's time that other programs would use if steerage used none.
 //!
-//! The kernel reports the time that other programs took. If steerage leaves a CPU idle time, other
-//! programs have all the time that they want. If steerage competes with other programs, a fair
-//! scheduler gives each side half of the time, and the other programs may want more. A sender on
-//! the other end of a veth is such a program: it uses the time that it gets, and sends less in less
-//! time. If a policy took the fair half of such a CPU, it would slow down the source of its own
-//! packets.
+//! The kernel reports how much time other programs took. If steerage leaves a CPU some idle time,
+//! the other programs already get all the time that they want. If steerage competes with other
+//! programs, a fair scheduler gives each side half of the time. While they compete with steerage,
+//! the other programs may want more time than they get. A sender at the other end of a veth is an
+//! example: if it gets less time, it sends fewer packets. If a policy took the fair half of the
+//! sender's CPU, it would slow down the source of its own packets.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ const TUNING: Tuning = Tuning::DEFAULT;
 
 #[derive(Debug, Default)]
 pub(crate) struct OthersWant {
-    /// The shares that other programs took at the last measurement.
+    /// For each CPU, the share of its time that other programs took at the last measurement.
     others: Vec<f64>,
     since: Timestamp,
     busy: Vec<u64>,
@@ -45,8 +45,8 @@ impl OthersWant {
         for (cpu, (want, others)) in self.want.iter_mut().zip(others).enumerate() {
             let ours = self.busy[cpu].saturating_sub(before.get(cpu).copied().unwrap_or(0));
             let ours = ours as f64 / elapsed.as_nanos().max(1) as f64;
-            // Programs that use less than the fair half, or leave idle time, have all that they
-            // want.
+            // Programs that use less than the fair half, or that leave idle time, get all the time
+            // that they want.
             let compete = *others >= TUNING.fill / 2.0 && ours + others >= TUNING.fill;
             *want = if compete { want.max(*others) } else { *others };
         }
@@ -66,10 +66,10 @@ mod tests {
             want.take_in(Duration::from_millis(250), &[others], vec![busy]);
             want.of(0)
         };
-        // Other programs are alone on the CPU and take all of it. Other programs still want the
-        // whole CPU after steerage takes half.
+        // Only other programs run on the CPU, and they use all of its time. The other programs
+        // still want the whole CPU after steerage has taken half of it.
         assert_eq!([after(0.95, 0.0), after(0.5, 0.5), after(0.5, 0.9)], [0.95; 3]);
-        // Other programs leave idle time, or use less than the half that they could have.
+        // The other programs leave some time idle, or use less than their fair half.
         assert_eq!([after(0.5, 0.2), after(0.5, 0.5), after(0.3, 0.7)], [0.5, 0.5, 0.3]);
     }
 }

@@ -1,11 +1,12 @@
-//! Assigns buckets to CPUs by load, close to the best possible map, and moves few buckets.
+//! Assigns buckets to CPUs by load. The map is close to the best possible map, and only few buckets
+//! move.
 
 use std::collections::BTreeSet;
 
 use steerage_core::limits::BUCKETS;
 
-/// Returns a function that says whether a CPU is in the list. With 1,024 CPUs, searching the list for each bucket would take
-/// milliseconds.
+/// Returns a function that says whether a CPU is in this list. With 1,024 CPUs, it would take
+/// milliseconds to search the list for each bucket.
 pub(crate) fn members(cpus: &[u16]) -> impl Fn(&u16) -> bool + use<> {
     let mut is_in = vec![false; cpus.iter().max().map_or(0, |most| usize::from(*most) + 1)];
     cpus.iter().for_each(|cpu| is_in[usize::from(*cpu)] = true);
@@ -16,7 +17,7 @@ pub(crate) fn members(cpus: &[u16]) -> impl Fn(&u16) -> bool + use<> {
 pub(crate) struct Loads<'a> {
     pub(crate) map: &'a [u16; BUCKETS],
     pub(crate) buckets: &'a [f64],
-    /// The load of each CPU apart from its buckets, in the same unit.
+    /// The load of each CPU without its buckets, in the same unit as the buckets' loads.
     pub(crate) base: &'a [f64],
     /// The CPUs that should have buckets. Not empty.
     pub(crate) active: &'a [u16],
@@ -31,13 +32,13 @@ impl Loads<'_> {
         cpus
     }
 
-    /// A lower bound for the load of the busiest active CPU. No map has a lower maximum, because a
-    /// bucket cannot be divided.
+    /// Returns a lower bound for the load of the busiest active CPU. In every map, the busiest CPU
+    /// has at least this load, because a bucket cannot be divided.
     pub(crate) fn best(&self) -> f64 {
         let mut base: Vec<f64> = self.active.iter().map(|cpu| self.base[usize::from(*cpu)]).collect();
         base.sort_by(f64::total_cmp);
         let total: f64 = self.buckets.iter().sum();
-        // The work goes to the least busy CPUs until they are as busy as the next CPU.
+        // Work is given to the least busy CPUs until they are as busy as the next CPU.
         let (mut level, mut below) = (f64::INFINITY, 0.0);
         for (nth, own) in base.iter().enumerate() {
             if *own > level {
@@ -55,9 +56,10 @@ impl Loads<'_> {
         self.map.iter().map(|cpu| cpus[usize::from(*cpu)]).fold(0.0, f64::max)
     }
 
-    /// Returns a map on the active CPUs whose busiest CPU is within the factor `within` of the best
-    /// possible load. If moves of single buckets cannot achieve this factor, the map is as close as
-    /// these moves get. Buckets on other CPUs always move.
+    /// Returns a map to the active CPUs. In the returned map, the load of the busiest CPU is at
+    /// most `within` times the best possible load. If moves of single buckets cannot reach this
+    /// factor, the map comes as close to it as these moves can. Buckets on CPUs that are not active
+    /// always move.
     pub(crate) fn pack(&self, within: f64) -> Box<[u16; BUCKETS]> {
         let mut packing = Packing::new(self);
         packing.evacuate();
@@ -69,17 +71,18 @@ impl Loads<'_> {
 struct Packing<'a> {
     loads: &'a Loads<'a>,
     map: Box<[u16; BUCKETS]>,
-    /// The minimum load of a bucket here, so that buckets without packets are distributed too.
+    /// The minimum load that is assumed for a bucket, so that buckets without packets are
+    /// distributed too.
     least: f64,
     busy: Vec<f64>,
     held: Vec<Vec<u16>>,
-    /// The place of each CPU among the active CPUs. `None` for other CPUs.
+    /// The position of each CPU among the active CPUs. `None` for other CPUs.
     places: Vec<Option<usize>>,
-    /// The active CPUs by their load, and by their place if loads are equal.
+    /// The active CPUs, sorted by their load. CPUs with equal loads are sorted by their position.
     by_load: BTreeSet<(i64, usize)>,
 }
 
-/// Orders loads as [`f64::total_cmp`] does.
+/// Orders loads in the same way as [`f64::total_cmp`].
 fn rank(load: f64) -> i64 {
     let bits = load.to_bits() as i64;
     bits ^ (((bits >> 63) as u64) >> 1) as i64
@@ -135,8 +138,8 @@ impl<'a> Packing<'a> {
         self.held[to].insert(at, bucket);
     }
 
-    /// Moves all buckets away from the CPUs that are not active, the heaviest bucket first, since
-    /// most CPU time is free then.
+    /// Moves all buckets away from CPUs that are not active. The heaviest bucket moves first,
+    /// because most CPU time is free then.
     fn evacuate(&mut self) {
         let (mut leaving, stays) = (Vec::new(), members(self.loads.active));
         for cpu in 0..self.held.len() {
@@ -151,10 +154,11 @@ impl<'a> Packing<'a> {
         }
     }
 
-    /// Moves buckets from the busiest to the least busy CPU, each time the largest bucket that
-    /// fits, until no CPU is above `target`.
+    /// Moves buckets from the busiest CPU to the least busy CPU until no CPU is above `target`.
+    /// Each move takes the largest bucket that fits.
     fn level(&mut self, target: f64) {
-        // CPUs whose buckets fit on no other CPU: a flow that is too large for any CPU stays.
+        // The CPUs whose buckets fit on no other CPU. A flow that is too large for any CPU stays
+        // where it is.
         let mut stuck = vec![false; self.busy.len()];
         loop {
             let mut busiest = self.by_load.iter().rev().map(|(_, place)| self.at(*place));
@@ -173,11 +177,11 @@ impl<'a> Packing<'a> {
         }
     }
 
-    /// The bucket of `from` that should go to `to`: the largest bucket within the excess, or else
-    /// the smallest bucket. `None` if this move does not make the busier of the two CPUs less busy.
-    /// Large buckets go first, even if `to` is then too busy and must pass on some of its own
-    /// buckets. Moving large buckets moves fewer flows than replacing a large bucket by many small
-    /// buckets.
+    /// Returns the bucket that should move from `from` to `to`: the largest bucket within the
+    /// excess, or else the smallest bucket. Returns `None` if moving this bucket does not reduce
+    /// the load of the busier of the two CPUs. Large buckets move first, even if `to` is then too
+    /// busy and has to pass on some of its own buckets. Moving one large bucket moves fewer flows
+    /// than moving many small buckets.
     fn that_fits(&self, from: usize, to: usize, target: f64) -> Option<usize> {
         let held = &self.held[from];
         let (most, excess) = (self.busy[from] - self.busy[to], self.busy[from] - target);

@@ -1,9 +1,9 @@
 //! The trait [`Policy`], its input and its output, and the simplest policy: [`Hash`](struct@Hash).
 //!
 //! A policy chooses a CPU for each bucket. The core moves the buckets to these CPUs without
-//! reordering packets. Each steering group has its own policy. The control requests a plan from the
-//! policy when the group begins. Later, at the interval that the policy wants, the control passes
-//! the load of the interval and requests a map.
+//! reordering packets. Each group of queues has its own policy. When the group begins, the control
+//! asks the policy for a plan. Later, at the interval that the policy wants, the control passes the
+//! load of the interval to the policy and asks for a map.
 
 use std::fmt;
 use std::time::Duration;
@@ -15,84 +15,86 @@ use steerage_flow::Timestamp;
 
 use crate::limits::REFINE_EVERY;
 
-/// The load of one CPU. Times are shares of the interval: 1 is the whole interval.
+/// The load of one CPU. Times are stated as shares of the interval, so 1 is the whole interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct CpuLoad {
-    /// The time for which the CPU was busy. Above 1 if the backlog overflowed, because it then
-    /// includes the time that the dropped packets would have taken.
+    /// How long the CPU was busy. The value is above 1 if the backlog overflowed. After an
+    /// overflow, `busy` includes the time that the dropped packets would have taken.
     pub busy: f64,
-    /// The part of `busy` that was spent on receiving: polling, hashing and handing over.
+    /// The part of `busy` that was spent on receiving: polling, hashing and handing over packets.
     pub receive: f64,
-    /// The number of rounds whose receiving was timed. `receive` is extrapolated from these rounds,
-    /// so its relative error is about 1 / `timed`.
+    /// The number of rounds that were timed to measure `receive`. `receive` is extrapolated from
+    /// the timed rounds, so its relative error is about 1 / `timed`.
     pub timed: f64,
-    /// The share of full rounds: rounds that found at least as much work as one round takes. A CPU
-    /// without full rounds keeps up, however busy it appears, since small batches take more time
-    /// per packet.
+    /// The share of the rounds that were full: they found at least as much work as one round takes.
+    /// A CPU without full rounds handles its packets in time, even if it appears busy. (In small
+    /// batches, a packet takes more time.)
     pub full: f64,
-    /// The group's packets that the CPU finished.
+    /// The number of packets of the group that the CPU has finished.
     pub packets: u64,
-    /// The share of the CPU's time that other programs or other guests of the hypervisor took. 0 if
-    /// the system does not report this share.
+    /// The share of the CPU's time that other programs or other guests of the hypervisor took.
+    /// `others` is 0 if the system does not report this share.
     pub others: f64,
-    /// The share that other programs would take if steerage left the CPU to them. The share is more
-    /// than `others` if steerage competes with other programs.
+    /// The share of the CPU's time that other programs would take if steerage used none of it.
+    /// `others_want` is larger than `others` if steerage competes with other programs.
     pub others_want: f64,
 }
 
-/// A measurement that is long enough to compare buckets. No bucket moved during it.
+/// A window: a measurement that is long enough to compare buckets. No bucket moved during the
+/// window.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Window<'a> {
     /// The load of each CPU over the whole window.
     pub cpus: &'a [CpuLoad],
-    /// The share of a CPU's time that each bucket takes. The sum is the time for which the CPUs
-    /// were busy with the group's packets.
+    /// For each bucket, the share of a CPU's time that it takes. The sum over all buckets is the
+    /// time for which the CPUs were busy with the group's packets.
     pub buckets: &'a [f64],
-    /// The number of samples on which these shares are based.
+    /// The number of samples that the shares of the buckets are based on.
     pub samples: u64,
 }
 
 impl<'a> Window<'a> {
-    /// A window, for tests of policies. `cpus` has an entry for each CPU, and `buckets` for each of
-    /// the 4,096 buckets.
+    /// Creates a window, for tests of policies. `cpus` has one entry for each CPU. `buckets` has
+    /// one entry for each of the 4,096 buckets.
     pub fn new(cpus: &'a [CpuLoad], buckets: &'a [f64], samples: u64) -> Self {
         Self { cpus, buckets, samples }
     }
 }
 
-/// A steering group as its policy sees it. CPUs are identified by index.
+/// A group of queues, as its policy sees it. CPUs are identified by their index.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct GroupLoad<'a> {
     /// The present time.
     pub now: Timestamp,
     /// The time since the last load check. The time is longer than [`Policy::refine_every`] if no
-    /// packets arrived, or if the caller of the control was late.
+    /// packets arrived or if the control was called late.
     pub elapsed: Duration,
     /// The usable CPUs of the mask, in the order in which they should join. Not empty.
     pub order: &'a [u16],
-    /// The number of CPUs at the front of `order` that poll a queue of the group. The number is at
-    /// least 1: if no CPU polls, the first CPU counts as polling.
+    /// The number of CPUs at the front of `order` that poll a queue of the group. `owners` is at
+    /// least 1: if no CPU polls a queue, the first CPU counts as polling.
     pub owners: usize,
     /// The CPU of each bucket.
     pub map: &'a [u16; BUCKETS],
     /// The load of each CPU since the last load check.
     pub cpus: &'a [CpuLoad],
-    /// How long a cache line takes from the first CPU of `order` to each CPU, by the last
-    /// measurement. `None` if the time was not measured.
+    /// For each CPU, the last measured time that a cache line takes from the first CPU of `order`
+    /// to this CPU. `None` if the time of a cache line was not measured.
     pub apart: &'a [Option<Duration>],
-    /// A longer measurement that includes the buckets. Only some load checks have a window.
+    /// A longer measurement, which also covers the buckets. Only some load checks have a window.
     pub window: Option<Window<'a>>,
-    /// Whether the devices wait until there is room, as files do. If so, no packet is lost while
-    /// the CPUs are short of time.
+    /// True if the devices wait until there is room, as files do. If the devices wait, no packet is
+    /// lost while the CPUs are short of time.
     pub can_wait: bool,
 }
 
 impl<'a> GroupLoad<'a> {
-    /// The load at the start of the clock, over one interval of [`REFINE_EVERY`], without a window:
-    /// for tests of policies. `cpus` and `apart` have an entry for each CPU.
+    /// Creates the load at the start of the clock, over one interval of [`REFINE_EVERY`] and
+    /// without a window. This is for tests of policies. `cpus` and `apart` have one entry for each
+    /// CPU.
     pub fn new(
         order: &'a [u16],
         owners: usize,
@@ -113,7 +115,7 @@ impl<'a> GroupLoad<'a> {
         }
     }
 
-    /// The load with a window, for tests of policies that compare buckets.
+    /// Adds a window to the load, for tests of policies that compare buckets.
     ///
     /// ```
     /// use steerage_core::limits::BUCKETS;
@@ -134,63 +136,67 @@ impl<'a> GroupLoad<'a> {
     }
 }
 
-/// A steering group that begins, or that gets another policy. CPUs are identified by their index
-/// among the instance's CPUs, from 0.
+/// A group of queues that begins, or that gets another policy. CPUs are identified by their index
+/// among the instance's CPUs, counted from 0.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct GroupStart<'a> {
     /// The usable CPUs of the mask, in the order in which they should join. Not empty.
     pub order: &'a [u16],
-    /// The number of CPUs at the front of `order` that poll a queue of the group. The number is at
-    /// least 1: if no CPU polls, the first CPU counts as polling.
+    /// The number of CPUs at the front of `order` that poll a queue of the group. `owners` is at
+    /// least 1: if no CPU polls a queue, the first CPU counts as polling.
     pub owners: usize,
-    /// The CPUs that currently have buckets. Empty while the instance is built.
+    /// The CPUs that currently have buckets of the group. The list is empty while the instance is
+    /// built.
     pub active: &'a [u16],
     /// The time that a cache line takes from the first CPU of `order` to the CPU that would join
-    /// first. `None` if the time was not measured, or if both are threads of one core.
+    /// first. `None` if the time of a cache line was not measured, or if both CPUs are threads of
+    /// one core.
     pub apart: Option<Duration>,
-    /// Whether the devices wait until there is room, as files do. If so, no packet is lost while
-    /// the CPUs are short of time.
+    /// True if the devices wait until there is room, as files do. If the devices wait, no packet is
+    /// lost while the CPUs are short of time.
     pub can_wait: bool,
 }
 
 impl<'a> GroupStart<'a> {
-    /// A group whose devices cannot wait, and whose CPUs were not measured: for tests of policies.
+    /// Creates a group whose devices cannot wait and whose CPUs were not measured. This is for
+    /// tests of policies.
     pub fn new(order: &'a [u16], owners: usize, active: &'a [u16]) -> Self {
         Self { order, owners, active, apart: None, can_wait: false }
     }
 }
 
-/// The map that a policy requests.
+/// The map that a policy asks for.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct MapRequest {
-    /// The CPU of each bucket. Each CPU must be one of the usable CPUs.
+    /// The CPU of each bucket. For each bucket, its CPU, which must be one of the usable CPUs.
     pub map: Box<[u16; BUCKETS]>,
     /// The reason why buckets should move.
     pub cause: MoveCause,
 }
 
 impl MapRequest {
-    /// A map with the CPU of each bucket, by index, and the reason for the change.
+    /// Creates a map from the CPU index of each bucket and the reason for the change.
     pub fn new(map: Box<[u16; BUCKETS]>, cause: MoveCause) -> Self {
         Self { map, cause }
     }
 }
 
-/// Chooses a CPU for each bucket.
+/// A policy chooses a CPU for each bucket.
 ///
 /// A policy supplies a [`plan`](Self::plan) when its group begins, and may supply a map at each
-/// load check ([`refine`](Self::refine)). The calls are outside of the packet path and may take
-/// long, because packets follow the last map until the policy returns. A policy that panics in one of
-/// these calls, or chooses a CPU that the group does not have, is replaced by [`Hash`](struct@Hash). If
-/// another function of it panics, it is not called again, and the buckets stay where they are.
+/// load check ([`refine`](Self::refine)). `plan` and `refine` are called outside of the packet path
+/// and may take long, because packets follow the last map until the policy returns. If a policy
+/// panics in `plan` or `refine`, or chooses a CPU that the group does not have, it is replaced by
+/// [`Hash`](struct@Hash). If any other function of the policy panics, the policy is not called
+/// again, and the buckets stay where they are.
 ///
 /// # Example
 ///
-/// This policy uses one more CPU when a CPU has less than a fifth of its time left, and one CPU
-/// fewer when half of the time of all CPUs would be enough. All CPUs in use have equal shares of
-/// the buckets. Programs import these names from `steerage`.
+/// The policy in this example uses one more CPU if a CPU has less than a fifth of its time left.
+/// The example uses one CPU fewer if half of the time of all CPUs would be enough. All CPUs that it
+/// uses get equal shares of the buckets. Programs import these names from the crate `steerage`.
 ///
 /// ```
 /// use steerage_core::ids::MoveCause;
@@ -246,56 +252,57 @@ impl MapRequest {
 /// assert_eq!((request.map[0], request.map[BUCKETS - 1]), (0, 1));
 /// ```
 pub trait Policy: Send + fmt::Debug {
-    /// The name of the policy, in one word.
+    /// The name of the policy, which is a single word.
     fn name(&self) -> &'static str;
 
-    /// A new policy with the same settings that has measured nothing yet.
+    /// Creates a policy with the same settings that has not measured anything yet.
     fn fresh(&self) -> Box<dyn Policy>;
 
-    /// The CPUs that get buckets, in this order, and how many of them have buckets at first. The
-    /// control calls this function when the group begins, and when this policy replaces another
-    /// policy. The CPUs of the plan get equal shares of the buckets, with as few moves as possible.
+    /// Returns the CPUs that get buckets, in this order, and how many of them get buckets at first.
+    /// The control calls `plan` when the group begins, and when this policy replaces another
+    /// policy. Those CPUs of the plan that have buckets get equal shares of them, with as few moves
+    /// as possible.
     ///
-    /// The plan stays with the core. Whenever a CPU fails or the mask changes, the core places
-    /// buckets by the plan, without calling the policy. After each [`MapRequest`], the plan that
-    /// follows from the map is in force: the CPUs that have buckets, in the order of the group, and
-    /// then the other CPUs. A group that splits off from another group inherits the other group's
-    /// plan until the next load check. While the instance is built, `plan` of a new policy may be
-    /// called twice, and must return the same plan.
+    /// The core stores the plan. Whenever a CPU fails or the mask changes, the core places buckets
+    /// according to the plan, without calling the policy. After each [`MapRequest`], the plan is
+    /// the one that follows from the map: first the CPUs that have buckets, in the order of the
+    /// group, and then all other CPUs. If a group splits off from another group, it inherits that
+    /// group's plan until the next load check. While the instance is built, `plan` of a new policy
+    /// may be called twice. Both calls of `plan` must return the same plan.
     fn plan(&mut self, group: &GroupStart<'_>) -> Plan;
 
-    /// The core has placed buckets by the plan since the last load check, because the mask has
-    /// changed, or because a CPU failed or can be used again. Measurements that compare CPUs before
-    /// and after the change are void.
+    /// Informs the policy that the core has placed buckets according to the plan since the last
+    /// load check. The core places buckets if the mask has changed, or if a CPU has failed or can
+    /// be used again. Measurements that compare CPUs before and after this change do not count.
     fn cpus_changed(&mut self) {}
 
-    /// The interval at which the policy wants to check the load. `None`: never, and the load is not
-    /// measured then. While no packets arrive, the interval grows up to
+    /// The interval at which the policy wants to check the load. With `None`, the load is never
+    /// checked and not measured. While no packets arrive, the interval grows up to
     /// [`REFINE_EVERY_MAX`](crate::REFINE_EVERY_MAX).
     fn refine_every(&self) -> Option<Duration> {
         Some(REFINE_EVERY)
     }
 
-    /// Checks the load, and returns another map if buckets should move. Not called while buckets
-    /// move.
+    /// Checks the load, and returns another map if buckets should move. `refine` is not called
+    /// while buckets move.
     fn refine(&mut self, load: &GroupLoad<'_>) -> Option<MapRequest>;
 
-    /// Whether polling may move to another CPU of the group if the CPU that polls is slowed by
-    /// other programs, interrupts or guests.
+    /// Returns true if polling may move to another CPU of the group. Polling moves if the CPU that
+    /// polls is slowed by other programs, interrupts or guests.
     fn moves_receivers(&self) -> bool {
         false
     }
 
-    /// The CPU whose distance to the first CPU of the order should be measured after this load
-    /// check. A measurement takes a few microseconds of both CPUs, and wakes the CPU if it sleeps.
-    /// So a pair is measured at most once per [`REFINE_EVERY`], and less often while its distance
-    /// stays the same. Distances are not measured if the CPUs are not CPUs of this machine, as in
-    /// the simulator.
+    /// Returns the CPU whose distance to the first CPU of the order should be measured after this
+    /// load check. A measurement takes a few microseconds on both CPUs, and wakes the CPU if it
+    /// sleeps. Therefore a pair of CPUs is measured at most once per [`REFINE_EVERY`], and less
+    /// often while its distance stays the same. Distances are not measured if the instance's CPUs
+    /// are not CPUs of this machine, as in the simulator.
     fn asks_distance(&self) -> Option<u16> {
         None
     }
 
-    /// The findings of the policy, for reports.
+    /// What the policy has found out about the group, for reports.
     fn findings(&self) -> Findings {
         Findings::default()
     }
@@ -339,7 +346,8 @@ impl Policy for Box<dyn Policy> {
     }
 }
 
-/// Gives all CPUs of the mask equal shares of the hash, whatever the load, as Linux does.
+/// Gives all CPUs of the mask equal shares of the flow hash, independent of the load, as Linux
+/// does.
 ///
 /// ```
 /// use steerage_policy::{GroupStart, Hash, Policy};

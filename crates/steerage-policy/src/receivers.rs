@@ -1,24 +1,26 @@
-//! Lets another CPU poll a queue, or lets the receiving CPU handle a heavy flow, if the throughput
-//! increases.
+//! Lets another CPU poll a queue, or lets the receiving CPU handle a heavy flow, if this increases
+//! the throughput.
 //!
-//! A CPU that other programs, interrupts or guests of the hypervisor use has only the rest of its
-//! time for receiving: `1 - others`. If the polling CPU has no time left, and another CPU of the
-//! mask has more time for steerage, polling moves to that CPU. The buckets of the slowed CPU then
-//! go to the CPUs that have buckets. So the slowed CPU has no work that competes with the other
-//! program, which is often the source of the packets: the sender on a veth, or the softirq of the
-//! network card. If CPUs are short of time afterwards, the policy decides whether the slowed CPU
-//! should help again.
+//! If other programs, interrupts or guests of the hypervisor use a CPU, only its remaining time is
+//! available for receiving: `1 - others`. If the polling CPU has no time left, and another CPU of
+//! the mask has more time for steerage, polling moves to the other CPU. The buckets of the slowed
+//! CPU then move to the CPUs that already have buckets. So the slowed CPU has no work that competes
+//! with the other program. The other program is often the source of the packets: the sender on a
+//! veth, or the softirq of the network card. If CPUs are short of time after polling has moved, the
+//! policy decides whether the slowed CPU should help again.
 //!
-//! If several CPUs poll, a flow that fills its CPU may cost less on the CPU that receives it, since
-//! that CPU needs no hand-over. Super-frames of 64 KiB take a far CPU twice as long. So if the CPU
-//! that receives most of a heavy bucket's work has time left, the bucket moves to that CPU.
+//! If several CPUs poll, a flow that fills its CPU may cost less on the CPU that receives it,
+//! because no hand-over to another CPU is needed. For super-frames of 64 KiB, a far CPU needs twice
+//! as long. So if the CPU that receives most of a heavy bucket's work has time left, the bucket
+//! moves to this CPU.
 //!
-//! Each change is measured, because the other program may follow to the new CPU, or may be the
-//! program that waits for the packets. If all queues together receive less than before, the change
-//! is undone. The packets of the moved queue alone do not decide, because that queue may gain less
-//! than the other queues lose. After a failed trial, the next trial waits a hundred times as long
-//! as the trial took, so failed trials take at most 1 % of the time. Bytes count, not packets,
-//! because the kernel merges more segments of a connection if steerage has less time for them.
+//! The effect of each change is measured. The other program may follow to the new CPU, or it may be
+//! the program that waits for the packets. If all queues together receive less than before, the
+//! change is reverted. The packets of the moved queue alone are not a criterion, because this queue
+//! may gain less than the other queues lose. After a failed trial, the next trial waits a hundred
+//! times as long as the failed trial took. So failed trials take at most 1 % of the time. Bytes are
+//! compared and not packets, because the kernel merges more segments of a connection if steerage
+//! has less time for them.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -43,8 +45,8 @@ pub(crate) struct Change {
 
 type Map = Box<[CpuIndex; BUCKETS]>;
 
-/// A map without the CPU `from`. The buckets of `from` are divided equally among the other CPUs
-/// with buckets and `to`.
+/// A map without the CPU `from`. The buckets of `from` are divided equally among `to` and the other
+/// CPUs with buckets.
 fn without(map: &[CpuIndex; BUCKETS], from: CpuIndex, to: CpuIndex) -> Map {
     let mut cpus: Vec<CpuIndex> = map.iter().copied().filter(|cpu| *cpu != from).chain([to]).collect();
     cpus.sort_unstable();
@@ -57,7 +59,8 @@ fn without(map: &[CpuIndex; BUCKETS], from: CpuIndex, to: CpuIndex) -> Map {
 
 #[derive(Clone, Debug)]
 struct Trial {
-    /// The previous state: a queue of the group, the CPU that polled the queue, and the map.
+    /// The state before the trial: a queue of the group, the CPU that polled this queue, and the
+    /// map.
     queue: usize,
     from: CpuIndex,
     map: Map,
@@ -89,12 +92,13 @@ impl Counts {
 #[derive(Debug, Default)]
 pub(crate) struct Receivers {
     window: Option<Counts>,
-    /// The bytes that all queues received per second when last measured. `None` after a change.
+    /// The number of bytes that all queues together received per second at the last measurement.
+    /// `None` after a change.
     last: Option<f64>,
     trial: Option<Trial>,
     not_before: Vec<Timestamp>,
-    /// The heavy buckets of the last window, and the earliest time at which one of them may move to
-    /// its receiving CPU.
+    /// The heavy buckets of the last window, and the earliest time at which a heavy bucket may move
+    /// to the CPU that receives its packets.
     heavy: Vec<Heavy>,
     home_not_before: Timestamp,
 }
@@ -102,17 +106,17 @@ pub(crate) struct Receivers {
 const TUNING: Tuning = Tuning::DEFAULT;
 
 impl Receivers {
-    /// Returns the change that begins a trial, or the change that undoes a trial. Call this while
-    /// no bucket moves.
+    /// Returns the change that begins a trial, or the change that reverts a trial. Call this
+    /// function while no bucket moves.
     pub(crate) fn check(&mut self, now: Timestamp, view: &View, ledgers: &Ledgers) -> Option<Change> {
-        // The time that other programs take is measured once in `WATCH_EVERY`.
+        // The time that other programs take is measured once per `WATCH_EVERY`.
         if self.window.as_ref().is_some_and(|window| now.since(window.at) < WATCH_EVERY) {
             return None;
         }
         self.compare(Counts::read(now, ledgers), view)
     }
 
-    /// Restarts the measurement after moves of buckets, because earlier values are out of date.
+    /// After buckets have moved, the measurement starts again, because earlier values are outdated.
     pub(crate) fn begin_anew(&mut self) {
         self.window = None;
     }
@@ -139,7 +143,8 @@ impl Receivers {
         self.not_before.resize(received.len(), Timestamp::ZERO);
         let last = self.last.replace(rate);
         if self.trial.is_some() && last.is_none() {
-            // The other program needs this long to adapt to its CPU, and TCP to adapt its rate.
+            // The other program needs this long to adapt to its CPU, and TCP needs this long to
+            // adapt its rate.
             return None;
         }
         if let Some(trial) = self.trial.take() {
@@ -150,7 +155,7 @@ impl Receivers {
             counts.busy[cpu].saturating_sub(before.busy[cpu]) as f64 / took.as_nanos() as f64
         };
         let reserve = 1.0 - TUNING.fill;
-        // A rate that grows or falls without a change cannot judge a trial.
+        // If the rate grows or falls without a change, it cannot be used to judge a trial.
         let last = last.filter(|last| (rate - last).abs() < rate * reserve)?;
         let rate = (rate + last) / 2.0;
         let others = |cpu: CpuIndex| view.others[usize::from(cpu)];
@@ -161,8 +166,8 @@ impl Receivers {
             if idle(from) > reserve || !counts.is_free[queue] || counts.at < self.not_before[queue] {
                 continue;
             }
-            // A move must gain more time than the reserve for bursts. Among equal CPUs, the first
-            // CPU is chosen, because CPUs are in the order in which they join.
+            // A move must gain more time than the reserve for bursts. If several CPUs are equal,
+            // the first one is chosen, because CPUs are in the order in which they should join.
             let gains = |to: &CpuIndex| others(*to) + reserve <= others(from);
             let to = group.order.iter().copied().filter(gains).min_by(|a, b| others(*a).total_cmp(&others(*b)));
             if let Some(to) = to {
@@ -201,8 +206,8 @@ impl Receivers {
         self.not_before.fill(next);
         self.home_not_before = next;
         self.last = None;
-        // If the other CPU has not taken the queue, only the map must be undone, and the policy
-        // does that.
+        // If the other CPU has not taken the queue, only the map must be reverted. The policy does
+        // that.
         let group = view.groups.iter().find(|group| group.queues.contains(&queue))?;
         let is_possible = counts.polled_on[queue] == to && map.iter().all(members(&group.order));
         is_possible.then_some(Change { queue, polled_on: (!is_home).then_some(from), map })

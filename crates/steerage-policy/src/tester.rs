@@ -1,4 +1,4 @@
-//! Tests of policies without packets: [`PolicyTester`].
+//! [`PolicyTester`] tests policies without packets.
 
 use steerage_core::ids::MoveCause;
 use steerage_core::limits::BUCKETS;
@@ -7,11 +7,12 @@ use crate::limits::REFINE_EVERY;
 use crate::policy::{CpuLoad, GroupLoad, GroupStart, Policy, Window};
 use steerage_flow::Timestamp;
 
-/// The samples of a window, and the packets of a busy CPU: enough for every policy.
+/// The number of samples in a window, and the number of packets of a busy CPU. Both numbers are
+/// large enough for every policy.
 const MANY: u64 = 100_000;
 
-/// Runs a policy on one group of CPUs, without packets. The test sets how much work each bucket is,
-/// and the tester computes the load of the CPUs from the policy's map. CPU 0 polls.
+/// Runs a policy on one group of CPUs, without packets. The test sets the amount of work in each
+/// bucket. The tester computes the load of the CPUs from the policy's map. CPU 0 polls.
 ///
 /// ```
 /// use steerage_policy::{Hash, PolicyTester}; // steerage::policy
@@ -32,10 +33,10 @@ pub struct PolicyTester<P> {
 }
 
 impl<P: Policy> PolicyTester<P> {
-    /// Begins a group of the CPUs 0 to `cpus - 1`, and follows the policy's plan.
+    /// Begins a group with the CPUs 0 to `cpus - 1`, and follows the policy's plan.
     ///
     /// # Panics
-    /// If the plan names a CPU that the group does not have, or if `cpus` is 0.
+    /// Panics if the plan contains a CPU that the group does not have, or if `cpus` is 0.
     pub fn new(mut policy: P, cpus: u16) -> Self {
         let order: Vec<u16> = (0..cpus).collect();
         let plan = policy.plan(&GroupStart::new(&order, 1, &[]));
@@ -48,16 +49,16 @@ impl<P: Policy> PolicyTester<P> {
         Self { policy, order, map, work: Box::new([0.0; BUCKETS]), now: Timestamp::ZERO }
     }
 
-    /// The share of a CPU's time that each bucket takes. At first, no bucket has work.
+    /// Sets the share of a CPU's time that each bucket takes. At first, no bucket has work.
     pub fn work(&mut self) -> &mut [f64; BUCKETS] {
         &mut self.work
     }
 
-    /// Passes one interval, and lets the policy check the load. Returns why buckets moved, if they
-    /// did.
+    /// Lets one interval pass, and lets the policy check the load. Returns the reason if buckets
+    /// moved.
     ///
     /// # Panics
-    /// If the policy requests a CPU that the group does not have.
+    /// Panics if the policy asks for a CPU that the group does not have.
     pub fn check(&mut self) -> Option<MoveCause> {
         self.now = self.now + self.policy.refine_every().unwrap_or(REFINE_EVERY);
         let load = |cpu: &u16| {
@@ -80,17 +81,18 @@ impl<P: Policy> PolicyTester<P> {
         &self.map
     }
 
-    /// How many buckets a CPU has.
+    /// Returns how many buckets a CPU has.
     pub fn buckets_of(&self, cpu: u16) -> usize {
         self.map.iter().filter(|owner| **owner == cpu).count()
     }
 
-    /// The work of all buckets of a CPU, as a share of its time. More than 1 is too much for it.
+    /// Returns the work of all buckets of a CPU, as a share of its time. A result above 1 means
+    /// that the CPU has too much work.
     pub fn busy(&self, cpu: u16) -> f64 {
         self.map.iter().zip(self.work.iter()).filter(|(owner, _)| **owner == cpu).map(|(_, work)| work).sum()
     }
 
-    /// The policy, for example for its findings.
+    /// The policy itself, for example to read its findings.
     pub fn policy(&self) -> &P {
         &self.policy
     }
@@ -103,8 +105,8 @@ mod tests {
     use crate::policy::MapRequest;
     use steerage_core::placement::Plan;
 
-    /// Moves the heaviest bucket to the last CPU, as an author of policies would write it. With a
-    /// fault, the policy does something wrong instead.
+    /// Moves the heaviest bucket to the last CPU, as the author of a policy would write it. If a
+    /// fault is set, the policy does something wrong instead.
     #[derive(Clone, Copy, Debug)]
     enum Last {
         Good,

@@ -1,5 +1,5 @@
-//! Tests the policy on simulated machines and traffic, in virtual time. The policy sees only
-//! samples, and the tests check the true values.
+//! Tests the policy on simulated machines with simulated traffic, in virtual time. The policy sees
+//! only samples, and the tests check the true values.
 
 mod machine;
 mod masks;
@@ -22,11 +22,12 @@ const SETTLE: Duration = Duration::from_secs(2);
 const STEADY: Duration = Duration::from_secs(10);
 const PROBED: Duration = Duration::from_secs(12);
 
-/// Evenly chosen cases, about as many as `STEERAGE_CASES`, or four by default: all cases take
-/// minutes.
+/// Selects cases evenly: about as many as `STEERAGE_CASES` says, or four by default. All cases
+/// would take minutes.
 fn some<T>(all: Vec<T>) -> impl Iterator<Item = T> {
     let most = std::env::var("STEERAGE_CASES").map_or(4, |cases| cases.parse().expect("STEERAGE_CASES is a number"));
-    // An odd step comes to each of the works and factors, of which there are powers of two.
+    // The numbers of works and of factors are powers of two. An odd step therefore selects each
+    // work and each factor.
     let step = all.len().div_ceil(most.max(1)) | 1;
     all.into_iter().step_by(step)
 }
@@ -50,7 +51,8 @@ fn zipf_is_evened_out_by_few_moves_and_then_stays() {
     }
 }
 
-/// Every 100 ms, a thousandth of the flows change buckets: one in ten heavy flows within 10 s.
+/// Every 100 ms, a thousandth of the flows change their buckets. In 10 s, one heavy flow in ten
+/// changes its bucket.
 #[test]
 fn flows_that_drift_are_followed() {
     for cpus in [8, 16, 64] {
@@ -155,8 +157,8 @@ fn a_square_wave_does_not_make_it_flap() {
     assert!(left <= 4 && joined <= 20, "{joined} joined, {left} left, in 60 rounds");
 }
 
-/// A function that takes less time than a hand-over. The policy tries the other CPU, drops it, and
-/// does not try it again for a long time.
+/// The packet function takes less time than a hand-over. The policy tries the other CPU, stops
+/// using it, and does not try it again for a long time.
 #[test]
 fn what_does_not_pay_is_not_kept_up() {
     let mut model = Model::new(2, 1, 7).zipf(10_000, 0.6);
@@ -165,7 +167,7 @@ fn what_does_not_pay_is_not_kept_up() {
         model.check();
         model.active() != [0]
     });
-    // A probe lasts for 100 ms, and the budget suffices for one probe.
+    // A probe lasts for 100 ms, and the time budget for probes is enough for one probe.
     assert!((10..=15).contains(&joined.count()), "{:?}", model.requests);
     assert_eq!(model.active(), [0]);
     assert_eq!((model.moves(MoveCause::Joined), model.moves(MoveCause::Left)), (1, 1));
@@ -179,8 +181,8 @@ fn what_does_not_pay_is_not_kept_up() {
     assert!(model.active().contains(&1), "{:?} {:?}", model.requests, model.policy.findings());
 }
 
-/// The beginning is slow, so later load checks appear better. By then, the costs show the
-/// throughput of a single CPU.
+/// The first load checks are slow, so later load checks appear better. At the end of the probe, the
+/// costs show the throughput of a single CPU.
 #[test]
 fn a_slow_beginning_is_no_reason_to_hand_over() {
     for (begins, active) in [(200, &[0][..]), (50, &[0, 1])] {
@@ -202,7 +204,8 @@ fn a_slow_beginning_is_no_reason_to_hand_over() {
     }
 }
 
-/// The sender needs nine tenths of a CPU, and keeps them. An unused CPU joins before that CPU.
+/// The sender needs nine tenths of a CPU, and keeps them. An unused CPU joins before the CPU of the
+/// sender.
 #[test]
 fn a_cpu_that_others_need_is_left_to_them() {
     let mut model = Model::new(2, 1, 11).zipf(10_000, 1.0);
@@ -216,13 +219,14 @@ fn a_cpu_that_others_need_is_left_to_them() {
     assert_eq!(model.active(), [0, 2], "{:?}", model.policy.findings());
 }
 
-/// `forward` between two veths, with the costs of lab/notes/interfaces.md. The sender needs nearly all of
-/// the other CPU, and sends less if that CPU forwards, so spreading loses. If the sender is on another
-/// machine, spreading gains.
+/// Simulates the example `forward` between two veths, with the costs of lab/notes/interfaces.md.
+/// The sender needs nearly all of the other CPU, and sends less if that CPU forwards packets.
+/// Spreading therefore reduces the throughput. If the sender is on another machine, spreading
+/// increases the throughput.
 #[test]
 fn forwarding_is_left_to_the_cpu_that_receives() {
-    // The microseconds for receiving a packet and for the rest, by AF_XDP and by AF_PACKET, and the CPUs
-    // that all packets need.
+    // For AF_XDP and for AF_PACKET: the microseconds for receiving a packet, the microseconds for
+    // all other work on the packet, and the number of CPUs that all packets need.
     for (receive, rest, load) in [(0.329, 1.185, 1.0), (0.033, 1.932, 0.9), (0.033, 1.932, 1.2)] {
         let forward = |senders: f64| {
             let mut model = Model::new(2, 1, 29).zipf(1_000, load * rest / (receive + rest));
@@ -242,7 +246,8 @@ fn forwarding_is_left_to_the_cpu_that_receives() {
 }
 
 /// A hand-over becomes expensive while other CPUs have buckets, as on a virtual machine whose CPUs
-/// are moved apart. The other CPUs leave at once, before the load falls, and are tried again later.
+/// are moved apart. The other CPUs leave at once, before the load falls. They are tried again
+/// later.
 #[test]
 fn what_pays_no_more_is_given_up() {
     let mut model = Model::new(2, 1, 9).zipf(10_000, 1.0);
@@ -256,16 +261,16 @@ fn what_pays_no_more_is_given_up() {
             model.active() == [0]
         });
         assert!(inline.count() > 100, "{:?}", model.policy.findings());
-        // No measurement shows that the CPUs are near again. The worse the result of a trial, the
-        // later the next trial.
+        // No measurement shows that the CPUs are near again. The worse the result of a trial is,
+        // the later the next trial comes.
         model.hand_over = 0.1;
         model.run(Duration::from_secs(300));
         assert!(model.active().contains(&1), "{:?}", model.policy.findings());
     }
 }
 
-/// A host moves the CPUs apart and together. Costs that were learned at a distance count as soon as
-/// the CPUs are at that distance again.
+/// A host moves the CPUs apart and together again. The costs that were learned at a distance are
+/// used as soon as the CPUs are at that distance again.
 #[test]
 fn cpus_that_move_apart_and_together_are_followed_at_once() {
     let mut model = Model::new(2, 1, 14).zipf(10_000, 1.0);
@@ -288,13 +293,13 @@ fn cpus_that_move_apart_and_together_are_followed_at_once() {
             }
         }
     }
-    // While the CPUs are far, they are tried again for 100 ms each: first after 10 s, and then
-    // after twice the time whenever the trial fails.
+    // While the CPUs are far, they are tried again for 100 ms each time: first after 10 s, and
+    // after each failed trial the wait doubles.
     assert!((19..23).contains(&(model.moves(MoveCause::Joined) - joined)), "{:?}", model.requests);
     assert!(wrong < checks / 50, "{wrong} of {checks} checks: {:?}", model.requests);
 }
 
-/// The first CPU in the order is not always the nearest. The policy finds the nearest CPU, and
+/// The first CPU in the order is not always the nearest one. The policy finds the nearest CPU, and
 /// follows changes of the distance.
 #[test]
 fn the_cpu_that_is_near_enough_joins() {
@@ -305,7 +310,7 @@ fn the_cpu_that_is_near_enough_joins() {
             model.apart[cpu] = Some(Duration::from_nanos(if cpu == near { 50 } else { 200 }));
         }
     };
-    // After a failed trial of a far CPU, the policy recognizes the near CPU by its distance.
+    // After a trial of a far CPU has failed, the policy recognizes the near CPU by its distance.
     for near in [3, 2, 1, 3] {
         place(&mut model, near);
         model.run(SETTLE);
@@ -326,8 +331,8 @@ fn the_cpu_that_is_near_enough_joins() {
     assert_eq!(asked, [1, 2, 3]);
 }
 
-/// All work is best on the other CPU, although that CPU is then busier. The policy tries to spread
-/// the work, but not repeatedly.
+/// In this test, it is best to do all work on the other CPU, although that CPU is then busier. The
+/// policy tries to spread the work, but not repeatedly.
 #[test]
 fn what_is_best_on_one_cpu_is_left_there() {
     let mut model = Model::new(2, 1, 17).zipf(10_000, 2.5);
@@ -341,13 +346,13 @@ fn what_is_best_on_one_cpu_is_left_there() {
     });
     let spread = spread.count();
     assert!(spread < 600, "{spread}: {:?}", model.requests);
-    // A second CPU that helps stays: the function now takes twice as long as receiving.
+    // If a second CPU helps, it stays: the packet function now takes twice as long as receiving.
     (model.tell_apart, model.receive, model.cost) = (0.0, 0.5, 1.0);
     model.run(Duration::from_secs(120));
     assert_eq!(model.active(), [0, 1], "{:?}", model.policy.findings());
 }
 
-/// The policy requests a distance only before a possible decision, because measuring wakes the
+/// The policy asks for a distance only before a possible decision, because measuring it wakes the
 /// other CPU.
 #[test]
 fn the_distance_is_asked_for_where_it_matters() {
@@ -361,7 +366,8 @@ fn the_distance_is_asked_for_where_it_matters() {
     }
 }
 
-/// If the work exceeds two CPUs, both are fully used, whatever receiving and hand-over cost.
+/// If there is more work than two CPUs can do, both CPUs are fully used, for any costs of receiving
+/// and handing over.
 #[test]
 fn of_what_two_cpus_can_do_little_is_lost() {
     for (receive, hand_over) in [(0.1, 0.02), (0.3, 0.1), (0.6, 0.1), (0.8, 0.02), (0.9, 0.1)] {
@@ -385,8 +391,8 @@ fn of_what_two_cpus_can_do_little_is_lost() {
     }
 }
 
-/// Bursts that end during a trial of a CPU do not measure the function. Failed trials during bursts
-/// do not keep CPUs away when the load needs them.
+/// Bursts that end during a trial of a CPU do not measure the packet function. If trials fail
+/// during bursts, CPUs still join when the load needs them.
 #[test]
 fn bursts_shorter_than_a_trial_lock_nobody_out() {
     let mut model = Model::new(2, 1, 8).zipf(10_000, 0.1);
@@ -408,7 +414,7 @@ fn bursts_shorter_than_a_trial_lock_nobody_out() {
 }
 
 /// Half of the load checks are up to three seconds late, as on a machine that is short of time. The
-/// policy decides as if they were in time.
+/// policy decides as if the late load checks were on time.
 #[test]
 fn late_checks_are_harmless() {
     let late = |mut model: Model| {
@@ -440,8 +446,8 @@ fn late_checks_are_harmless() {
     assert!(fails.policy.findings().regime == "inline");
 }
 
-/// The core placed buckets during the trial of a CPU, so the earlier measurements are void. The CPU
-/// is tried again.
+/// The core placed buckets during the trial of a CPU, so the earlier measurements do not count. The
+/// CPU is tried again.
 #[test]
 fn a_trial_ends_when_the_cpus_change() {
     let mut model = Model::new(2, 1, 7).zipf(10_000, 0.6);
@@ -465,7 +471,7 @@ fn a_plan_begins_with_the_cpus_that_have_buckets() {
     assert_eq!(Balance::new().plan(&begin(&[2, 0, 1], 1, &[1, 2])), plan(&[2, 1], 2), "in the order of the group");
     let all = (Plan::all(), Plan::all());
     assert_eq!((Balance::dry_run().plan(&begin(&[2, 0], 1, &[])), Hash.plan(&begin(&[2, 0], 1, &[2]))), all);
-    // The next CPU takes all packets of a file if that CPU is near.
+    // If the next CPU is near, it takes all packets of a file.
     let file = |apart, owners, active| GroupStart {
         apart: Some(Duration::from_nanos(apart)),
         can_wait: true,

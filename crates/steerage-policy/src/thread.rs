@@ -1,7 +1,7 @@
-//! The control that several threads may call, and the library's thread that calls it.
+//! A control that several threads may call, and the thread of steerage that calls it.
 //!
-//! The thread also detects CPUs that go offline or come back, and measures how much CPU time other
-//! programs take. Packets never wake the thread and never wait for it.
+//! The control thread also detects CPUs that go offline or come back, and measures how much CPU
+//! time other programs take. Packets never wake this thread and never wait for it.
 
 use std::io;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -18,7 +18,7 @@ use crate::control::{PolicyControl, Setting};
 use crate::limits::{REFINE_EVERY_MAX, REFINE_RETRY};
 use crate::policy::Policy;
 
-/// A [`PolicyControl`] that any thread may call. Clones refer to the same control.
+/// A [`PolicyControl`] that any thread may call. A clone refers to the same control.
 #[derive(Clone, Debug)]
 pub struct SharedControl {
     handle: Handle,
@@ -28,32 +28,32 @@ pub struct SharedControl {
 
 #[derive(Clone, Copy, Debug)]
 enum Call {
-    /// A call is due earlier than the thread expects.
+    /// True if a call is due earlier than the thread expects.
     Now,
     End,
 }
 
-/// Keeps the control thread running. The thread ends at [`end`](Self::end), or when the last clone
-/// of this value is dropped.
+/// Keeps the control thread running. The thread ends after a call of [`end`](Self::end), or when
+/// the last clone of this value is dropped.
 #[derive(Clone, Debug)]
 pub struct ControlThread(Arc<Sender<Call>>);
 
 impl ControlThread {
-    /// Requests the end of the thread.
+    /// Asks the thread to end.
     pub fn end(&self) {
         let _ = self.0.send(Call::End);
     }
 }
 
 impl SharedControl {
-    /// Creates the control of an instance with the given handle.
+    /// Creates the control of an instance with this handle.
     pub fn new(handle: Handle, policy: impl Policy + 'static, setting: Setting) -> Self {
         let control = PolicyControl::new(handle.clone(), policy, setting);
         Self { handle, control: Arc::new(Mutex::new(control)), thread: Arc::default() }
     }
 
-    /// Replaces the policy, as [`PolicyControl::set_policy`] does, and lets the control thread call
-    /// the new policy.
+    /// Replaces the policy, as [`PolicyControl::set_policy`] does, and makes the control thread
+    /// call the new policy.
     pub fn set_policy(&self, policy: impl Policy + 'static) {
         self.control.lock().unwrap_or_else(PoisonError::into_inner).set_policy(policy);
         if let Some(thread) = self.thread.get().and_then(Weak::upgrade) {
@@ -62,7 +62,7 @@ impl SharedControl {
     }
 
     /// Does the work that is due, as [`PolicyControl::check`] does. If another thread is already
-    /// calling the control, this returns at once with an early time.
+    /// running the control, this call returns at once with an early time.
     pub fn check(&self, now: Timestamp) -> Option<Timestamp> {
         match self.control.try_lock() {
             Ok(mut control) => control.check(now),
@@ -71,10 +71,11 @@ impl SharedControl {
         }
     }
 
-    /// Starts the instance's control thread, once. With `watch`, the thread also watches the CPUs.
+    /// Starts the control thread of the instance. Only the first call starts it. With `watch`, the
+    /// thread also watches the CPUs.
     ///
     /// # Errors
-    /// The kernel's error, if no thread can be started.
+    /// Returns the kernel's error if no thread can be started.
     pub fn start_thread(&self, watch: Option<CpuWatch>) -> io::Result<ControlThread> {
         let (caller, calls) = mpsc::channel();
         let (caller, control) = (Arc::new(caller), self.clone());

@@ -1,5 +1,5 @@
-//! ICMP and ICMPv6 errors, which overwrite the packets that they report: RFC 792, 1191, 1812
-//! (4.3), 4443.
+//! Creates ICMP and ICMPv6 errors (RFC 792, 1191, 1812 (4.3) and 4443). The error replaces the
+//! bytes of the packet that caused it, in the same pages.
 
 use std::net::IpAddr;
 
@@ -7,23 +7,24 @@ use steerage::flow::wire::checksum::{finish, sum};
 use steerage::flow::wire::{IpHeader, ethernet, icmp, icmp6, ipv4, ipv6, protocol, put};
 use steerage::{NoRoom, Packet};
 
-/// The maximum length of an ICMP error over IPv4, because every host must accept packets of this
-/// length: RFC 1812, 4.3.2.3.
+/// The maximum length of an ICMP error over IPv4. Every host must accept packets of this length
+/// (RFC 1812, 4.3.2.3).
 const IPV4_ERROR_BYTES_MAX: usize = 576;
-/// The maximum length of an ICMPv6 error, because every link must carry this many bytes: RFC 4443,
-/// 2.4 c.
+/// The maximum length of an ICMPv6 error. Every link must carry packets of this length (RFC 4443,
+/// 2.4 c).
 const IPV6_ERROR_BYTES_MAX: usize = 1280;
-/// The IP precedence of ICMP errors, internetwork control: RFC 1812, 4.3.2.5.
+/// The IP precedence in the header of an ICMP error, which is "internetwork control" (RFC 1812,
+/// 4.3.2.5).
 const PRECEDENCE: u8 = 0xc0;
 
-/// The problem that an ICMP error reports.
+/// The problem that an ICMP error reports to the packet's sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Problem {
     TimeExceeded,
     NoRoute,
     HostUnreachable,
     Prohibited,
-    /// The packet exceeds the MTU of the next hop, which is this number of bytes.
+    /// The packet is longer than the MTU of the outgoing interface. The field is this MTU in bytes.
     TooBig(usize),
 }
 
@@ -49,10 +50,11 @@ impl Problem {
     }
 }
 
-/// Replaces the packet by an ICMP error from `source` to the packet's sender.
+/// Replaces the packet with an ICMP error that goes from `source` to the packet's sender.
 ///
-/// The packet begins with `link` bytes of Ethernet header, or with an IP header if `link` is 0. The
-/// next `len` bytes are an IP packet of the version that `source` has.
+/// The packet begins with an Ethernet header of `link` bytes, which is 0 if there is no Ethernet
+/// header. The next `len` bytes are the IP packet. The IP version of the packet must be the version
+/// of `source`.
 pub(super) fn answer(
     packet: &mut Packet<'_>,
     link: usize,
@@ -82,8 +84,8 @@ pub(super) fn answer(
     Ok(())
 }
 
-/// Makes room for `headers` bytes after the link header, swaps the link addresses, and keeps only
-/// the first `quoted` bytes of the packet.
+/// Inserts `headers` bytes after the link header, and removes all of the original packet except its
+/// first `quoted` bytes. Swaps the source and destination link addresses.
 fn make_room<'p>(
     packet: &'p mut Packet<'_>,
     link: usize,

@@ -1,5 +1,5 @@
-//! The kernel's routes and neighbours, copied into a [`Table`](crate::Table) that follows the
-//! kernel's changes. Routes of the user may replace the kernel's routes.
+//! Copies the kernel's routes and neighbours into a [`Table`](crate::Table), and updates the table
+//! when they change. The user may specify routes that replace the kernel's routes.
 //!
 //! | file | content |
 //! |---|---|
@@ -8,7 +8,7 @@
 //! | `route` | the user's routes, as `ip route` writes them |
 //! | `silence` | keeps the kernel from answering packets that the router forwards |
 //!
-//! This file has the thread that keeps the forwarding table up to date. The thread handles no
+//! This file contains the thread that keeps the forwarding table up to date. The thread handles no
 //! packets.
 
 mod neighbour_probes;
@@ -33,21 +33,22 @@ use tables::{KernelTables, Member};
 pub use route::{NextHop, Route, RouteError};
 pub use silence::SilentKernel;
 
-/// The interval at which the thread checks which neighbours are in use. The kernel marks a
-/// neighbour as stale after 15 s or more.
+/// The interval at which the thread checks to which neighbours the router has sent packets. The
+/// kernel marks a neighbour as stale after 15 s at the earliest.
 const FRESHEN: Duration = Duration::from_secs(1);
 
-/// After building a table, the thread pauses for this many times the build time. Without the pause,
-/// a million flapping routes would keep a CPU busy with tables that are replaced at once.
+/// After the thread has built a table, it pauses for the time that the build took, multiplied by
+/// this number. Without the pause, a million routes that change all the time would keep a CPU busy:
+/// each new table would soon be replaced.
 const REST: u32 = 9;
 
-/// The shortest time between two dumps of all kernel tables.
+/// The minimum time between two requests for all routes and neighbours of the kernel.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
-/// Why the router cannot follow the kernel's tables.
+/// The reason why the router cannot read the kernel's tables and their changes.
 #[derive(Debug, thiserror::Error)]
 pub enum KernelError {
-    /// The kernel refused a socket, a dump of its tables, or a thread.
+    /// The kernel refused to open a socket, to list its tables, or to start a thread.
     #[error("cannot {operation}: {error}")]
     System {
         /// The operation that failed, such as "open a netlink socket".
@@ -56,7 +57,7 @@ pub enum KernelError {
         #[source]
         error: io::Error,
     },
-    /// A route of the user does not match the interfaces.
+    /// A route of the user does not match the router's interfaces.
     #[error(transparent)]
     Route(#[from] RouteError),
 }
@@ -66,9 +67,9 @@ pub enum KernelError {
 pub struct RouterInterface {
     /// The name, such as `eth0`.
     pub name: String,
-    /// The index, as `if_nametoindex(3)` returns it.
+    /// The index of the interface, as `if_nametoindex(3)` returns it.
     pub index: u32,
-    /// Whether packets on the interface begin with an Ethernet header.
+    /// True if packets on the interface begin with an Ethernet header.
     pub ethernet: bool,
 }
 
@@ -80,19 +81,22 @@ pub struct RouteUpdater {
     probes: NeighbourProbes,
     forwarding: Arc<Forwarding>,
     freshened: Instant,
-    /// The earliest time of the next table, and of the next dump of all kernel tables.
+    /// The earliest times at which the thread may build the next table (`rested`) and list all of
+    /// the kernel's tables (`ask_after`).
     rested: Instant,
     ask_after: Instant,
     ask_all: bool,
 }
 
 impl RouteUpdater {
-    /// Opens the sockets and builds the first table. Needs `CAP_NET_RAW`, because the sockets of
-    /// probes are bound to interfaces. `interfaces` has the interfaces in the order of the
-    /// instance's outputs. If `routes` are given, they replace the kernel's routes.
+    /// Opens the sockets and builds the first table. The caller needs `CAP_NET_RAW`, because the
+    /// sockets for neighbour probes are bound to interfaces. `interfaces` lists the interfaces in
+    /// the order of the instance's outputs. If `routes` are given, they replace the kernel's
+    /// routes.
     ///
     /// # Errors
-    /// If the kernel refuses a socket or its tables, or if a route does not match the interfaces.
+    /// Returns an error if the kernel refuses a socket or its tables, or if a route does not match
+    /// the interfaces.
     pub fn new(
         interfaces: &[RouterInterface],
         routes: &[Route],
@@ -128,7 +132,7 @@ impl RouteUpdater {
         Ok(control)
     }
 
-    /// Hints for the user about the interfaces, one line each.
+    /// Returns hints for the user about the interfaces. Each hint is one line.
     pub fn notes(&self, interfaces: &[RouterInterface]) -> Vec<String> {
         let veths = interfaces.iter().filter(|interface| self.kernel.is_veth(interface.index));
         let note = |interface: &RouterInterface| {
@@ -140,10 +144,10 @@ impl RouteUpdater {
         veths.map(note).collect()
     }
 
-    /// Starts the thread that follows changes. The thread runs until the program ends.
+    /// Starts the thread that updates the forwarding table. The thread runs until the program ends.
     ///
     /// # Errors
-    /// If the kernel cannot start a thread.
+    /// Returns an error if the kernel cannot start a thread.
     pub fn start(mut self) -> Result<(), KernelError> {
         let spawned = thread::Builder::new().name("routes".to_owned()).spawn(move || {
             loop {
@@ -174,17 +178,19 @@ impl RouteUpdater {
         self.show_if_changed(now);
     }
 
-    /// Waits until the kernel reports a change, a CPU requests a neighbour, or a timer expires.
+    /// Waits until the kernel reports a change, a packet CPU requests a neighbour's link address,
+    /// or a timer expires.
     fn wait(&self) {
         let due = [Some(self.freshened + FRESHEN), self.ask_all.then_some(self.ask_after)];
         let due = due.into_iter().flatten().chain(self.kernel.is_changed().then_some(self.rested)).min();
         let time = due.map_or(FRESHEN, |due| due.saturating_duration_since(Instant::now()));
-        // One millisecond is added, because a timeout that is rounded down would end too early.
+        // The timeout in milliseconds is rounded up, so that the wait does not end too early.
         let millis = u16::try_from(time.as_millis()).unwrap_or(u16::MAX).saturating_add(1);
         let wanted = self.forwarding.wanted();
         let mut fds =
             [PollFd::new(self.changes.as_fd(), PollFlags::POLLIN), PollFd::new(wanted.event_fd(), PollFlags::POLLIN)];
-        // If a signal interrupts `poll`, the thread only checks once more than necessary.
+        // An error of `poll` is ignored. If a signal interrupts `poll`, the thread only makes an
+        // unnecessary check.
         let _ = poll(&mut fds, PollTimeout::from(millis));
     }
 

@@ -1,7 +1,7 @@
-//! Forwards IPv4 and IPv6 packets: the handler of a router.
+//! A packet handler that forwards IPv4 and IPv6 packets like a router.
 //!
-//! docs/forward.md describes which packets are forwarded and which are dropped. This file has the
-//! path of a packet. The other files are:
+//! docs/forward.md describes which packets are forwarded and which are dropped. This file contains
+//! the functions that every packet passes. The other files of the crate are:
 //!
 //! | file | contents |
 //! |---|---|
@@ -13,8 +13,8 @@
 //! | [`addresses`] | which addresses a packet may come from and go to |
 //! | [`kernel`] | keeps the table equal to the kernel's routes and neighbours |
 //!
-//! The caller creates the [`Table`] and resolves neighbours, with [`kernel`] or with its own code.
-//! Only [`kernel`] communicates with the kernel.
+//! The caller creates the [`Table`] and resolves neighbours, either with [`kernel`] or with its own
+//! code. Only [`kernel`] communicates with the kernel.
 #![forbid(unsafe_code)]
 
 pub mod addresses;
@@ -47,8 +47,8 @@ pub use reason::{Fate, Forwarded};
 pub use table::{Hop, Interface, Neighbour, Neighbours, Routes, Shown, Table, Target};
 pub use wanted::{WANTED_MAX, Wanted, Wish};
 
-/// The interval at which a CPU without packets checks for a newer table. The check lets the CPU
-/// release the memory of an old table.
+/// The interval at which a CPU without packets checks for a newer forwarding table. Because of this
+/// check, the CPU releases the memory of an old table even if no packet arrives.
 const IDLE_LOOK: Duration = Duration::from_millis(500);
 
 /// The state that forwarding CPUs share with the program that controls them.
@@ -71,7 +71,7 @@ const IDLE_LOOK: Duration = Duration::from_millis(500);
 /// ```
 #[derive(Debug)]
 pub struct Forwarding {
-    /// The interface of each receive queue, in the order of the instance's queues.
+    /// For each receive queue of the instance, the index of the queue's interface.
     queues: Vec<u16>,
     shown: Shown,
     wanted: Wanted,
@@ -79,32 +79,34 @@ pub struct Forwarding {
 }
 
 impl Forwarding {
-    /// Starts with an empty table, which forwards nothing. For each receive queue of the instance,
-    /// `queues` has the index of its interface in [`Table::interfaces`].
+    /// Creates the shared state with an empty table, which forwards no packets. For each receive
+    /// queue of the instance, `queues` contains the index of the queue's interface in
+    /// [`Table::interfaces`].
     ///
     /// # Errors
-    /// If the kernel cannot create the sockets for the wake-up of [`Wanted`].
+    /// Returns an error if the kernel cannot create the sockets that [`Wanted`] uses for wake-ups.
     pub fn new(queues: Vec<u16>) -> io::Result<Arc<Self>> {
         let (shown, wanted) = (Shown::default(), Wanted::new()?);
         Ok(Arc::new(Self { queues, shown, wanted, counts: Mutex::default() }))
     }
 
-    /// Makes `table` the current table. Each CPU uses the new table from its next batch on.
+    /// Makes `table` the current forwarding table. Each CPU uses the new table from its next batch
+    /// on.
     pub fn show(&self, table: Table) {
         self.shown.show(table);
     }
 
-    /// The current table.
+    /// Returns the current forwarding table.
     pub fn table(&self) -> Arc<Table> {
         self.shown.table()
     }
 
-    /// The neighbours whose link addresses are needed for packets.
+    /// Returns the list of neighbours for which the router needs a link address.
     pub fn wanted(&self) -> &Wanted {
         &self.wanted
     }
 
-    /// The sum of all CPUs' counts at this moment.
+    /// Returns how many packets had each fate so far, summed over all CPUs.
     pub fn so_far(&self) -> Forwarded {
         let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         counts.iter().fold(Forwarded::default(), |mut all, counts| {
@@ -113,7 +115,7 @@ impl Forwarding {
         })
     }
 
-    /// Creates the handler of one CPU.
+    /// Creates the packet handler of one CPU.
     pub fn handler(self: &Arc<Self>) -> Forward {
         let counts = Arc::default();
         self.counts.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&counts));
@@ -138,7 +140,7 @@ pub struct Forward {
     version: u64,
     table: Option<Arc<Table>>,
     errors: Bucket,
-    /// Neighbours whose link addresses are requested at the end of the batch.
+    /// The neighbours whose link addresses are requested at the end of the batch.
     wishes: Vec<Wish>,
 }
 
@@ -150,8 +152,8 @@ impl Handler for Forward {
 
     fn handle(&mut self, batch: &mut Batch<'_>, cpu: &mut Cpu) {
         self.refresh();
-        // The table is moved out during the batch, because a clone of the `Arc` would make the CPUs
-        // share the cache line of its reference count.
+        // The table is moved out of `self` during the batch. To clone the `Arc` instead, all CPUs
+        // would write to the cache line that contains the reference count.
         let Some(table) = self.table.take() else { return };
         self.handle_by(&table, batch, cpu.now());
         self.table = Some(table);
@@ -172,8 +174,8 @@ struct Came<'t> {
 
 struct Way {
     output: TxId,
-    /// The destination and the source link address. `None` if the packet leaves without a link
-    /// header.
+    /// The destination and source link addresses of the outgoing packet. The value is `None` if the
+    /// packet leaves without a link header.
     link: Option<(Mac, Mac)>,
 }
 
@@ -254,8 +256,8 @@ impl Forward {
         if !leaves.up {
             return Err(refused(Fate::Down, Problem::HostUnreachable));
         }
-        // A super-frame leaves as the packets that it stands for, so the length of the longest
-        // packet counts.
+        // The output splits a super-frame into the packets that it stands for. Therefore the
+        // longest of these packets is compared with the MTU.
         let longest = packet.offload().map_or(ip.len, |offload| match offload.is_super_frame() {
             true => offload.packet_bytes_max(packet.total_len()),
             false => ip.len,
@@ -309,8 +311,7 @@ impl Forward {
     }
 }
 
-/// Drops the packet, unless it belongs to the kernel or to another host. A packet for the kernel or
-/// for another host stays unchanged.
+/// Drops the packet. However, a packet for the kernel or for another host is left unchanged.
 fn drop_as(packet: Packet<'_>, fate: Fate) -> Fate {
     if !fate.is_not_ours() {
         packet.discard();
@@ -330,7 +331,7 @@ fn ip_within(packet: &Packet<'_>, interface: &Interface) -> Result<Ip, Fate> {
         },
         _ => return Err(Fate::NotIp),
     };
-    // If the frame was truncated, only a part of the packet could be sent.
+    // The received frame was truncated, so the router could forward only a part of the packet.
     if received.wire_len > received.total_len {
         return Err(Fate::BadHeader);
     }
@@ -347,7 +348,7 @@ fn ip_within(packet: &Packet<'_>, interface: &Interface) -> Result<Ip, Fate> {
 #[inline]
 fn is_v4_in_ethernet(frame: &[u8], interface: &Interface) -> Result<bool, Fate> {
     let header: &[u8; ethernet::BYTES] = frame.first_chunk().ok_or(Fate::BadHeader)?;
-    // A router never forwards a broadcast or multicast frame as it is.
+    // A router never forwards a frame that was sent as a link-level broadcast or multicast.
     if header[0] & 1 != 0 {
         return Err(Fate::Local);
     }
@@ -381,7 +382,7 @@ fn route<'t>(ip: &Ip, table: &'t Table) -> Result<&'t [Hop], Refused> {
 
 #[inline]
 fn rewrite(packet: &mut Packet<'_>, ip: &Ip, way: &Way) -> Result<(), NoRoom> {
-    // The padding of an Ethernet frame is not forwarded.
+    // The router does not forward the padding of an Ethernet frame.
     if packet.total_len() > ip.at + ip.len {
         packet.truncate(ip.at + ip.len)?;
     }

@@ -2,16 +2,18 @@
 
 use steerage::Timestamp;
 
-/// The maximum rate of ICMP errors per CPU, per second. Linux has the same default for the whole
-/// machine (`icmp_msgs_per_sec`).
+/// The maximum number of ICMP errors that each CPU sends per second. Linux has the same default
+/// limit, but for the whole machine (`icmp_msgs_per_sec`).
 pub const ICMP_ERRORS_PER_SECOND: u64 = 1000;
 
-/// The maximum burst of ICMP errors per CPU. Linux has the same default (`icmp_msgs_burst`).
+/// The maximum number of ICMP errors that a CPU sends in one burst. Linux has the same default
+/// burst (`icmp_msgs_burst`).
 pub const ICMP_ERRORS_BURST: u64 = 50;
 
 const NANOS_EACH: u64 = 1_000_000_000 / ICMP_ERRORS_PER_SECOND;
 
-/// A token bucket, whose fill level is in nanoseconds. Each error costs [`NANOS_EACH`].
+/// A token bucket that limits the rate of ICMP errors. The bucket contains nanoseconds instead of
+/// tokens, and each ICMP error takes [`NANOS_EACH`] out of the bucket.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bucket {
     nanos: u64,

@@ -1,4 +1,4 @@
-//! The possible fates of a packet, and their counts.
+//! The possible fates of a packet in the router, and the number of packets with each fate.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(usize)]
 pub enum Fate {
-    /// The router sent the packet on.
+    /// The router forwarded the packet.
     Forwarded,
     /// The packet is left to the kernel: its destination is an address of this machine, or it is a
     /// multicast or broadcast frame.
@@ -14,31 +14,32 @@ pub enum Fate {
     /// The packet is left to the kernel: it is neither IPv4 nor IPv6, for example ARP or a frame
     /// with a VLAN tag.
     NotIp,
-    /// The packet is for another machine on the link, and is visible only because the interface is
-    /// promiscuous.
+    /// The packet is for another machine on the link. The router receives it only because the
+    /// interface is in promiscuous mode.
     OtherHost,
-    /// The version, header length or total length is invalid, or the frame is shorter than the
-    /// header says.
+    /// The version, header length or total length in the IP header is invalid, or the frame is
+    /// shorter than the header says.
     BadHeader,
     /// The IPv4 header's checksum is wrong.
     BadChecksum,
-    /// No host has the source address: it is loopback, unspecified, multicast, broadcast or
-    /// reserved.
+    /// No host has the source address of the packet: it is loopback, unspecified, multicast,
+    /// broadcast or reserved.
     MartianSource,
-    /// No host has the destination address: it is loopback, unspecified, multicast or reserved.
+    /// No host has the destination address of the packet: it is loopback, unspecified, multicast or
+    /// reserved.
     MartianDestination,
-    /// The source or destination is a link-local address, which must stay on its link (RFC 3927,
-    /// RFC 4291).
+    /// The source or destination is a link-local address. The packet must stay on its link (RFC
+    /// 3927, RFC 4291).
     LinkLocal,
-    /// The TTL or hop limit has expired.
+    /// The TTL or hop limit of the packet has expired.
     TtlExpired,
     /// The table has no route to the destination through the router's interfaces.
     NoRoute,
-    /// A route forbids the packet: `blackhole` or `prohibit`.
+    /// A `blackhole` or `prohibit` route forbids forwarding the packet.
     Prohibited,
-    /// The link address of the next hop is not known yet. The kernel resolves the link address.
+    /// The link address of the next hop is not known yet. The kernel is resolving the link address.
     Unresolved,
-    /// The next hop does not answer.
+    /// The next hop does not answer the kernel's requests for its link address.
     HostUnreachable,
     /// The packet exceeds the MTU of the outgoing interface.
     TooBig,
@@ -47,12 +48,12 @@ pub enum Fate {
     Merged,
     /// The outgoing interface is down.
     Down,
-    /// There was no free page for the rewritten packet.
+    /// No free page was left to rewrite the packet.
     NoRoom,
 }
 
 impl Fate {
-    /// All fates, in order.
+    /// All fates, in the order of their counters.
     pub const ALL: [Self; 18] = [
         Self::Forwarded,
         Self::Local,
@@ -74,7 +75,7 @@ impl Fate {
         Self::NoRoom,
     ];
 
-    /// The name of the fate in reports.
+    /// Returns the name that reports use for this fate.
     pub fn name(self) -> &'static str {
         match self {
             Self::Forwarded => "forwarded",
@@ -98,13 +99,13 @@ impl Fate {
         }
     }
 
-    /// Whether the packet was not for this router to forward, but for the kernel or for another
-    /// host.
+    /// Returns true if the packet was for the kernel or for another host, and not for this router
+    /// to forward.
     pub fn is_not_ours(self) -> bool {
         matches!(self, Self::Local | Self::NotIp | Self::OtherHost)
     }
 
-    /// Whether the packet should have been forwarded but was dropped.
+    /// Returns true if the packet should have been forwarded but was dropped.
     pub fn is_drop(self) -> bool {
         self != Self::Forwarded && !self.is_not_ours()
     }
@@ -116,19 +117,19 @@ const FATES: usize = Fate::ALL.len();
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Forwarded {
     fates: [u64; FATES],
-    /// The number of ICMP errors sent.
+    /// The number of ICMP errors that the router sent.
     pub icmp_sent: u64,
-    /// The number of ICMP errors that were not sent because of the rate limit.
+    /// The number of ICMP errors that the router did not send because of the rate limit.
     pub icmp_suppressed: u64,
 }
 
 impl Forwarded {
-    /// The number of packets with this fate.
+    /// Returns the number of packets with this fate.
     pub fn get(&self, fate: Fate) -> u64 {
         self.fates[fate as usize]
     }
 
-    /// The number of packets that should have been forwarded but were dropped.
+    /// Returns the number of packets that should have been forwarded but were dropped.
     pub fn dropped(&self) -> u64 {
         Fate::ALL.iter().filter(|fate| fate.is_drop()).map(|fate| self.get(*fate)).sum()
     }
@@ -152,10 +153,11 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Publishes the counts. Only one thread calls this function, once per batch.
+    /// Publishes the counts of one CPU, so that other threads can read them. Only the CPU's own
+    /// thread calls `show`, once per batch.
     pub(super) fn show(&self, counted: &Forwarded) {
-        // `Relaxed`, like the loads in `read` that pair with these stores: the values are plain
-        // counts, which publish no other memory.
+        // `Relaxed`, like the loads in `read` that pair with these stores. The counts do not
+        // publish any other memory.
         let show = |to: &AtomicU64, count: u64| to.store(count, Ordering::Relaxed);
         self.fates.iter().zip(counted.fates).for_each(|(to, count)| show(to, count));
         show(&self.icmp_sent, counted.icmp_sent);

@@ -1,8 +1,8 @@
 //! The forwarding table, which packet CPUs read and the control program replaces.
 //!
-//! A [`Table`] never changes after it is shown. To change routes, the control program builds a new
-//! table and [shows](Shown::show) it. At the start of a batch, each CPU checks for a newer table
-//! with one load of a version number.
+//! A [`Table`] never changes after it is shown to the packet CPUs. To change routes, the control
+//! program builds a new table and [shows](Shown::show) it. At the start of each batch, a CPU loads
+//! the version number of the current table to check whether it is newer than its own.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -15,21 +15,23 @@ use steerage::TxId;
 
 use crate::addresses::Mac;
 
-/// An interface on which packets arrive and leave. Other types refer to an interface by its index
-/// in [`Table::interfaces`].
+/// A network interface of the router. Other types refer to the interface by its index in
+/// [`Table::interfaces`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
-    /// The output of packets that leave by the interface.
+    /// The output device for packets that leave through the interface.
     pub output: TxId,
-    /// The interface's link address. `None` if packets on the interface have no link header.
+    /// The interface's link address. The value is `None` if packets on the interface have no link
+    /// header.
     pub mac: Option<Mac>,
-    /// The interface's MTU: the longest IP packet that it sends, in bytes.
+    /// The interface's MTU, which is the length in bytes of the longest IP packet that the
+    /// interface sends.
     pub mtu: usize,
-    /// Whether the interface can send.
+    /// True if the interface is up and can send packets.
     pub up: bool,
-    /// The source address of ICMP errors.
+    /// The source address of ICMP errors to hosts on this interface.
     pub ipv4: Option<Ipv4Addr>,
-    /// The source address of ICMPv6 errors.
+    /// The source address of ICMPv6 errors to hosts on this interface.
     pub ipv6: Option<Ipv6Addr>,
     /// The broadcast addresses of the interface's networks ([`broadcast_of`](super::broadcast_of)).
     /// No packet may have one of these broadcast addresses as its source.
@@ -41,17 +43,19 @@ pub struct Interface {
 pub struct Hop {
     /// The index of the outgoing interface.
     pub interface: u16,
-    /// The address of the router. `None` if the destination is on the link.
+    /// The address of the next router. The value is `None` if the destination itself is on the
+    /// link.
     pub gateway: Option<IpAddr>,
-    /// The hop's share of flows, relative to the other hops of the route. At least 1.
+    /// The weight of this hop, which is at least 1. A hop's share of the flows is its weight
+    /// divided by the weights of all hops of the route.
     pub weight: u16,
 }
 
 /// The action of a route.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Target {
-    /// Forward through one of these hops. The flow's hash selects the hop. The list has at least
-    /// one hop.
+    /// Forward the packet through one of these next hops, which the flow's hash selects. The list
+    /// has at least one hop.
     Via(Vec<Hop>),
     /// Leave the packet to the kernel. The destination belongs to this machine, or is a broadcast
     /// address of its links.
@@ -64,7 +68,7 @@ pub enum Target {
     Prohibit,
 }
 
-/// Routes of both address families: IPv4 and IPv6.
+/// The routes of both address families, IPv4 and IPv6.
 ///
 /// ```
 /// use steerage_router::{Hop, Routes, Target};
@@ -81,13 +85,13 @@ pub enum Target {
 pub struct Routes {
     v4: PrefixMap<Ipv4Net, u32>,
     v6: PrefixMap<Ipv6Net, u32>,
-    /// The distinct targets. Most routes of a large table share a few targets.
+    /// The distinct targets of all routes. Most routes of a large table share a few targets.
     targets: Vec<Target>,
     known: HashMap<Target, u32>,
 }
 
 impl Routes {
-    /// Adds a route. An existing route for the same prefix is replaced.
+    /// Adds a route to the prefix. If a route to this prefix exists, the new route replaces it.
     pub fn insert(&mut self, prefix: IpNet, target: Target) {
         let next = self.targets.len() as u32;
         let target = *self.known.entry(target).or_insert_with_key(|target| {
@@ -108,32 +112,32 @@ impl Routes {
         }
     }
 
-    /// The target of the route with the longest prefix that contains the address.
+    /// Returns the target of the route with the longest prefix that contains the address.
     #[inline]
     pub fn v4(&self, to: Ipv4Addr) -> Option<&Target> {
         let (_, at) = self.v4.get_lpm(&Ipv4Net::new_assert(to, 32))?;
         self.targets.get(*at as usize)
     }
 
-    /// Like [`v4`](Self::v4), for an IPv6 address.
+    /// Returns the target of the route with the longest prefix that contains this IPv6 address.
     #[inline]
     pub fn v6(&self, to: Ipv6Addr) -> Option<&Target> {
         let (_, at) = self.v6.get_lpm(&Ipv6Net::new_assert(to, 128))?;
         self.targets.get(*at as usize)
     }
 
-    /// The number of routes.
+    /// Returns the number of routes.
     pub fn len(&self) -> usize {
         self.v4.len() + self.v6.len()
     }
 
-    /// Whether there are no routes.
+    /// Returns true if there are no routes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The number of distinct targets that were ever inserted. Unused targets count until the
-    /// routes are rebuilt.
+    /// Returns the number of distinct targets of all routes that were ever inserted. A target
+    /// without routes also counts, until the routes are rebuilt.
     pub fn targets(&self) -> usize {
         self.targets.len()
     }
@@ -142,11 +146,11 @@ impl Routes {
 /// A neighbour, as the kernel knows it.
 #[derive(Debug)]
 pub struct Neighbour {
-    /// The neighbour's link address. `None` if the kernel tried to resolve the neighbour, and the
-    /// neighbour does not answer.
+    /// The neighbour's link address. The value is `None` if the neighbour did not answer the
+    /// kernel's request for its link address.
     pub mac: Option<Mac>,
-    /// Set when a packet is sent to the neighbour. A program that keeps neighbour entries fresh
-    /// reads and clears the flag.
+    /// True if a packet was sent to the neighbour since the flag was last cleared. The thread that
+    /// keeps the neighbour entries up to date reads and clears this flag.
     pub used: AtomicBool,
 }
 
@@ -156,69 +160,72 @@ impl Neighbour {
         Self { mac, used: AtomicBool::new(false) }
     }
 
-    /// Marks the neighbour as used. The flag is read first, so that CPUs which use the same
-    /// neighbour can share the cache line.
+    /// Marks the neighbour as used. The function writes the flag only if it is false, so that CPUs
+    /// that use the same neighbour can share the cache line.
     pub(super) fn note_use(&self) {
-        // `Relaxed` for both, like `take_use`, which pairs with them: the flag only says that a CPU
-        // used the neighbour at some time.
+        // `Relaxed` for both operations, like `take_use`, which pairs with them. The flag only says
+        // that some CPU used the neighbour at some time.
         if !self.used.load(Ordering::Relaxed) {
             self.used.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Clears the flag. Returns true if the neighbour was used since the last call.
+    /// Clears the flag `used`. Returns true if the neighbour was used since the last call.
     pub fn take_use(&self) -> bool {
         // `Relaxed`, as explained in `note_use`.
         self.used.swap(false, Ordering::Relaxed)
     }
 }
 
-/// Neighbours. The key is the index of the neighbour's interface, and the neighbour's address.
+/// The neighbours of all interfaces. The key consists of the index of the neighbour's interface and
+/// the neighbour's address.
 pub type Neighbours = HashMap<(u16, IpAddr), Arc<Neighbour>>;
 
-/// The data that forwarding decisions depend on.
+/// The forwarding table: all data that the router needs to decide where a packet goes.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
-    /// The interfaces that take part in forwarding.
+    /// The network interfaces of the router.
     pub interfaces: Vec<Interface>,
-    /// The routes.
+    /// The routes for IPv4 and IPv6.
     pub routes: Arc<Routes>,
-    /// The neighbours.
+    /// The neighbours that have a link address, and the neighbours that do not answer.
     pub neighbours: Arc<Neighbours>,
 }
 
-/// The current table, shared by all CPUs.
+/// The current forwarding table, shared by all CPUs.
 #[derive(Debug, Default)]
 pub struct Shown {
-    /// Incremented for each new table.
+    /// The version number of the current table, incremented for each new table.
     version: AtomicU64,
     table: Mutex<Arc<Table>>,
-    /// Earlier tables that a CPU may still be reading, at most as many as there are CPUs and one
-    /// more. The control thread frees these tables, because freeing a million routes takes long.
+    /// Earlier tables that a CPU may still be reading. The list contains at most as many tables as
+    /// there are CPUs, plus one. The control thread frees these tables, because freeing a million
+    /// routes takes a long time.
     past: Mutex<Vec<Arc<Table>>>,
 }
 
 impl Shown {
-    /// Replaces the current table.
+    /// Replaces the current forwarding table.
     pub fn show(&self, table: Table) {
         let before = {
             let mut shown = self.table.lock().unwrap_or_else(PoisonError::into_inner);
             std::mem::replace(&mut *shown, Arc::new(table))
         };
-        // `Release` pairs with the `Acquire` in `newer`. A CPU that reads this version finds this
-        // table when it takes the lock.
+        // `Release` pairs with the `Acquire` in `newer`. Therefore a CPU that reads the new version
+        // number also finds the new table after it has taken the lock.
         self.version.fetch_add(1, Ordering::Release);
         let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
         past.push(before);
         past.retain(|table| Arc::strong_count(table) > 1);
     }
 
-    /// The current table.
+    /// Returns the current table.
     pub fn table(&self) -> Arc<Table> {
         Arc::clone(&self.table.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Returns the table and its version, if the version differs from `than`.
+    /// Returns the current table and its version number, but only if the version differs from
+    /// `than`.
     #[inline]
     pub(super) fn newer(&self, than: u64) -> Option<(u64, Arc<Table>)> {
         // `Acquire` pairs with the `Release` in `show`.
@@ -233,8 +240,9 @@ pub(super) fn pick(hops: &[Hop], hash: impl FnOnce() -> u32) -> Option<&Hop> {
         return Some(only);
     }
     let all: u64 = hops.iter().map(|hop| u64::from(hop.weight)).sum();
-    // Hops are selected by weight, evenly over the hash. The bits of the hash are reversed:
-    // steering uses the upper bits, so that all flows of a CPU would otherwise use the same hop.
+    // The flow's hash selects a hop. Each hop gets a share of all hashes in proportion to its
+    // weight. The hash bits are reversed, because the upper bits already select the CPU. If `pick`
+    // also used the upper bits, all flows of a CPU would use the same hop.
     let mut at = (u64::from(hash().reverse_bits()) * all) >> 32;
     hops.iter().find(|hop| {
         let is_here = at < u64::from(hop.weight);
@@ -290,7 +298,7 @@ mod tests {
             let v6 = wide.iter().map(|(bits, len)| IpNet::from(Ipv6Net::new_assert((*bits).into(), *len).trunc()));
             let all: Vec<(IpNet, u16)> = v4.chain(v6).zip(0..).collect();
             all.iter().for_each(|(prefix, nth)| table.insert(*prefix, Target::Via(vec![hop(*nth, 1)])));
-            // If several routes have the same prefix, the last of these routes counts.
+            // If several inserted routes have the same prefix, the last inserted route is used.
             let naive = |to: IpAddr| {
                 let within = all.iter().filter(|(prefix, _)| prefix.contains(&to));
                 within.max_by_key(|(prefix, nth)| (prefix.prefix_len(), *nth)).map(|(_, nth)| *nth)

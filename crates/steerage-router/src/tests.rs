@@ -1,5 +1,5 @@
-//! Tests that send a list of packets through the handler and collect its output. etherparse reads
-//! the output.
+//! Tests that pass packets to the router's handler and collect the packets that it sends. The crate
+//! etherparse parses the sent packets.
 
 use std::sync::{Arc, Mutex};
 
@@ -16,8 +16,8 @@ const OURS: [Mac; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
 const HOST: Mac = [2, 0, 0, 0, 0, 9];
 const NEXT: Mac = [2, 0, 0, 0, 0, 7];
 
-/// A receive queue that delivers whole frames, or frames in several pages with this many bytes in
-/// the first page.
+/// A receive queue for tests. The queue delivers each frame in one page. If the third field is a
+/// number, it delivers the frame in several pages, with this number of bytes in the first page.
 struct Frames(std::vec::IntoIter<Vec<u8>>, LinkType, Option<usize>);
 
 impl RxQueue for Frames {
@@ -73,8 +73,8 @@ fn sink(nth: u8, sink: &Sink) -> Output {
     Output::new(format!("sink{nth}"), "sink", move |_| Ok(Box::new(Sinks(nth, Arc::clone(&sink)))))
 }
 
-/// Three interfaces, and routes for every kind of target. The default routes use 10.0.1.2 and
-/// fd00:1::2.
+/// Returns a table with three interfaces, and with routes for every kind of target. The default
+/// routes use the next hops 10.0.1.2 and fd00:1::2.
 ///
 /// | interface | IPv4 | IPv6 | MTU | link header |
 /// |---|---|---|---|---|
@@ -149,7 +149,8 @@ fn lying(first: Option<usize>, interface: u16, link: LinkType, frames: Vec<Vec<u
 
 fn one(frame: Vec<u8>) -> Came2 {
     let whole = through(0, LinkType::ETHERNET, vec![frame.clone()]);
-    // The frame is split inside the payload, and at the end of the IP header.
+    // The frame is split into pages twice: once inside its payload, and once at the end of the IP
+    // header.
     for first in [100, 54] {
         let parts = lying(Some(first), 0, LinkType::ETHERNET, vec![frame.clone()]);
         assert_eq!((parts.out, parts.counts), (whole.out.clone(), whole.counts));
@@ -172,7 +173,7 @@ fn v6(to: &str, hop_limit: u8, payload: usize) -> Vec<u8> {
     frame
 }
 
-/// The frame as the router must send it. etherparse computes the checksum of this frame.
+/// Returns the frame as the router must send it. The checksum is computed by etherparse.
 fn sent_on(frame: &[u8], interface: usize, is_v4: bool) -> Vec<u8> {
     let mut frame = frame.to_vec();
     frame[..6].copy_from_slice(&NEXT);
@@ -190,7 +191,7 @@ fn sent_on(frame: &[u8], interface: usize, is_v4: bool) -> Vec<u8> {
 #[test]
 fn packets_go_to_the_next_hop() {
     let frames = [v4([192, 0, 2, 1], 64, 100), v6("2001:db8::1", 2, 100), v4([10, 0, 1, 2], 2, 1372)];
-    // The padding after a short packet is not forwarded.
+    // The router does not forward the padding after a short packet.
     let padded = [&v4([192, 0, 2, 1], 64, 1)[..], &[0xee; 17]].concat();
     let came = through(0, LinkType::ETHERNET, [&frames[..], std::slice::from_ref(&padded)].concat());
     let is_v4 = [true, false, true];
@@ -256,7 +257,7 @@ fn drops_without_a_word() {
     assert_eq!(came.shared.wanted().take(), [(1, "10.0.1.77".parse().unwrap())]);
 }
 
-/// The only packet that was sent to the host, without its Ethernet header.
+/// Returns the only packet that the router sent to the host, without its Ethernet header.
 fn answer(came: &Came2, fate: Fate) -> Vec<u8> {
     assert_eq!((came.counts.get(fate), came.counts.icmp_sent), (1, 1), "{fate:?}");
     let [(0, frame)] = came.out.as_slice() else { panic!("{fate:?}: {:?}", came.out) };
@@ -332,7 +333,8 @@ fn there_are_no_errors_about_errors_and_not_too_many() {
     let came = through(0, LinkType::ETHERNET, vec![v4([192, 0, 2, 1], 1, 50); 5000]);
     let Forwarded { icmp_sent, icmp_suppressed, .. } = came.counts;
     assert_eq!((came.counts.get(Fate::TtlExpired), icmp_sent + icmp_suppressed), (5000, 5000));
-    // The number of ICMP errors is at least the burst, and depends on how long the test took.
+    // The router sent at least the allowed burst of ICMP errors. The exact number depends on the
+    // duration of the test.
     assert!(icmp_sent >= ICMP_ERRORS_BURST && came.out.len() as u64 == icmp_sent, "{icmp_sent}");
 }
 

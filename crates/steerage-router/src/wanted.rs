@@ -1,5 +1,5 @@
-//! Neighbours whose link addresses are needed for packets. The control program reads the list and
-//! resolves the neighbours.
+//! The list of neighbours whose link addresses the router needs to send packets. The control
+//! program reads this list and resolves the link addresses.
 
 use std::io::{self, Read, Write};
 use std::net::IpAddr;
@@ -8,28 +8,28 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// The maximum number of neighbours that a CPU requests in one batch, and also of requests in the
-/// list. The limit bounds the work when a host scans a whole network through this router.
+/// The maximum number of neighbours that a CPU requests in one batch, and the maximum length of the
+/// list of requests. The limit bounds the work if a host scans a whole network through this router.
 pub const WANTED_MAX: usize = 64;
 
-/// A neighbour: the index of its interface, and its address.
+/// A neighbour, identified by the index of its interface and its IP address.
 pub type Wish = (u16, IpAddr);
 
-/// The neighbours that the CPUs have requested.
+/// The neighbours whose link addresses the packet CPUs have requested.
 #[derive(Debug)]
 pub struct Wanted {
     wishes: Mutex<Vec<Wish>>,
-    /// Set if a byte was written to `bell` after the last call of `take`.
+    /// True if a CPU has written a byte to the socket `bell` since the last call of `take`.
     rung: AtomicBool,
     bell: UnixStream,
     hears: UnixStream,
 }
 
 impl Wanted {
-    /// Creates an empty list.
+    /// Creates an empty list of requested neighbours.
     ///
     /// # Errors
-    /// If the kernel cannot create a pair of sockets.
+    /// Returns an error if the kernel cannot create a pair of sockets.
     pub fn new() -> io::Result<Self> {
         let (bell, hears) = UnixStream::pair()?;
         bell.set_nonblocking(true)?;
@@ -37,26 +37,27 @@ impl Wanted {
         Ok(Self { wishes: Mutex::default(), rung: AtomicBool::new(false), bell, hears })
     }
 
-    /// A file descriptor that becomes readable when the list gets an entry.
+    /// Returns a file descriptor that becomes readable when a CPU requests a neighbour.
     pub fn event_fd(&self) -> BorrowedFd<'_> {
         self.hears.as_fd()
     }
 
-    /// Removes and returns all entries of the list.
+    /// Removes all requested neighbours from the list, and returns them.
     pub fn take(&self) -> Vec<Wish> {
         let mut bytes = [0; 64];
-        // Each wake-up writes one byte, and this read takes all bytes that were written.
+        // Each wake-up writes a byte to the socket. This read removes all bytes from the socket.
         let _ = (&self.hears).read(&mut bytes);
-        // `Release` pairs with the swap in `ask`. A CPU that finds the flag set has already added
-        // its request, which is taken below. A CPU that finds the flag cleared writes another byte.
+        // `Release` pairs with the swap in `ask`. A CPU adds its request before the swap. If the
+        // CPU finds the flag `rung` set, the code below takes the request. If the CPU finds the
+        // flag cleared, it writes another byte.
         self.rung.store(false, Ordering::Release);
         std::mem::take(&mut *self.wishes.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Moves all of `wishes` to the list. A CPU calls `ask` at most once per batch.
+    /// Moves all requests in `wishes` to the list. A CPU calls `ask` at most once per batch.
     ///
-    /// If another thread holds the lock, the requests are discarded. The next packets to these
-    /// neighbours request them again.
+    /// If another thread holds the lock of the list, the requests are discarded. The next packets
+    /// to these neighbours cause new requests.
     pub(super) fn ask(&self, wishes: &mut Vec<Wish>) {
         if let Ok(mut wanted) = self.wishes.try_lock() {
             for wish in wishes.iter() {
@@ -65,8 +66,8 @@ impl Wanted {
                 }
             }
             drop(wanted);
-            // `AcqRel` pairs with the store in `take`: only one byte is written until `take` is
-            // called.
+            // `AcqRel` pairs with the store in `take`. Because of the swap, only one byte is
+            // written between two calls of `take`.
             if !self.rung.swap(true, Ordering::AcqRel) {
                 let _ = (&self.bell).write(&[1]);
             }

@@ -13,6 +13,7 @@ use steerage::{
 };
 
 use crate::chance::{Chance, Zipf};
+use crate::machine::Bursts;
 
 /// The length of a frame.
 pub const FRAME_BYTES: usize = 64;
@@ -23,14 +24,9 @@ const STAMP: std::ops::Range<usize> = 42..50;
 /// The address of flow 0.
 const FIRST_ADDRESS: u32 = 0x0a00_0000;
 
-/// The number of frames that a queue holds while it is not polled, like the ring that common network cards have by default.
+/// The number of frames that a queue holds while it is not polled, like the ring that common
+/// network cards have by default.
 const RING: u64 = 512;
-
-/// In a burst, frames arrive this many times as fast as on average, for one part in as many of the period.
-const BURST: f64 = 4.0;
-
-/// The mean number of frames of a period of bursts. All of them arrive in the burst.
-const BURST_FRAMES: f64 = 2.0 * RING as f64;
 
 /// The flows of the frames.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -39,28 +35,32 @@ pub enum Flows {
     Uniform,
     /// Zipf's law with this exponent.
     Zipf(f64),
-    /// One flow has this share of the packets of its queue, and all other flows are equally probable.
+    /// One flow has this share of its queue's packets, and all other flows are equally probable.
     Elephant(f64),
-    /// Each flow has one request under way. Its next request arrives this many nanoseconds after the last one was handled. The rate
-    /// follows from the machine.
+    /// Each flow always has one request in flight. The flow's next request arrives this many
+    /// nanoseconds after its last request was handled. The number of requests per second depends on
+    /// the speed of the machine.
     Streams(f64),
-    /// Flow after flow in turn. The flows have one bucket each, at equal distances, so that as many CPUs get packets in turn.
+    /// The flows take turns: each packet belongs to the next flow. Each flow has its own bucket,
+    /// and the buckets have equal distances. If there are as many CPUs as flows, the CPUs therefore
+    /// get packets in turn.
     InTurn,
 }
 
 /// The traffic of all queues together.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Arrivals {
-    /// The number of queues, which have equal shares.
+    /// The number of queues, each of which receives an equal share of the traffic.
     pub queues: usize,
     /// The number of flows of each queue.
     pub flows: usize,
     /// The flows of the frames.
     pub kind: Flows,
-    /// Whether frames arrive in bursts.
-    pub bursts: bool,
-    /// The mean number of frames per second of all queues. Arrivals are independent of each other (Poisson). If the number is
-    /// infinite, frames wait until they are polled, and none is lost.
+    /// The bursts in which frames arrive, or `None` if frames do not arrive in bursts.
+    pub bursts: Option<Bursts>,
+    /// The mean number of frames per second of all queues. Frames arrive independently of each
+    /// other (Poisson). If the number is infinite, frames wait until they are polled, and no frame
+    /// is lost.
     pub per_second: f64,
     /// The seed of the random numbers.
     pub seed: u64,
@@ -69,16 +69,17 @@ pub struct Arrivals {
 /// The times at which requests arrive, and their flows.
 type Due = BinaryHeap<Reverse<(u64, u32)>>;
 
-/// The streams that wait for a response, or whose next request is under way.
+/// The streams of requests and responses, and the times of their next requests.
 #[derive(Debug)]
 pub struct Streams {
-    /// By queue: when the next request of a flow arrives, the earliest first.
+    /// For each queue, the times at which the next requests of its flows arrive, the earliest time
+    /// first.
     due: Vec<Mutex<Due>>,
     there_and_back: u64,
 }
 
 impl Streams {
-    /// A request of this flow was handled.
+    /// Records that a request of this flow was handled at the time `now`.
     pub fn answer(&self, queue: usize, flow: u32, now: u64) {
         self.of(queue).push(Reverse((now + self.there_and_back, flow)));
     }
@@ -89,8 +90,9 @@ impl Streams {
 }
 
 impl Arrivals {
-    /// Creates the device. With [`Flows::Streams`], the packet function must answer the second result. `stretch` is how many times as
-    /// long everything takes.
+    /// Creates the device. With [`Flows::Streams`], the second result is the streams, and the
+    /// packet function must call [`Streams::answer`] for each request. The factor `stretch`
+    /// multiplies all times.
     pub fn open(&self, stretch: f64) -> (Input, Option<Arc<Streams>>) {
         let streams = match self.kind {
             Flows::Streams(nanos) => {
@@ -130,12 +132,12 @@ impl Arrivals {
     }
 }
 
-/// The flow of a frame, numbered by queue.
+/// Returns the number of a frame's flow among the flows of its queue.
 pub fn flow_of(frame: &[u8]) -> Option<u32> {
     Some(u32::from_be_bytes(frame.get(26..30)?.try_into().ok()?) - FIRST_ADDRESS)
 }
 
-/// The time at which a frame arrived.
+/// Returns the time at which a frame arrived.
 pub fn arrived(frame: &[u8]) -> Option<Timestamp> {
     Some(Timestamp::from_nanos(u64::from_le_bytes(frame.get(STAMP)?.try_into().ok()?)))
 }
@@ -157,14 +159,12 @@ struct Arrived {
 impl Arrived {
     fn draw_gap(&mut self) -> f64 {
         let gap = -self.chance.unit().ln() * self.gap;
-        if !self.options.bursts {
-            return gap;
-        }
-        let period = BURST_FRAMES * self.gap;
-        let next = self.next + gap / BURST;
-        // Between two bursts, nothing arrives.
-        if next % period < period / BURST {
-            gap / BURST
+        let Some(Bursts { rate, frames }) = self.options.bursts else { return gap };
+        let period = frames * self.gap;
+        let next = self.next + gap / rate;
+        // Between two bursts, no frame arrives.
+        if next % period < period / rate {
+            gap / rate
         } else {
             (next / period).floor().mul_add(period, period) - self.next
         }
@@ -183,26 +183,23 @@ impl Arrived {
         }
     }
 
-    /// The mean number of arrivals until a time.
+    /// Returns the mean number of frames that arrive before a time.
     fn arrivals(&self, until: f64) -> f64 {
-        if !self.options.bursts {
-            return until / self.gap;
-        }
-        let period = BURST_FRAMES * self.gap;
-        let in_burst = (until % period * BURST / self.gap).min(BURST_FRAMES);
-        (until / period).floor() * BURST_FRAMES + in_burst
+        let Some(Bursts { rate, frames }) = self.options.bursts else { return until / self.gap };
+        let period = frames * self.gap;
+        let in_burst = (until % period * rate / self.gap).min(frames);
+        (until / period).floor() * frames + in_burst
     }
 
-    /// The time until which there is this mean number of arrivals.
+    /// Returns the time before which this many frames arrive on average.
     fn time_of(&self, arrivals: f64) -> f64 {
-        if !self.options.bursts {
-            return arrivals * self.gap;
-        }
-        let periods = (arrivals / BURST_FRAMES).floor();
-        (periods * BURST_FRAMES + (arrivals - periods * BURST_FRAMES) / BURST) * self.gap
+        let Some(Bursts { rate, frames }) = self.options.bursts else { return arrivals * self.gap };
+        let periods = (arrivals / frames).floor();
+        (periods * frames + (arrivals - periods * frames) / rate) * self.gap
     }
 
-    /// Drops the frames for which the ring has no room. Only their mean number counts, so the oldest frames are lost as well as any.
+    /// Drops the frames for which the ring has no room. Only the mean number of dropped frames
+    /// matters, so it is sufficient to drop the oldest frames.
     fn overflow(&mut self, now: f64, out: &mut Completions<'_>) {
         let before = self.arrivals(self.next);
         let waiting = self.arrivals(now) - before;
@@ -241,7 +238,7 @@ impl RxQueue for Arrived {
             let frame: &mut [u8; FRAME_BYTES] = page.first_chunk_mut().expect("a page holds a frame");
             *frame = *self.template;
             frame[26..30].copy_from_slice(&(FIRST_ADDRESS + flow).to_be_bytes());
-            // Queues have flows of their own.
+            // Two queues never have the same flow.
             frame[34..36].copy_from_slice(&(self.number as u16).to_be_bytes());
             frame[STAMP].copy_from_slice(&(self.next as u64).to_le_bytes());
             self.taken += 1;
@@ -261,7 +258,8 @@ impl RxQueue for Arrived {
                 .of(self.number as usize)
                 .peek()
                 .map_or(now + streams.there_and_back as f64, |next| next.0.0 as f64);
-            // A request that is under way may be answered before the next one that is known here.
+            // Handling a packet of this poll may lead to a request that arrives before all requests
+            // that are known here.
             self.next = next.min(now + streams.there_and_back as f64);
         }
         Ok(match count == budget || self.next <= now {

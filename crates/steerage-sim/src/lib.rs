@@ -1,9 +1,10 @@
-//! A seeded scheduler over the real receive path.
+//! A scheduler that runs the real receive path in an order that a seed determines.
 //!
-//! The path runs in phases ([`steerage::threads::Softnet::advance`]). [`World`] runs the phases of
-//! many CPUs on one thread. The order of the phases and the virtual times depend only on a seed, so
-//! the seed is enough to replay a failure. The simulator explores how phases of CPUs interleave.
-//! The loom tests in `steerage-mem` explore how single loads and stores interleave.
+//! Each CPU runs the receive path in phases ([`steerage::threads::Softnet::advance`]). [`World`]
+//! runs the phases of many CPUs on one thread. The order of the phases and the virtual times depend
+//! only on a seed, so the seed is enough to replay a failure. The simulator explores how phases of
+//! CPUs interleave. The loom tests in `steerage-mem` explore how single loads and stores
+//! interleave.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -15,6 +16,7 @@
 //! | [`machine`] | the machine that a file describes, and the costs of the path on it |
 //! | [`meter`] | what the work of a phase costs on a described machine |
 //! | [`arrivals`] | receive queues whose frames arrive at random times |
+//! | `turns` | the CPU with the earliest time |
 //! | [`world`] | CPUs, their clocks, and the order of events |
 //! | [`scale`] | one run on a described machine |
 #![forbid(unsafe_code)]
@@ -26,13 +28,14 @@ pub mod meter;
 pub mod racer;
 pub mod scale;
 pub mod traffic;
+mod turns;
 pub mod wire;
 pub mod witness;
 pub mod world;
 
 pub use arrivals::{Arrivals, Flows};
 pub use chance::Chance;
-pub use machine::{Machine, Profile};
+pub use machine::{Bursts, Machine, Profile};
 pub use meter::Meter;
 pub use racer::Racer;
 pub use scale::{ScaleRun, Scaled, Steering, Work};

@@ -3,7 +3,8 @@
 use serde::Deserialize;
 use steerage::policy::PathCosts;
 
-/// What the steps of the path take, in nanoseconds. `lab/scale/*.toml` has a profile for each measured machine.
+/// The costs of the steps of the receive path, in nanoseconds. `lab/scale/*.toml` has a profile for
+/// each measured machine.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
@@ -17,18 +18,21 @@ pub struct Profile {
     pub hand_over: [f64; 2],
     /// Taking a packet over from a near CPU and from a far CPU.
     pub take_over: [f64; 2],
-    /// A round with any number of packets. Full rounds have the cost in their packets.
+    /// The fixed cost of a round, for any number of packets. In full rounds, the cost per packet
+    /// already includes this cost.
     pub round: f64,
-    /// One way of a cache line between near CPUs and between far CPUs.
+    /// The time in which a cache line gets from one CPU to another CPU, for near CPUs and for far
+    /// CPUs.
     pub line: [f64; 2],
-    /// What a CPU pays for waking another CPU.
+    /// The time that a CPU needs to wake another CPU.
     pub wake: f64,
-    /// The time until a CPU that was woken runs.
+    /// The time after which a CPU that was woken runs.
     pub woken: f64,
 }
 
 impl Profile {
-    /// A machine on which the path costs nothing, so that only the packet function takes time.
+    /// Returns a profile in which the receive path costs nothing, so that only the packet function
+    /// takes time.
     pub fn free() -> Self {
         Self {
             name: "free".to_owned(),
@@ -43,7 +47,7 @@ impl Profile {
         }
     }
 
-    /// A machine that takes this many times as long for everything.
+    /// Returns a profile in which all costs are multiplied by this factor.
     pub fn slowed(&self, by: f64) -> Self {
         let pair = |pair: [f64; 2]| pair.map(|nanos| nanos * by);
         Self {
@@ -59,7 +63,7 @@ impl Profile {
         }
     }
 
-    /// The costs per packet, from which a policy predicts.
+    /// Returns the costs per packet, which a policy uses for its predictions.
     pub fn path(&self) -> PathCosts {
         PathCosts { receive: self.receive, hash: self.hash, hand_over: self.hand_over, take_over: self.take_over }
     }
@@ -73,24 +77,45 @@ impl Profile {
     }
 }
 
-/// The CPUs of a machine. CPUs are numbered by package and cache. The second threads of all cores follow the first threads.
+/// The CPUs of a machine. CPUs are numbered package after package, and cache after cache. The
+/// second threads of all cores follow the first threads.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct Machine {
     /// The number of packages.
     pub packages: usize,
-    /// The number of last-level caches of a package, each of which is a NUMA node's part.
+    /// The number of last-level caches of a package. Each cache belongs to one NUMA node.
     pub caches: usize,
     /// The number of cores that share a last-level cache.
     pub cores: usize,
     /// The number of threads of a core, 1 or 2.
     pub threads: usize,
-    /// How many times as long a thread takes while the other thread of its core works.
+    /// The factor by which a thread is slower while the other thread of its core works.
     pub smt_slowdown: f64,
     /// The share of each CPU's time that the hypervisor or other programs take.
     pub stolen: f64,
-    /// How long a CPU is taken away at a time, in microseconds.
+    /// The length of each interval for which a CPU is taken away, in microseconds.
     pub stolen_slice: f64,
+    /// The bursts of the traffic, for experiments in which frames arrive in bursts.
+    #[serde(default)]
+    pub bursts: Bursts,
+}
+
+/// Bursts of frames. Between two bursts, no frame arrives.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields)]
+pub struct Bursts {
+    /// The rate at which the frames of a burst arrive, as a multiple of the average rate.
+    pub rate: f64,
+    /// The mean number of frames of a burst, for each queue.
+    pub frames: f64,
+}
+
+impl Default for Bursts {
+    /// A burst has twice as many frames as the ring that common network cards have by default.
+    fn default() -> Self {
+        Self { rate: 4.0, frames: 1024.0 }
+    }
 }
 
 impl Machine {
@@ -104,15 +129,28 @@ impl Machine {
             && machine.threads <= 2
             && machine.smt_slowdown >= 1.0
             && (0.0..1.0).contains(&machine.stolen)
-            && machine.stolen_slice > 0.0;
+            && machine.stolen_slice > 0.0
+            && machine.bursts.rate >= 1.0
+            && machine.bursts.frames >= 1.0;
         is_possible.then_some(machine).ok_or_else(|| {
-            "a machine needs a CPU, at most 2 threads per core, smt_slowdown >= 1, 0 <= stolen < 1 and stolen_slice > 0".to_owned()
+            "a machine needs a CPU, at most 2 threads per core, smt_slowdown >= 1, 0 <= stolen < 1, stolen_slice > 0, and bursts with rate and frames >= 1"
+                .to_owned()
         })
     }
 
-    /// A machine whose CPUs all share a cache, one thread per core, from which nobody takes time.
+    /// Returns a machine whose CPUs all share one cache. Each core has one thread, and no other
+    /// program takes CPU time.
     pub fn of_one_cache(cpus: usize) -> Self {
-        Self { packages: 1, caches: 1, cores: cpus, threads: 1, smt_slowdown: 1.0, stolen: 0.0, stolen_slice: 1.0 }
+        Self {
+            packages: 1,
+            caches: 1,
+            cores: cpus,
+            threads: 1,
+            smt_slowdown: 1.0,
+            stolen: 0.0,
+            stolen_slice: 1.0,
+            bursts: Bursts::default(),
+        }
     }
 
     /// A machine of two far CPUs.
@@ -129,13 +167,13 @@ impl Machine {
         self.packages * self.caches * self.cores
     }
 
-    /// Whether two CPUs share no cache.
+    /// Returns true if the two CPUs share no last-level cache.
     pub fn is_far(&self, one: usize, other: usize) -> bool {
         let cache = |cpu: usize| cpu % self.first_threads() / self.cores;
         cache(one) != cache(other)
     }
 
-    /// The other thread of a CPU's core.
+    /// Returns the other hardware thread of a CPU's core.
     pub fn sibling(&self, cpu: usize) -> Option<usize> {
         (self.threads == 2).then(|| (cpu + self.first_threads()) % self.cpus())
     }
@@ -165,6 +203,9 @@ mod tests {
             assert!(Machine::parse(&text.replace(from, to)).is_err(), "{to}");
         }
         assert!(Machine::parse(&text.replace("cores", "kernels")).is_err());
+        let with_bursts = |rate| Machine::parse(&format!("{text}\n[bursts]\nrate = {rate}\nframes = 64.0"));
+        assert_eq!(with_bursts("2.0").map(|machine| machine.bursts), Ok(Bursts { rate: 2.0, frames: 64.0 }));
+        assert!(with_bursts("0.5").is_err());
         assert!(Profile::parse("name = \"x\"").is_err());
     }
 }

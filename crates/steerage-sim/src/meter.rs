@@ -1,4 +1,4 @@
-//! What the work of a phase costs on a described machine.
+//! Computes the cost of a phase's work on the described machine.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -10,16 +10,18 @@ use crate::machine::{Machine, Profile};
 /// Costs are counted in picoseconds, so that a cost of 2.4 ns is exact.
 const PICOS: f64 = 1000.0;
 
-/// The shortest time of a phase. With costs of 0, virtual time would stand still otherwise.
+/// The shortest time of a phase. Without this minimum, virtual time would stand still if all costs
+/// are 0.
 const PHASE_PICOS_MIN: u64 = 1000;
 
 #[derive(Debug, Default)]
 struct Account {
-    /// The time of the phase that runs now.
+    /// The time that the current phase of this CPU has taken so far.
     spent: AtomicU64,
-    /// The time for which other CPUs have charged this CPU, and that no phase has taken yet.
+    /// The time that was charged to this CPU for handing over and waking, and that no phase
+    /// includes yet.
     charged: AtomicU64,
-    /// How many times as long the CPU takes at present.
+    /// The factor by which the CPU is currently slower than usual.
     slowness: AtomicU64,
 }
 
@@ -33,13 +35,15 @@ pub struct Meter {
     owners: Vec<usize>,
     /// The queues of each CPU.
     queues: Vec<Vec<usize>>,
-    /// Whether CPUs share a counter of waiting packets. They do if several live queues hand over to them.
+    /// True if CPUs share a counter of waiting packets. They share one if several live queues hand
+    /// packets over to them.
     is_contended: bool,
     accounts: Vec<Account>,
 }
 
 impl Meter {
-    /// A meter for a run in which `owners[queue]` polls each queue.
+    /// Makes a meter for a run in which the CPU `owners[queue]` polls the queue with the number
+    /// `queue`.
     pub fn new(profile: Profile, machine: Machine, owners: Vec<usize>) -> Arc<Self> {
         let is_contended = owners.len() > 1;
         let accounts = (0..machine.cpus()).map(|_| Account::default()).collect();
@@ -62,7 +66,8 @@ impl Meter {
         self.queues[cpu].iter().copied()
     }
 
-    /// Charges CPU `cpu` for taking a batch of `packets` from `queue`, and the CPU that polls the queue for having handed them over.
+    /// Charges the CPU `cpu` for taking a batch of `packets` packets from `queue`. Also charges the
+    /// CPU that polls the queue for handing these packets over.
     pub fn take(&self, cpu: usize, queue: usize, packets: usize) {
         let owner = self.owners[queue];
         if owner == cpu {
@@ -75,18 +80,18 @@ impl Meter {
         self.charge(owner, self.profile.hand_over[far] * packets + contention);
     }
 
-    /// Charges CPU `cpu` for work in the phase that runs now.
+    /// Charges the CPU `cpu` for work in its current phase.
     pub fn spend(&self, cpu: usize, nanos: f64) {
         add(&self.accounts[cpu].spent, nanos);
     }
 
-    /// Charges CPU `cpu` for handing over or waking. Its next phase that publishes frames takes the time, so that the time counts as
-    /// receiving.
+    /// Charges the CPU `cpu` for handing packets over or waking a CPU. The time is added to this
+    /// CPU's next phase that publishes frames, and therefore counts as receiving.
     pub fn charge(&self, cpu: usize, nanos: f64) {
         add(&self.accounts[cpu].charged, nanos);
     }
 
-    /// The nanoseconds since the phase that runs now began.
+    /// Returns the number of nanoseconds since the current phase began.
     pub fn since_phase_began(&self, cpu: usize) -> u64 {
         let account = &self.accounts[cpu];
         (account.spent.load(Relaxed) as f64 * f64::from_bits(account.slowness.load(Relaxed)) / PICOS) as u64
@@ -97,7 +102,8 @@ impl Meter {
         self.accounts[cpu].slowness.store(slowness.to_bits(), Relaxed);
     }
 
-    /// The time of a phase that received and hashed this many packets, in picoseconds, with all that was charged before.
+    /// Returns the time of a phase that received and hashed this many packets, in picoseconds. The
+    /// result includes the time that was charged before.
     pub(crate) fn end_phase(&self, cpu: usize, phase: Phase, received: u64, hashed: u64) -> u64 {
         if phase == Phase::Control {
             self.spend(cpu, self.profile.round);

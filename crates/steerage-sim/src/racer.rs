@@ -8,8 +8,8 @@ use std::thread;
 
 use steerage::Handle;
 
-/// Takes the control lock and releases it again on a separate thread, so that a handler can request
-/// this in the middle of a phase.
+/// Takes and releases the control lock on a separate thread, so that a handler can make this happen
+/// in the middle of a phase.
 #[derive(Debug)]
 pub struct Racer {
     is_held: AtomicBool,

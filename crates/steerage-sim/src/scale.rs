@@ -1,4 +1,5 @@
-//! One run on a machine that a file describes: the real path, with traffic, a policy and an amount of work.
+//! One run on a machine that a file describes: the real path, with traffic, a policy and an amount
+//! of work.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,15 +18,15 @@ use crate::world::World;
 /// The memory that a run may use: enough for the rings of 256 queues to each of 1,024 CPUs.
 const MEMORY_MAX: usize = 4 << 30;
 
-/// How long an idle CPU keeps polling, as by default in the library.
+/// The time for which an idle CPU keeps polling: the library's default.
 const IDLE_POLL: Duration = Duration::from_micros(50);
 
 /// How packets are spread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Steering {
-    /// The CPUs that receive handle their packets.
+    /// The receiving CPUs handle their packets themselves.
     None,
-    /// The CPUs that receive do nothing else. All other CPUs have equal shares of the hash.
+    /// The receiving CPUs do nothing else. All other CPUs have equal shares of the hash.
     Collectors,
     /// All CPUs have equal shares of the hash, as in Linux.
     Hash,
@@ -43,15 +44,16 @@ pub enum Work {
 }
 
 /// A run.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ScaleRun {
     /// The costs of the path.
     pub profile: Profile,
     /// The machine.
     pub machine: Machine,
-    /// The number of CPUs that the run uses, in the order of their numbers.
+    /// The number of CPUs that the run uses, beginning with CPU 0.
     pub cpus: usize,
-    /// The number of CPUs that may poll, from the first CPU on. The queues are distributed evenly over them.
+    /// The number of CPUs that may poll, from the first CPU on. The queues are distributed evenly
+    /// over them.
     pub receivers: usize,
     /// The traffic.
     pub arrivals: Arrivals,
@@ -63,10 +65,12 @@ pub struct ScaleRun {
     pub warm_up: Duration,
     /// The time that is measured.
     pub measured: Duration,
-    /// All times are this many times as long, except for those of the library. With `balance`, which checks the load every 10 ms, a
-    /// run then needs fewer packets. The results are those of the machine as it is described.
+    /// All times of the machine and the traffic are multiplied by this factor, but not the time
+    /// constants of the library. With `balance`, which checks the load every 10 ms, a run then
+    /// needs fewer packets. In the results, the factor is removed again, so that they are valid for
+    /// the machine as it is described.
     pub stretch: f64,
-    /// How many packets may wait for a CPU: `netdev_max_backlog`.
+    /// The maximum number of packets that wait for a CPU: `netdev_max_backlog`.
     pub backlog: usize,
 }
 
@@ -77,24 +81,27 @@ pub struct Scaled {
     pub per_second: f64,
     /// The share of received packets that were lost.
     pub lost: f64,
-    /// The share of time for which the busiest CPU was busy, and the sum over all CPUs.
+    /// The share of time for which the busiest CPU was busy. The next field has the sum of this
+    /// share over all CPUs.
     pub busiest: f64,
     /// The busy time of all CPUs, in CPUs.
     pub cpus: f64,
-    /// How long packets waited from their arrival until their work began, in nanoseconds, in ascending order.
+    /// The waiting time of each packet in nanoseconds, in ascending order: from the packet's
+    /// arrival to the start of the packet function.
     pub waits: Vec<u32>,
     /// The memory of packets and rings, in bytes.
     pub memory: u64,
     /// Packets that were handled after a later packet of their bucket.
     pub reordered: u64,
-    /// Buckets that moved, and CPUs that were woken for control, per second.
+    /// The number of buckets that moved per second. The next field is the number of CPUs that were
+    /// woken for control, per second.
     pub control_per_second: f64,
     /// All packets of the run.
     pub packets: u64,
-    /// The real time that the calls of control took on the machine that runs the simulation, in milliseconds, in ascending order. Only
-    /// this result is not the same in each run.
+    /// The real duration of each control call on the machine that runs the simulation, in
+    /// milliseconds, in ascending order. Only this result differs between runs with the same seed.
     pub control_ms: Vec<f64>,
-    /// A hash of everything that happened.
+    /// A hash of all events of the run.
     pub history: u64,
 }
 
@@ -104,7 +111,8 @@ impl Scaled {
         self.waits.iter().map(|wait| f64::from(*wait)).sum::<f64>() / self.waits.len().max(1) as f64
     }
 
-    /// The waiting time that `permille` of 1,000 packets do not exceed, in nanoseconds.
+    /// Returns a percentile of the waiting times in nanoseconds: `permille` of 1,000 packets waited
+    /// for at most this time.
     pub fn wait(&self, permille: usize) -> f64 {
         let at = (self.waits.len() * permille / 1000).min(self.waits.len().saturating_sub(1));
         self.waits.get(at).map_or(0.0, |wait| f64::from(*wait))
@@ -118,7 +126,8 @@ impl ScaleRun {
         (0..queues).map(|queue| queue * self.receivers / queues).collect()
     }
 
-    /// Runs once. The result depends only on the run.
+    /// Runs once. Runs the simulation once. The result depends only on the fields of this
+    /// `ScaleRun`.
     ///
     /// # Errors
     /// If the instance cannot be built.
@@ -199,7 +208,7 @@ struct Reading {
     busy: Vec<f64>,
 }
 
-/// Runs until a time, and reads the counters.
+/// Runs the world until a time, and then reads the counters.
 fn read(world: &mut World<Served>, until: Timestamp) -> Reading {
     while world.now() < until && world.step() {}
     Reading { snapshot: world.handle().snapshot(), busy: world.busy() }
@@ -214,7 +223,8 @@ impl Work {
     }
 }
 
-/// The packet function: each packet takes its work, and its waiting time is recorded.
+/// The packet function, which takes the configured time for each packet, and records the packet's
+/// waiting time.
 #[derive(Debug)]
 struct Served {
     meter: Arc<Meter>,
@@ -223,7 +233,7 @@ struct Served {
     chance: Chance,
     begin: Timestamp,
     waits: Vec<u32>,
-    /// The streams that send their next request when the response has reached them.
+    /// The streams, each of which sends its next request when it has received the response.
     streams: Option<Arc<Streams>>,
 }
 

@@ -1,4 +1,5 @@
-//! A receive queue whose frames contain the number of their flow, and their own number in the flow.
+//! A receive queue of numbered frames: each frame contains the number of its flow, and its own
+//! number within the flow.
 
 use std::time::Duration;
 
@@ -12,21 +13,22 @@ use steerage::{
 
 use crate::chance::{Chance, Zipf};
 
-/// The length of a frame: Ethernet, IPv4, UDP, and 12 bytes for the flow (4) and the number in the
-/// flow (8), big-endian.
+/// The length of a frame: The frame has headers of Ethernet, IPv4 and UDP, and then two big-endian
+/// numbers: the flow (4 bytes) and the frame's number in the flow (8 bytes).
 pub const FRAME_BYTES: usize = ethernet::BYTES + ipv4::BYTES + udp::BYTES + 12;
 const PAYLOAD_AT: usize = FRAME_BYTES - 12;
 const UDP_AT: usize = ethernet::BYTES + ipv4::BYTES;
 
-/// The maximum number of pages of a frame. The head of a frame has [`FRAME_BYTES`] bytes, and each
-/// further page has at most as many.
+/// The maximum number of pages of a frame. The first page of a frame has [`FRAME_BYTES`] bytes, and
+/// each further page has at most as many bytes.
 const PAGES_MAX: usize = 3;
 
 /// The kind of traffic.
 #[derive(Clone, Debug)]
 pub struct TrafficOptions {
     /// The number of queues. Each flow arrives at all queues: in one direction at the even queues,
-    /// and in the other direction at the odd queues. So both directions must go to one CPU.
+    /// and in the other direction at the odd queues. Therefore both directions must go to the same
+    /// CPU.
     pub queues: usize,
     /// The number of flows.
     pub flows: usize,
@@ -34,9 +36,9 @@ pub struct TrafficOptions {
     pub zipf: f64,
     /// The number of frames per queue.
     pub frames: u64,
-    /// Whether no packet is lost while the queue is not polled.
+    /// True if no packet is lost while the queue is not polled.
     pub can_wait: bool,
-    /// A frame lies in several pages once in this many frames. With 0, no frame does.
+    /// One of this many frames lies in several pages. With 0, no frame does.
     pub chained_once_in: u64,
     /// The time between frames. With zero, the next frame is always ready.
     pub gap: Duration,
@@ -74,7 +76,7 @@ pub struct Traffic {
     left: u64,
     can_wait: bool,
     chained_once_in: u64,
-    /// A frame that needs more pages than were free.
+    /// A frame that could not be delivered yet, because it needs more pages than were free.
     begun: Gather,
     left_of_it: Vec<(u8, usize)>,
     gap: Duration,
@@ -103,7 +105,8 @@ impl Traffic {
         frame[36..38].copy_from_slice(&to.to_be_bytes());
         frame[PAYLOAD_AT..PAYLOAD_AT + 4].copy_from_slice(&(flow as u32).to_be_bytes());
         frame[PAYLOAD_AT + 4..].copy_from_slice(&self.next[flow].to_be_bytes());
-        // A datagram in one piece has its length and checksum, so that it can be merged with others.
+        // A datagram in a single page has a valid length and checksum, so that it can be merged
+        // with other datagrams.
         if behind == 0 {
             let datagram = &mut frame[UDP_AT..];
             put(datagram, udp::LENGTH_AT, ((FRAME_BYTES - UDP_AT) as u16).to_be_bytes());
@@ -134,15 +137,15 @@ impl Traffic {
     }
 }
 
-/// The flow of a frame, and the frame's number in the flow.
+/// Returns the flow of a frame, and the frame's number in the flow.
 pub fn read(frame: &[u8]) -> Option<(u32, u64)> {
     let flow = frame.get(PAYLOAD_AT..PAYLOAD_AT + 4)?.try_into().ok()?;
     let number = frame.get(PAYLOAD_AT + 4..FRAME_BYTES)?.try_into().ok()?;
     Some((u32::from_be_bytes(flow), u64::from_be_bytes(number)))
 }
 
-/// Whether a packet is complete and unchanged: as long as its header says, with the expected bytes
-/// in further pages.
+/// Returns true if a packet is complete and unchanged: it has the length that its header states,
+/// and its further pages have the expected bytes.
 pub fn is_whole(packet: &Packet<'_>) -> bool {
     let data = packet.data();
     let Some((_, number)) = read(data) else { return false };

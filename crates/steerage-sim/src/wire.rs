@@ -12,7 +12,8 @@ use steerage::{
 use crate::chance::Chance;
 use crate::traffic;
 
-/// The number of pages that a queue has for sending, and the maximum number of taken packets.
+/// The number of pages that a queue has for sending, and the maximum number of packets that it has
+/// taken and not completed.
 const PAGES: usize = 16;
 const HELD_MAX: usize = 4;
 
@@ -26,8 +27,8 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// Creates this many outputs. Once in `full_once_in` packets, an output has no room for the
-    /// rest of a batch. With 0, all outputs always have room.
+    /// Creates this many outputs. Once in `full_once_in` packets, an output is full and accepts no
+    /// further packets of the batch. With 0, no output is ever full.
     pub fn outputs(self: &Arc<Self>, count: usize, full_once_in: u64, seed: u64) -> Vec<Output> {
         let output = |nth: usize| {
             let (wire, last) = (Arc::clone(self), Arc::default());

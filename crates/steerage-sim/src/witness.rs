@@ -1,5 +1,5 @@
-//! A packet function that detects violations: a packet on a CPU that does not have its bucket, a
-//! flow out of order, and state that stays behind when its bucket moves.
+//! A packet function that detects three violations: a packet on a CPU that does not have the
+//! packet's bucket, a reordered flow, and state that does not move with its bucket.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
@@ -31,11 +31,11 @@ pub struct Mood {
     pub discards_once_in: u64,
     /// Transmits a packet to the output with the number of its queue.
     pub transmits_once_in: u64,
-    /// Sleeps for up to this long, on real threads.
+    /// The maximum time for which the handler sleeps, in tests on real threads.
     pub sleeps_up_to: Duration,
     /// How often the handler sleeps: once in this many batches.
     pub sleeps_once_in: u64,
-    /// Makes a packet longer or shorter, or joins it into one page.
+    /// Makes a packet longer or shorter, or copies its pages into one page.
     pub changes_once_in: u64,
 }
 
@@ -43,15 +43,16 @@ pub struct Mood {
 #[derive(Debug)]
 pub struct Witness {
     mood: Mood,
-    /// The CPU that has each bucket, by group and bucket.
+    /// For each group and bucket, the CPU that has the bucket.
     owner: Box<[AtomicU16]>,
     /// The number of packets on a CPU that did not have their bucket.
     pub strangers: AtomicU64,
     /// The number of packets that a handler got after a later packet of their flow.
     pub late: AtomicU64,
-    /// The number of packets whose number was not the last number of their flow plus one. Either a
-    /// packet was lost, or the flow's state did not move with it. A missing packet is an error only
-    /// if no packet is dropped, no handler panics and no queue leaves its group.
+    /// The number of packets whose number in the flow was not the previous packet's number plus
+    /// one. In this case, a packet was lost, or the flow's state did not move with the flow. A
+    /// missing packet is an error only if no packet is dropped, no handler panics and no queue
+    /// leaves its group.
     pub gaps: AtomicU64,
     /// The number of packets that had changed on the way.
     pub torn: AtomicU64,
@@ -89,8 +90,8 @@ impl Witness {
         })
     }
 
-    /// From now on, another thread sometimes takes the control lock while a handler returns or
-    /// takes state.
+    /// From now on, another thread sometimes takes the control lock while a handler releases or
+    /// receives the state of a bucket.
     pub fn race(&self, racer: &Arc<Racer>) {
         let _ = self.racer.set(Arc::clone(racer));
     }
@@ -130,9 +131,9 @@ impl Witness {
 pub struct WitnessHandler {
     witness: Arc<Witness>,
     cpu: CpuId,
-    /// The last number seen, for each bucket, queue and flow. The numbers move with the bucket. So
-    /// a packet with a smaller number shows a reordering, and a bucket that arrives without this
-    /// state has lost its state.
+    /// The last frame number that was seen, for each bucket, queue and flow. The numbers move with
+    /// the bucket. Therefore a packet with a smaller number was reordered, and a bucket that
+    /// arrives without this state has lost its state.
     flows: HashMap<BucketId, HashMap<(usize, u32), u64>>,
     kept: VecDeque<Kept>,
     chance: Chance,
@@ -185,8 +186,8 @@ impl Handler for WitnessHandler {
             assert!(at as u64 != panic_at, "a planted panic");
             let bucket = packet.bucket();
             let owner = self.witness.owner_of(bucket);
-            // Relaxed everywhere: the test checks whether one CPU sees the writes of the previous
-            // CPU.
+            // All accesses are relaxed, because the test checks whether a CPU sees the writes of
+            // the bucket's previous CPU.
             match owner.load(Ordering::Relaxed) {
                 NOBODY => owner.store(self.cpu.0, Ordering::Relaxed),
                 cpu if cpu == self.cpu.0 => {}
@@ -239,8 +240,8 @@ impl Handler for WitnessHandler {
         self.witness.owner_of(bucket).store(self.cpu.0, Ordering::Relaxed);
         assert!(!self.chance.once_in(self.witness.mood.panics_in_moves_once_in), "a planted panic");
         self.race();
-        // If two groups became one, both have state. The state of a queue that had left its group
-        // may be old.
+        // If two groups were joined into one group, both groups have state for the bucket. The
+        // state of a queue that had left its group may be old.
         let here = self.flows.entry(bucket).or_default();
         for (flow, number) in state {
             here.entry(flow).and_modify(|known| *known = number.max(*known)).or_insert(number);

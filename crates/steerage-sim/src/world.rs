@@ -1,12 +1,7 @@
 //! CPUs on one thread, each with its own virtual time.
 
 use std::cell::Cell;
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-use std::collections::hash_map::DefaultHasher;
-use std::hash::{Hash, Hasher};
 use std::io;
-use std::mem::discriminant;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -21,6 +16,7 @@ use crate::chance::Chance;
 use crate::machine::Profile;
 use crate::meter::Meter;
 use crate::racer::Racer;
+use crate::turns::Turns;
 
 /// The clock and the random numbers of one virtual CPU.
 #[derive(Debug)]
@@ -43,8 +39,8 @@ impl Platform for Virtual {
     }
 }
 
-/// When the world calls control ([`Handle::control`]), as a thread would. Packets must not depend
-/// on these calls.
+/// The times at which the world calls control ([`Handle::control`]), like a control thread. The
+/// fate of packets must not depend on these calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Control {
     /// Control is called at the time that it requests.
@@ -63,7 +59,8 @@ pub enum Control {
     },
 }
 
-/// The virtual time of each type of work, the frequency of delays, and the calls of control.
+/// Settings of a world: the virtual time of each type of work, the frequency of delays, and the
+/// times of the control calls.
 #[derive(Clone, Copy, Debug)]
 pub struct Costs {
     /// The time of a phase without packets.
@@ -72,7 +69,7 @@ pub struct Costs {
     pub receive: Duration,
     /// The time to handle a packet.
     pub packet: Duration,
-    /// The time from the ring of a bell until the bell's CPU runs.
+    /// The time between the ring of a bell and the moment when the bell's CPU runs.
     pub wake: Duration,
     /// A CPU loses its processor once in this many phases (never for 0).
     pub held_up_once_in: u64,
@@ -107,15 +104,16 @@ struct VirtualCpu<H: Handler> {
     now: Rc<Cell<Timestamp>>,
     state: Doing,
     others: f64,
-    /// The time that phases took, in picoseconds. The clock has no more than its nanoseconds.
+    /// The total time that the CPU's phases took, in picoseconds. The clock shows only whole
+    /// nanoseconds of this time.
     busy: u64,
     asleep_since: Timestamp,
-    /// When the CPU is taken away next, if the machine has stolen time.
+    /// The next time at which the hypervisor takes the CPU away, if the machine has stolen time.
     stolen_at: Timestamp,
 }
 
 impl<H: Handler> VirtualCpu<H> {
-    /// Moves the clock on over the slices of time that others take.
+    /// Advances the clock over the intervals of stolen time.
     fn lose_time(&mut self, meter: &Meter) {
         let machine = meter.machine();
         while machine.stolen > 0.0 && self.now.get() >= self.stolen_at {
@@ -129,7 +127,7 @@ impl<H: Handler> VirtualCpu<H> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Doing {
     Running,
-    /// The CPU sleeps until it is woken, or until this time.
+    /// The CPU sleeps until it is woken, but at most until this time.
     Asleep(Option<Timestamp>),
     /// The CPU was woken, and runs from this time on.
     Waking(Timestamp),
@@ -142,26 +140,43 @@ pub struct World<H: Handler> {
     handle: Handle,
     chance: Chance,
     costs: Costs,
-    history: DefaultHasher,
+    history: History,
     steps: u64,
     clock: Timestamp,
     next_control: Option<Timestamp>,
     racer: Option<Arc<Racer>>,
     described: Option<Described>,
-    /// The times at which CPUs may go on, with entries that are out of date.
-    turns: BinaryHeap<Reverse<(Timestamp, usize)>>,
-    /// Whether a bell may have rung since all bells were read.
+    /// The times at which CPUs go on.
+    turns: Turns,
+    /// A bit for each CPU that sleeps. Each word has the bits of 64 CPUs, with the first CPU in the
+    /// lowest bit.
+    asleep: Vec<u64>,
+    /// True if a bell may have rung since all bells were last read.
     may_have_rung: bool,
-    /// The CPU that ran since the bells were read. `None`: control was called after that.
+    /// The CPU that has run since the bells were last read. `None` if control was called after
+    /// that.
     ran: Option<usize>,
     control_took: Vec<Duration>,
 }
 
-/// A machine whose costs are described, and the time for which its idle CPUs keep polling.
+/// A hash of numbers in their order. The initial value may be any number except 0.
+#[derive(Debug)]
+struct History(u64);
+
+impl History {
+    fn add<const N: usize>(&mut self, numbers: [u64; N]) {
+        for number in numbers {
+            // The multiplication mixes each bit into the higher bits, and the rotation moves the
+            // higher bits down.
+            self.0 = (self.0 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
+        }
+    }
+}
+
+/// The described machine with its costs, and the time for which its idle CPUs keep polling.
 struct Described {
     meter: Arc<Meter>,
     idle_poll: Duration,
-    asleep: usize,
 }
 
 impl<H: Handler> std::fmt::Debug for World<H> {
@@ -190,8 +205,10 @@ impl<H: Handler> World<H> {
             }
         };
         let cpus: Vec<VirtualCpu<H>> = parts.into_iter().map(enter).collect();
-        let turns = (0..cpus.len()).map(|cpu| Reverse((Timestamp::ZERO, cpu))).collect();
-        let (history, clock) = (DefaultHasher::new(), Timestamp::ZERO);
+        let mut turns = Turns::new(cpus.len());
+        (0..cpus.len()).for_each(|cpu| turns.set(cpu, Some(0)));
+        let asleep = vec![0; cpus.len().div_ceil(64)];
+        let (history, clock) = (History(1), Timestamp::ZERO);
         let next_control = (costs.control != Control::Stopped).then_some(clock);
         let racer = matches!(costs.control, Control::Racing { .. }).then(|| Racer::new(handle.clone()));
         Self {
@@ -206,13 +223,15 @@ impl<H: Handler> World<H> {
             racer,
             described: None,
             turns,
+            asleep,
             may_have_rung: true,
             ran: None,
             control_took: Vec::new(),
         }
     }
 
-    /// Creates a world whose phases take the time that `meter` counts, instead of [`Costs`]. Idle CPUs find packets at once for
+    /// Creates a world whose phases take the time that `meter` counts, instead of [`Costs`]. Idle
+    /// CPUs find packets at once for
     /// `idle_poll`, and sleep after that.
     pub fn described(instance: Instance<H>, meter: Arc<Meter>, idle_poll: Duration, seed: u64) -> Self {
         let costs = Costs { held_up_once_in: 0, ..Costs::default() };
@@ -224,21 +243,22 @@ impl<H: Handler> World<H> {
                 cpu.stolen_at = Timestamp::from_nanos(world.chance.below(period));
             }
         }
-        world.described = Some(Described { meter, idle_poll, asleep: 0 });
+        world.described = Some(Described { meter, idle_poll });
         world
     }
 
-    /// The time for which each CPU has been busy, in nanoseconds. Only a world that was [`described`](Self::described) counts it.
+    /// The time for which each CPU has been busy, in nanoseconds. Only a world that was made by
+    /// [`described`](Self::described) counts this time.
     pub fn busy(&self) -> Vec<f64> {
         self.cpus.iter().map(|cpu| cpu.busy as f64 / 1e3).collect()
     }
 
-    /// The thread that sometimes holds the control lock, if there is one.
+    /// Returns the thread that sometimes holds the control lock, if there is one.
     pub fn racer(&self) -> Option<&Arc<Racer>> {
         self.racer.as_ref()
     }
 
-    /// The handle to change the instance during the run.
+    /// Returns the handle with which the instance can be changed during the run.
     pub fn handle(&self) -> &Handle {
         &self.handle
     }
@@ -251,7 +271,7 @@ impl<H: Handler> World<H> {
         self.handle.set_others_time(&[(id, share)]);
     }
 
-    /// The real time that each call of control took on the machine that runs the simulation.
+    /// Returns the real duration of each control call on the machine that runs the simulation.
     pub fn control_took(&self) -> &[Duration] {
         &self.control_took
     }
@@ -269,17 +289,17 @@ impl<H: Handler> World<H> {
     /// A hash of everything that has happened: the actions of all CPUs, their times and their
     /// results.
     pub fn history(&self) -> u64 {
-        self.history.finish()
+        self.history.0
     }
 
-    /// Runs the next phase of the CPU with the earliest time, and calls control before it if a call
-    /// is due. If another thread takes the control lock, the function runs all phases until that
-    /// thread releases the lock. So the lock is always free between two calls. Returns false when
-    /// all CPUs have finished.
+    /// Runs the next phase of the CPU with the earliest time. If a control call is due, control is
+    /// called before this phase. If another thread takes the control lock, the function does not
+    /// return until it has run all phases up to the release of the lock. Therefore the lock is
+    /// always free between two calls of this function. Returns false when all CPUs have finished.
     ///
     /// # Panics
-    /// If no CPU can continue although not all have finished, because a wake-up was lost. Calls of
-    /// control do not count, because no packet may depend on control.
+    /// If no CPU can continue although not all have finished, because a wake-up was lost. Control
+    /// calls do not count as progress, because the fate of packets must not depend on control.
     pub fn step(&mut self) -> bool {
         // The caller may have changed the instance since the last step.
         self.may_have_rung |= self.described.is_none();
@@ -316,7 +336,7 @@ impl<H: Handler> World<H> {
         self.next_control = self.handle.control(now).map(|next| next + delay);
         self.control_took.push(began.elapsed());
         (self.may_have_rung, self.ran) = (true, None);
-        ("control", now, self.next_control).hash(&mut self.history);
+        self.history.add([1, now.as_nanos(), self.next_control.map_or(0, Timestamp::as_nanos)]);
     }
 
     fn phase(&mut self) -> bool {
@@ -389,42 +409,45 @@ impl<H: Handler> World<H> {
                     });
                     cpu.state = Doing::Asleep(until);
                     cpu.asleep_since = now;
+                    self.asleep[at / 64] |= 1 << (at % 64);
                 }
             }
             Some(Stepped::Finished) => cpu.state = Doing::Finished,
             _ => {}
         }
-        let (Phase::Poll(place)
-        | Phase::Steer(place)
-        | Phase::Publish(place)
-        | Phase::Handle(place)
-        | Phase::Finish(place)) = phase
-        else {
-            return self.record(at, phase, 0, stepped);
-        };
-        self.record(at, phase, place, stepped)
-    }
-
-    /// Records the phase in the history, and when the CPU goes on. Returns true.
-    fn record(&mut self, at: usize, phase: Phase, place: usize, stepped: Option<Stepped>) -> bool {
-        let cpu = &self.cpus[at];
-        let outcome = stepped.map(|stepped| discriminant(&stepped));
-        (at, discriminant(&phase), place, outcome, cpu.now.get(), cpu.softnet.handled()).hash(&mut self.history);
-        if let Some(described) = &mut self.described {
-            described.asleep += usize::from(matches!(cpu.state, Doing::Asleep(_)));
-        }
-        self.enter_turn(at);
+        self.record(at, phase, stepped);
         true
     }
 
-    /// A CPU that slept runs again from `turn` on.
+    /// Records the phase in the history, and schedules the CPU's next phase.
+    fn record(&mut self, at: usize, phase: Phase, stepped: Option<Stepped>) {
+        let (kind, place) = match phase {
+            Phase::Control => (0, 0),
+            Phase::Poll(place) => (1, place),
+            Phase::Steer(place) => (2, place),
+            Phase::Publish(place) => (3, place),
+            Phase::Wake => (4, 0),
+            Phase::Handle(place) => (5, place),
+            Phase::Finish(place) => (6, place),
+        };
+        let outcome = match stepped {
+            None => 0,
+            Some(Stepped::Worked) => 1,
+            Some(Stepped::Idle) => 2,
+            Some(Stepped::Finished) => 3,
+        };
+        let cpu = &self.cpus[at];
+        let what = (at as u64) << 32 | (place as u64) << 8 | kind << 4 | outcome;
+        self.history.add([what, cpu.now.get().as_nanos(), cpu.softnet.handled() as u64]);
+        self.enter_turn(at);
+    }
+
+    /// If the CPU slept, it runs again at the time `turn`.
     fn runs_again(&mut self, at: usize, turn: Timestamp) {
         let cpu = &mut self.cpus[at];
-        if let (Some(described), Doing::Asleep(_)) = (&mut self.described, cpu.state) {
-            described.asleep -= 1;
-        }
         cpu.state = Doing::Running;
         cpu.now.set(turn);
+        self.asleep[at / 64] &= !(1 << (at % 64));
     }
 
     fn is_sibling_busy(&self, at: usize) -> bool {
@@ -432,36 +455,45 @@ impl<H: Handler> World<H> {
         sibling.and_then(|sibling| self.cpus.get(sibling)).is_some_and(|cpu| cpu.state == Doing::Running)
     }
 
+    /// Wakes the CPUs whose bells have rung. For 1,024 CPUs, this function reads only 16 words, and
+    /// not the state of each CPU.
     fn hear_bells(&mut self) {
-        if !std::mem::take(&mut self.may_have_rung)
-            || self.described.as_ref().is_some_and(|described| described.asleep == 0)
-        {
+        if !std::mem::take(&mut self.may_have_rung) {
             return;
         }
-        for at in 0..self.cpus.len() {
-            let cpu = &mut self.cpus[at];
-            if !matches!(cpu.state, Doing::Asleep(_)) || !cpu.softnet.is_woken() {
-                continue;
+        for word in 0..self.asleep.len() {
+            // All CPUs show the same bits.
+            let mut woken = self.asleep[word];
+            if woken != 0 {
+                woken &= !self.cpus[0].softnet.sleepers(word);
             }
-            let now = self.clock.max(cpu.now.get());
-            let wake = match &mut self.described {
-                None => self.costs.wake,
-                Some(described) => {
-                    described.asleep -= 1;
-                    let Profile { line, woken, wake, .. } = described.meter.profile();
-                    if now.since(cpu.asleep_since) > described.idle_poll {
-                        if let Some(waker) = self.ran {
-                            described.meter.charge(waker, *wake);
-                        }
-                        Duration::from_nanos(*woken as u64)
-                    } else {
-                        Duration::from_nanos(line[1] as u64)
-                    }
-                }
-            };
-            cpu.state = Doing::Waking(now + wake);
-            self.enter_turn(at);
+            self.asleep[word] &= !woken;
+            while woken != 0 {
+                self.wakes_up(64 * word + woken.trailing_zeros() as usize);
+                woken &= woken - 1;
+            }
         }
+    }
+
+    fn wakes_up(&mut self, at: usize) {
+        let cpu = &mut self.cpus[at];
+        let now = self.clock.max(cpu.now.get());
+        let wake = match &self.described {
+            None => self.costs.wake,
+            Some(described) => {
+                let Profile { line, woken, wake, .. } = described.meter.profile();
+                if now.since(cpu.asleep_since) > described.idle_poll {
+                    if let Some(waker) = self.ran {
+                        described.meter.charge(waker, *wake);
+                    }
+                    Duration::from_nanos(*woken as u64)
+                } else {
+                    Duration::from_nanos(line[1] as u64)
+                }
+            }
+        };
+        cpu.state = Doing::Waking(now + wake);
+        self.enter_turn(at);
     }
 
     fn next_of(&self, at: usize) -> Option<Timestamp> {
@@ -475,19 +507,12 @@ impl<H: Handler> World<H> {
     }
 
     fn enter_turn(&mut self, at: usize) {
-        if let Some(next) = self.next_of(at) {
-            self.turns.push(Reverse((next, at)));
-        }
+        self.turns.set(at, self.next_of(at).map(Timestamp::as_nanos));
     }
 
-    fn whose_turn(&mut self) -> Option<(Timestamp, usize)> {
-        while let Some(Reverse((turn, at))) = self.turns.peek().copied() {
-            if self.next_of(at) == Some(turn) {
-                return Some((turn, at));
-            }
-            self.turns.pop();
-        }
-        None
+    fn whose_turn(&self) -> Option<(Timestamp, usize)> {
+        let (turn, at) = self.turns.first()?;
+        Some((Timestamp::from_nanos(turn), at))
     }
 
     /// Runs until all CPUs have finished, for at most `steps_max` phases. `each` is called before

@@ -1,4 +1,4 @@
-//! Frames in memory as an input, and an output that records what is sent.
+//! An input of frames in memory, and an output that records the packets that are sent.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,9 +25,10 @@ use steerage_mem::{Completion, FRAME_BYTES_MAX, FrameHeader};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Frame {
-    /// The bytes, from the link header on.
+    /// The bytes of the frame, from the link header on.
     pub bytes: Vec<u8>,
-    /// The frame's length on the wire in bytes. Longer than `bytes` if a capture cut the frame.
+    /// The frame's length on the wire in bytes. If a capture truncated the frame, this length is
+    /// larger than the length of `bytes`.
     pub wire_len: usize,
     /// The type of the first header.
     pub link: LinkType,
@@ -36,25 +37,25 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// A complete Ethernet frame without a time.
+    /// Creates a complete Ethernet frame without a time of reception.
     pub fn new(bytes: impl Into<Vec<u8>>) -> Self {
         let bytes = bytes.into();
         Self { wire_len: bytes.len(), bytes, link: LinkType::ETHERNET, time: None }
     }
 
-    /// The same frame with another type of first header.
+    /// Returns the same frame with another type of first header.
     #[must_use]
     pub fn with_link(self, link: LinkType) -> Self {
         Self { link, ..self }
     }
 
-    /// The same frame, received at `time`.
+    /// Returns the same frame with `time` as the time of reception.
     #[must_use]
     pub fn with_time(self, time: WallTime) -> Self {
         Self { time: Some(time), ..self }
     }
 
-    /// The same frame, truncated by a capture.
+    /// Returns the same frame, truncated by a capture: its length on the wire is `wire_len`.
     #[must_use]
     pub fn with_wire_len(self, wire_len: usize) -> Self {
         Self { wire_len, ..self }
@@ -76,7 +77,8 @@ impl<B: Into<Vec<u8>>> From<B> for Frame {
     }
 }
 
-/// Frames that wait to be received. Clones share the frames.
+/// The frames of an input in memory that were not received yet. All clones of a `Waiting` share the
+/// same frames.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Waiting(Arc<Mutex<Frames>>);
 
@@ -108,7 +110,7 @@ impl Waiting {
     }
 }
 
-/// An input that hands over these frames in their order, and then ends.
+/// Creates an input that hands over the frames `frames` in this order, and then ends.
 ///
 /// ```
 /// let input = steerage_testing::input([vec![0; 60], vec![1; 1514]]); // steerage::testing::input
@@ -137,7 +139,7 @@ impl RxQueue for Queue {
         let mut waiting = self.waiting.lock();
         let link = waiting.frames.front().map_or(LinkType::ETHERNET, |frame| frame.link);
         out.set_link(link);
-        // All frames of a poll have the same link type.
+        // All frames that one poll returns have the same link type.
         while out.len() < budget && waiting.frames.front().is_some_and(|frame| frame.link == link) {
             let Some(mut page) = out.take_page() else { return Ok(Polled::More) };
             let Some(frame) = waiting.frames.pop_front() else { break };
@@ -152,19 +154,19 @@ impl RxQueue for Queue {
     }
 }
 
-/// The packets that an output got. Clones share the packets.
+/// The packets that an output has sent. All clones of a `Recorded` share the same packets.
 #[derive(Clone, Debug, Default)]
 pub struct Recorded(Arc<Mutex<Vec<Frame>>>);
 
 impl Recorded {
-    /// The packets that were sent, in the order of sending. Packets of different CPUs have no
-    /// order.
+    /// The packets that were sent, in the order of sending. The order of packets from different
+    /// CPUs is not defined.
     pub fn packets(&self) -> Vec<Frame> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// An output that takes every packet, and the record of these packets.
+/// Creates an output that accepts every packet, and the record of these packets.
 ///
 /// ```
 /// let (output, recorded) = steerage_testing::output(); // steerage::testing::output

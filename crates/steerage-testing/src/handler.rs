@@ -1,5 +1,5 @@
-//! Tests of packet functions: the receive path on one CPU that the test steps, with a clock that
-//! only the test moves.
+//! Tests of packet functions: runs the receive path on one CPU, step by step, with a clock that
+//! only the test advances.
 
 use std::cell::Cell;
 use std::fmt;
@@ -28,15 +28,15 @@ use steerage_topology::{CpuId, CpuMask, NodeMap};
 
 use crate::frames::{Frame, Recorded, Waiting, output};
 
-/// The number of outputs of a tested handler: [`TxId`] 0 to 3.
+/// The number of outputs that a tested handler has. Their numbers ([`TxId`]) are 0 to 3.
 pub const TESTER_OUTPUTS: usize = 4;
 
-/// The maximum number of rounds in one step of a test, so that a handler that always requests its
-/// next tick at once does not hang the test.
+/// The maximum number of rounds in one step of a test. Without this limit, a handler that always
+/// requests its next tick at once would hang the test.
 const ROUNDS_MAX: usize = 100_000;
 
-/// Passes these frames to a handler, on one CPU, and ends the run. `make` creates the handler, as
-/// for `Builder::build`. Frames can be of any type that converts to [`Frame`]: a `Vec<u8>`, an
+/// Passes these frames to a handler on one CPU, and then ends the run. `make` creates the handler,
+/// as for `Builder::build`. Frames can be of any type that converts to [`Frame`]: a `Vec<u8>`, an
 /// array, a slice.
 ///
 /// # Panics
@@ -75,30 +75,32 @@ pub fn run<H: Handler, F: Into<Frame>>(
     Tested { verdicts, ..tester.finish() }
 }
 
-/// The result of a test: see [`run`].
+/// The result of a test of a handler: see [`run`].
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Tested<R> {
     /// The report of the handler.
     pub report: R,
-    /// The verdict on each packet, in order. [`HandlerTester::finish`] returns an empty list.
+    /// The handler's verdict on each packet, in the order of the packets. [`HandlerTester::finish`]
+    /// returns an empty list.
     pub verdicts: Vec<Verdict>,
-    /// The packets sent to each output.
+    /// The packets that the handler sent to each output.
     pub sent: [Vec<Frame>; TESTER_OUTPUTS],
     /// The ledger at the end.
     pub snapshot: Snapshot,
 }
 
 impl<R> Tested<R> {
-    /// The bytes of the packets sent to an output, in order. Empty if the output does not exist.
+    /// The bytes of each packet that the handler sent to an output, in the order of sending. If the
+    /// output does not exist, the list is empty.
     pub fn sent_to(&self, to: TxId) -> Vec<Vec<u8>> {
         let sent = self.sent.get(usize::from(to.0)).map_or(&[][..], Vec::as_slice);
         sent.iter().map(|frame| frame.bytes.clone()).collect()
     }
 }
 
-/// A handler on one CPU that the test steps. The clock begins at time 0, and time passes only by
-/// [`advance`](Self::advance).
+/// A handler on one CPU that the test runs step by step. The clock begins at time 0, and only
+/// [`advance`](Self::advance) moves the clock.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -140,8 +142,8 @@ pub struct HandlerTester<H: Handler> {
 }
 
 impl<H: Handler> HandlerTester<H> {
-    /// Creates a CPU with a handler from `make` and [`TESTER_OUTPUTS`] outputs. The handler has had
-    /// its first tick, and no packets yet.
+    /// Creates a CPU with a handler from `make` and [`TESTER_OUTPUTS`] outputs. The handler has
+    /// already had its first tick, but no packets yet.
     ///
     /// # Panics
     /// If there is too little memory, or if the handler panics.
@@ -149,7 +151,7 @@ impl<H: Handler> HandlerTester<H> {
         Self::with(TesterOptions::default(), make)
     }
 
-    /// Like [`new`](Self::new), with other settings of the instance.
+    /// Like [`new`](Self::new), but with the given settings of the instance.
     ///
     /// # Panics
     /// As [`new`](Self::new).
@@ -177,7 +179,7 @@ impl<H: Handler> HandlerTester<H> {
         tester
     }
 
-    /// Passes these frames to the handler, in batches like those of the path, and returns the
+    /// Passes these frames to the handler in batches, as the receive path does, and returns the
     /// verdict on each frame. Frames longer than 16,000 bytes are truncated.
     ///
     /// # Panics
@@ -186,7 +188,8 @@ impl<H: Handler> HandlerTester<H> {
         self.handle_from(InputId(0), frames)
     }
 
-    /// Like [`handle`](Self::handle), for frames of another input: see [`TesterOptions::inputs`].
+    /// Like [`handle`](Self::handle), but the frames arrive at another input: see
+    /// [`TesterOptions::inputs`].
     ///
     /// # Panics
     /// As [`handle`](Self::handle), and if the input does not exist.
@@ -197,8 +200,8 @@ impl<H: Handler> HandlerTester<H> {
         std::mem::take(&mut self.verdicts.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Moves all buckets to another CPU, which handles all later packets. The handler of the old CPU
-    /// gives up the state of all buckets. Needs [`TesterOptions::cpus`] of more than one.
+    /// Moves all buckets to another CPU, which handles all later packets. The handler of the old
+    /// CPU gives up the state of all buckets. [`TesterOptions::cpus`] must be more than one.
     ///
     /// # Panics
     /// If the CPU does not exist, or as [`handle`](Self::handle).
@@ -214,19 +217,21 @@ impl<H: Handler> HandlerTester<H> {
         self.settle();
     }
 
-    /// How often the handler panicked: see [`TesterOptions::may_panic`].
+    /// The number of times that the handler panicked: see [`TesterOptions::may_panic`].
     pub fn panics(&self) -> u64 {
         self.handle.snapshot().cpus.iter().map(|cpu| cpu.panics).sum()
     }
 
-    /// Lets `time` pass, and calls the handler's tick whenever it is due in that time.
+    /// Advances the clock by `time`, and calls the handler's tick whenever the tick is due during
+    /// that time.
     ///
     /// # Panics
     /// If the handler panics.
     pub fn advance(&mut self, time: Duration) {
         let until = self.clock.get() + time;
         while let Some(due) = self.next_tick().filter(|due| *due <= until) {
-            // If a tick requests the next tick at once, the next tick comes after a microsecond.
+            // If a tick requests that the next tick follow at once, the next tick comes after a
+            // microsecond.
             let next = due.max(self.clock.get() + Duration::from_micros(1));
             if next > until {
                 break;
@@ -246,8 +251,8 @@ impl<H: Handler> HandlerTester<H> {
         self.recorded[usize::from(to.0)].packets()
     }
 
-    /// The handle of the instance: to set masks and limits, to read the ledger, and to connect a
-    /// `Post` of messages.
+    /// The handle of the instance. With the handle, a test sets masks and limits, reads the ledger,
+    /// and connects a `Post` of messages.
     pub fn control(&self) -> &Handle {
         &self.handle
     }
@@ -257,7 +262,8 @@ impl<H: Handler> HandlerTester<H> {
         self.handle.is_stopping()
     }
 
-    /// Ends the run and the handler. With several CPUs, the report is that of CPU 0.
+    /// Ends the run and the handler. If there are several CPUs, the report in the result is that of
+    /// CPU 0.
     ///
     /// # Panics
     /// If the handler panics.
@@ -265,15 +271,15 @@ impl<H: Handler> HandlerTester<H> {
         self.finish_all().swap_remove(0)
     }
 
-    /// Ends the run and the handlers. Returns the result of each CPU. The packets sent and the
-    /// ledger are those of all CPUs.
+    /// Ends the run and the handlers. Ends the run, and returns the result of each CPU. In each
+    /// result, the sent packets and the ledger are those of all CPUs together.
     ///
     /// # Panics
     /// If a handler panics.
     pub fn finish_all(mut self) -> Vec<Tested<H::Report>> {
         self.inputs.iter().for_each(Waiting::end);
         self.settle();
-        // The queues close, and their pages return.
+        // In these rounds, the CPUs close the queues, and the pages return to the pool.
         let mut step = || self.cpus.iter_mut().fold(true, |all, cpu| all & (cpu.step() == Stepped::Finished));
         assert!((0..ROUNDS_MAX).any(|_| step()), "the run does not end");
         let reports: Vec<H::Report> = self.cpus.into_iter().map(Softnet::finish).collect();
@@ -290,10 +296,10 @@ impl<H: Handler> HandlerTester<H> {
         self.cpus.iter().filter_map(Softnet::next_tick).min()
     }
 
-    /// Steps the CPUs until they have no work.
+    /// Runs rounds of all CPUs until the CPUs have no work left.
     fn settle(&mut self) {
         for _ in 0..ROUNDS_MAX {
-            // A poll without frames ends a round without work.
+            // A round in which no frame arrives is a round without work.
             let worked = self.cpus.iter_mut().fold(false, |any, cpu| any | (cpu.step() == Stepped::Worked));
             if !worked && self.inputs.iter().all(Waiting::is_empty) {
                 break;
@@ -347,13 +353,14 @@ type FlowKeyFn = fn(&[u8]) -> Option<FlowKey>;
 /// ```
 #[derive(Clone, Debug)]
 pub struct TesterOptions {
-    /// The number of CPUs. CPU 0 receives, and handles all packets until
-    /// [`HandlerTester::move_to`]. Default: 1.
+    /// The number of CPUs. CPU 0 receives all packets, and also handles them until
+    /// [`HandlerTester::move_to`] is called. Default: 1.
     pub cpus: u16,
-    /// The number of inputs: see [`HandlerTester::handle_from`]. Default: 1.
+    /// The number of inputs of the instance: see [`HandlerTester::handle_from`]. Default: 1.
     pub inputs: usize,
-    /// Whether the handler may panic. Otherwise a panic fails the test. The frames of a batch in which
-    /// the handler panicked have no verdict in the result of [`HandlerTester::handle`]. Default: no.
+    /// Whether the handler may panic. If the handler may not panic, a panic fails the test. If the
+    /// handler panics in a batch, the result of [`HandlerTester::handle`] has no verdicts for the
+    /// frames of that batch. Default: no.
     pub may_panic: bool,
     /// As `Builder::kept_max`.
     pub kept_max: usize,
@@ -385,13 +392,14 @@ impl<H: Handler> fmt::Debug for HandlerTester<H> {
     }
 }
 
-/// The longest frame of a test, in bytes. Any jumbo frame fits.
+/// The maximum length of a test's frame, in bytes. Jumbo frames are shorter.
 const FRAME_MAX: usize = 16_000;
 const _: () = assert!(FRAME_MAX <= FRAME_BYTES_MAX);
 
 fn spec(affinity: Affinity, inputs: Vec<InputSpec>, outputs: Vec<tx::Output>, options: TesterOptions) -> Spec {
     let workers: CpuMask = (0..options.cpus.max(1)).map(CpuId).collect();
-    // A fixed key, so that tests that depend on hashes are repeatable.
+    // The key of the flow hash is fixed, so that tests that depend on hashes give the same result
+    // each time.
     let hasher = FlowHasher::keyed(&HashKey::MICROSOFT);
     let hasher = match options.flow_key {
         None => QueueHasher::by_flow(hasher, affinity, options.layers),
@@ -534,7 +542,8 @@ mod tests {
             let expected = [Verdict::Consumed, Verdict::Discarded, Verdict::Transmitted(TxId(nth % 6))];
             assert_eq!(verdict, expected[usize::from(nth % 3)]);
         }
-        // Every sixth packet goes to output 2. Packets to the missing output 5 are refused.
+        // The handler sends every sixth packet to output 2. Output 5 does not exist, so packets to
+        // this output are refused.
         let sent = tester.sent_to(TxId(2));
         assert_eq!(sent, (2..200).step_by(6).map(frame).collect::<Vec<_>>());
         let tested = tester.finish();

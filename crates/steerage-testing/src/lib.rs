@@ -1,10 +1,10 @@
 //! Test helpers for authors of packet functions and devices.
 //!
 //! [`run`] passes frames to a packet function and returns its verdicts. [`HandlerTester`] passes
-//! frames step by step, with a clock that the test moves. For an instance on threads, [`input`] is
-//! an input of frames in memory, and [`output`] is an output that records packets. [`QueueTester`]
-//! polls a receive queue as the path does, without the path.
-//! [`SplitMix64`] has random numbers that are the same in each run.
+//! frames step by step, with a clock that only the test advances. For an instance that runs on
+//! threads, [`input`] supplies frames from memory, and [`output`] records the packets that are
+//! sent. [`QueueTester`] polls a receive queue in the same way as the receive path, but without the
+//! rest of the path. [`SplitMix64`] generates random numbers that are the same in each run.
 //!
 //! ```
 //! # use steerage_core::{completions::Completions, device::{Capabilities, DeviceError}, limits::HEADROOM, rx::{Polled, RxQueue}};
@@ -58,16 +58,17 @@ pub use handler::{HandlerTester, TESTER_OUTPUTS, Tested, TesterOptions, run};
 pub use page_loop::PageLoop;
 pub use random::SplitMix64;
 
-/// The pages of a tested queue, in addition to those that its device keeps posted: so few that a
-/// device that loses pages soon runs out of pages.
+/// The number of pages of a tested queue, in addition to the pages that the device keeps posted.
+/// The number is small, so that a device that loses pages soon has none left.
 pub const TESTER_PAGES: usize = 4 * POLL_BUDGET;
 
-/// The frame header if the device wrote one, and a copy of the frame.
+/// A frame's header, if the device wrote a header, and a copy of the frame.
 pub type Headed = (Option<FrameHeader>, Vec<u8>);
 
 /// A receive queue with its own memory, which the test polls.
 ///
-/// Pages and blocks are returned after every poll, unless frames are [held](Self::hold_frames).
+/// After every poll, the tester returns the pages and blocks of the frames, unless the test
+/// [holds](Self::hold_frames) the frames.
 ///
 /// ```
 /// # use steerage_flow::Timestamp;
@@ -99,14 +100,15 @@ pub struct QueueTester {
 }
 
 impl QueueTester {
-    /// Creates [`TESTER_PAGES`] pages for the queue, and as many more as its device keeps posted.
-    /// Opens the queue.
+    /// Creates [`TESTER_PAGES`] pages for the queue, in addition to the pages that the queue's
+    /// device keeps posted. Then opens the receive queue.
     ///
     /// # Errors
     /// The queue's own error, or an error if there is too little memory.
     pub fn new(mut queue: Box<dyn RxQueue>) -> Result<Self, DeviceError> {
         let Capabilities { fit, lends, posted_max, .. } = queue.capabilities();
-        // The tester does not copy lent frames, so it needs no pages for them.
+        // The tester does not copy frames that stay in the device's memory, so it needs no pages
+        // for these frames.
         let all_pages = if lends { 1 } else { TESTER_PAGES + posted_max };
         let (region, pages) = Region::map(all_pages, fit.page_bytes())
             .map_err(|e| DeviceError::new("queue under test", "map its pages", io::Error::other(e)))?;
@@ -179,40 +181,42 @@ impl QueueTester {
         Ok((polled, count))
     }
 
-    /// Holds all frames from now on, as slow handlers would, until
-    /// [`release_frames`](Self::release_frames).
+    /// From now on, holds all frames as a slow handler would do, until
+    /// [`release_frames`](Self::release_frames) is called.
     pub fn hold_frames(&mut self) {
         self.hold = true;
     }
 
-    /// Returns all held frames. From now on, the frames of each poll are returned after the poll.
+    /// Returns all held frames. From now on, the tester returns the pages of frames after each
+    /// poll.
     pub fn release_frames(&mut self) {
         self.hold = false;
         self.frames.append(&mut self.held);
         self.take_home();
     }
 
-    /// The number of frames that the queue has reported as lost.
+    /// The number of frames that were lost, as the queue reports it.
     pub fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// The number of frames that were dropped because no page was free to replace theirs.
+    /// The number of frames that were dropped because no free page was available to replace the
+    /// frame's page.
     pub fn no_page(&self) -> u64 {
         self.no_page
     }
 
-    /// The number of frames that the queue has reported as copied.
+    /// The number of frames that the queue has copied, as the queue reports it.
     pub fn copied(&self) -> u64 {
         self.copied
     }
 
-    /// The number of frames that the queue has reported as left to the kernel.
+    /// The number of frames that the queue has left to the kernel, as the queue reports it.
     pub fn passed(&self) -> u64 {
         self.passed
     }
 
-    /// The number of frames in several pages that the queue has handed over.
+    /// The number of frames that the queue has handed over and that take several pages each.
     pub fn chained(&self) -> u64 {
         self.chained
     }
@@ -222,12 +226,12 @@ impl QueueTester {
         self.all_pages - self.pages.pool.free()
     }
 
-    /// Requests the queue to end: see [`RxQueue::stop`].
+    /// Requests that the queue end: see [`RxQueue::stop`].
     pub fn stop(&mut self) -> bool {
         self.queue.stop()
     }
 
-    /// The sum of the lengths on the wire of all received frames, in bytes.
+    /// The sum in bytes of the lengths that all received frames had on the wire.
     pub fn wire_bytes(&self) -> u64 {
         self.wire_bytes
     }
@@ -242,7 +246,8 @@ impl QueueTester {
         self.link
     }
 
-    /// The queue itself, for [`RxQueue::capabilities`], [`RxQueue::wait_on`] and the like.
+    /// Returns the queue itself, to call methods such as [`RxQueue::capabilities`] and
+    /// [`RxQueue::wait_on`].
     pub fn queue(&self) -> &dyn RxQueue {
         &*self.queue
     }

@@ -1,4 +1,4 @@
-//! The page pool and ring of a receive queue, without a device.
+//! Measures the page pool and the ring of a receive queue without a device.
 
 use std::fmt;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub struct PageLoop {
 
 impl PageLoop {
     /// Creates `queues` queues over one shared pool, each with a local cache of `local_pages`
-    /// pages. Returns each queue with the consumer of its ring, which returns pages by
+    /// pages. Returns each queue with the consumer of its ring. The consumer returns pages by
     /// [`Consumer::finish`].
     ///
     /// # Errors
@@ -38,13 +38,13 @@ impl PageLoop {
     pub fn new(queues: usize, local_pages: usize) -> Result<Vec<(Self, Consumer)>, RegionError> {
         let slots = BACKLOG_DEFAULT.next_power_of_two();
         let (region, mut pages) = Region::map(queues * (slots + 2 * POOL_BULK), PAGE_BYTES_MIN)?;
-        // Memory that was never touched has no physical pages yet, and the first access would wait
-        // for the page tables.
+        // Memory that was never accessed has no physical pages yet. Without this step, the first
+        // access in a benchmark would wait for the kernel to fill in the page tables.
         pages.iter_mut().for_each(|page| region.page_mut(page).fill(0));
         let shared = SharedPool::by_node(&region, pages);
         let memory = Memory::new(Arc::clone(&region), None);
-        // Half of the queues can be moved to another CPU, and then share no stack of pages with the
-        // other half.
+        // A benchmark can move half of the queues to another CPU. The two halves of the queues then
+        // share no stack of pages.
         let one = |nth| {
             let shared = shared[0].of_cpu(nth * STACKS / queues);
             let kept_pages = KeptPages::new(memory.clone(), 0);
@@ -56,16 +56,17 @@ impl PageLoop {
         Ok((0..queues).map(one).collect())
     }
 
-    /// Takes `count` pages and hands them over, as one poll does, or no page if the ring has too
-    /// little room. If pages or room are short, first takes finished pages back. Returns the number
-    /// of pages handed over.
+    /// Takes `count` pages and hands them over to the CPU, as one poll does. If there are too few
+    /// free pages, or too few free slots in the ring, `send` first takes finished pages back. If
+    /// the ring still has too few free slots, `send` hands over no page. Returns the number of
+    /// pages that were handed over.
     #[inline]
     pub fn send(&mut self, count: usize) -> usize {
         self.hand_over(count, |_, page| Completion::new(page, 0, 0))
     }
 
-    /// Like [`send`](Self::send), with a frame in each page. `write` gets the page's bytes after
-    /// the headroom, and returns the frame's length.
+    /// Like [`send`](Self::send), but writes a frame to each page. The function `write` gets the
+    /// bytes of the page after its headroom, and returns the length of the frame that it wrote.
     #[inline]
     pub fn send_frames(&mut self, count: usize, mut write: impl FnMut(&mut [u8]) -> usize) -> usize {
         self.hand_over(count, |region, mut page| {
@@ -92,8 +93,8 @@ impl PageLoop {
         sent
     }
 
-    /// How many pages came from the local cache, and how many from the shared pool. The counts
-    /// change when pages return.
+    /// Returns how many pages the queue has taken from its local page cache, and how many from the
+    /// shared pool. The counts change only when pages return.
     pub fn served(&self) -> (u64, u64) {
         self.pool.served()
     }

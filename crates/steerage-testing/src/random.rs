@@ -1,7 +1,8 @@
 //! Random numbers that depend only on a seed.
 
-/// The SplitMix64 generator of Steele, Lea and Flood, "Fast splittable pseudorandom number generators" (2014). For generated
-/// traffic and simulations, whose histories must be the same on every machine and in every version.
+/// The SplitMix64 generator of Steele, Lea and Flood, "Fast splittable pseudorandom number
+/// generators" (2014). Synthetic traffic and simulations use this generator, because their random
+/// numbers must be the same on every machine and in every version.
 ///
 /// ```
 /// use steerage_testing::SplitMix64; // steerage::testing::SplitMix64
@@ -13,7 +14,7 @@
 pub struct SplitMix64(u64);
 
 impl SplitMix64 {
-    /// The sequence of random numbers for this seed.
+    /// Creates a generator for the sequence of random numbers that `seed` determines.
     #[inline(always)]
     pub const fn new(seed: u64) -> Self {
         Self(seed)
@@ -26,8 +27,8 @@ impl SplitMix64 {
         Self::mix(self.0)
     }
 
-    /// The finaliser of the generator. The finaliser maps close numbers to distant numbers, and no
-    /// two numbers to the same number.
+    /// The finaliser of the generator SplitMix64. The finaliser maps neighbouring numbers to
+    /// distant numbers, and different numbers to different numbers.
     #[inline(always)]
     pub const fn mix(mut z: u64) -> u64 {
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -35,19 +36,19 @@ impl SplitMix64 {
         z ^ (z >> 31)
     }
 
-    /// A random number below `bound`, which must not be 0.
+    /// Returns a random number that is less than `bound`, which must not be 0.
     #[inline(always)]
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.draw()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// A random number above 0, and at most 1.
+    /// Returns a random number that is greater than 0 and at most 1.
     #[inline(always)]
     pub fn unit(&mut self) -> f64 {
         ((self.draw() >> 11) + 1) as f64 / (1_u64 << 53) as f64
     }
 
-    /// True once in `times` calls on average. Never true for 0.
+    /// Returns true once in `times` calls, on average. Never true for 0.
     pub fn once_in(&mut self, times: u64) -> bool {
         times > 0 && self.below(times) == 0
     }
@@ -57,7 +58,8 @@ impl SplitMix64 {
 mod tests {
     use super::SplitMix64;
 
-    /// The first numbers of seed 1234567 in other implementations (Rosetta Code, "Pseudo-random numbers/Splitmix64").
+    /// The first numbers that other implementations generate for the seed 1234567 (Rosetta Code,
+    /// "Pseudo-random numbers/Splitmix64").
     #[test]
     fn the_sequence_is_that_of_other_implementations() {
         let mut random = SplitMix64::new(1_234_567);

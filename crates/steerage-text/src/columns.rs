@@ -4,14 +4,16 @@
 use super::lines::printable;
 use super::numbers::short;
 
-/// The space between two columns, with enough room and without.
+/// The number of spaces between two columns: first for a table that fits the terminal, then for a
+/// table that is too wide for it.
 const GAP: usize = 2;
 const SMALL_GAP: usize = 1;
 
-/// The minimum number of characters of an address.
+/// An address is shortened to no fewer characters than this.
 const ADDRESS_MIN: usize = 8;
 
-/// Replaces the omitted part of an address. The text is plain ASCII, for terminals without UTF-8.
+/// This text replaces the part of an address that is left out. The text is plain ASCII, for
+/// terminals without UTF-8.
 const LEFT_OUT: &str = "..";
 
 /// A column with its heading.
@@ -19,7 +21,7 @@ const LEFT_OUT: &str = "..";
 pub struct Column {
     heading: &'static str,
     cells: Vec<String>,
-    /// The heading and the cells in a shorter form, if the column has a shorter form.
+    /// The shorter form of the column, if it has one: the heading and the cells.
     short: Option<(&'static str, Vec<String>)>,
     kind: Kind,
     may_go: bool,
@@ -29,17 +31,18 @@ pub struct Column {
 enum Kind {
     Number,
     Word,
-    /// An address with a port. The address may be shortened, but the port never is.
+    /// An address with a port. The addresses of this column may be shortened, but their ports may
+    /// not.
     End,
 }
 
 impl Column {
-    /// Numbers, which stand at the right of their column.
+    /// A column of numbers, which are right-aligned.
     pub fn numbers(heading: &'static str, cells: Vec<String>) -> Self {
         Self { heading, cells, short: None, kind: Kind::Number, may_go: false }
     }
 
-    /// Whole numbers, and their [`short`] form.
+    /// A column of whole numbers. In a narrow table, the numbers have their [`short`] form.
     pub fn counts(
         heading: &'static str,
         short_heading: &'static str,
@@ -49,24 +52,25 @@ impl Column {
         Self::numbers(heading, counts.map(|count| count.to_string()).collect()).or_short(short_heading, shorter)
     }
 
-    /// Words, at the left of their column. Their control characters are escaped ([`printable`]),
-    /// because words may come from packets or files.
+    /// A column of words, which are left-aligned. Control characters in the words are escaped
+    /// ([`printable`]), because the words may come from packets or files.
     pub fn words(heading: &'static str, cells: Vec<String>) -> Self {
         Self { heading, cells: all_printable(cells), short: None, kind: Kind::Word, may_go: false }
     }
 
-    /// Addresses with or without a port, with control characters escaped ([`printable`]). In a narrow table, the middle of
-    /// an address is left out.
+    /// A column of addresses with or without a port. Control characters are escaped
+    /// ([`printable`]). In a narrow table, the middle of an address is left out.
     pub fn ends(heading: &'static str, cells: Vec<String>) -> Self {
         Self { heading, cells: all_printable(cells), short: None, kind: Kind::End, may_go: false }
     }
 
-    /// Adds a shorter form, which is used if the table is too wide.
+    /// Adds a shorter form of the column, which is used if the table is too wide for the terminal.
     pub fn or_short(self, heading: &'static str, cells: Vec<String>) -> Self {
         Self { short: Some((heading, cells)), ..self }
     }
 
-    /// Allows the table to leave out the column before it shortens an address. The last such column goes first.
+    /// Allows a table that is too wide to leave out this column. The table leaves out the last such
+    /// column first. The table shortens addresses only after it has left out all such columns.
     pub fn may_go(self) -> Self {
         Self { may_go: true, ..self }
     }
@@ -87,7 +91,7 @@ fn all_printable(cells: Vec<String>) -> Vec<String> {
 }
 
 /// The lines of the table: the headings, and a line for each row. `width` is the width of the
-/// terminal, if it limits the table.
+/// terminal. If `width` is `None`, the table may have any width.
 pub fn table(mut columns: Vec<Column>, width: Option<usize>) -> Vec<String> {
     let width = width.unwrap_or(usize::MAX);
     let mut gap = GAP;
@@ -106,7 +110,7 @@ pub fn table(mut columns: Vec<Column>, width: Option<usize>) -> Vec<String> {
         let Some(last) = columns.iter().rposition(|column| column.may_go) else { break };
         columns.remove(last);
     }
-    // The wider of the two address columns shrinks first.
+    // If a table has two columns of addresses, the wider column shrinks first.
     while total(&columns, gap) > width {
         let ends = columns.iter_mut().filter(|column| column.kind == Kind::End);
         let Some(widest) = ends.max_by_key(|column| column.width()) else { break };
@@ -116,7 +120,8 @@ pub fn table(mut columns: Vec<Column>, width: Option<usize>) -> Vec<String> {
             break;
         }
     }
-    // Addresses and ports are worth more than the end of a VLAN's or tunnel's name.
+    // The name of a VLAN or tunnel is shortened before addresses and ports, which are more
+    // important.
     let over = total(&columns, gap).saturating_sub(width);
     if let Some(words) = columns.iter_mut().rev().find(|column| over > 0 && column.kind == Kind::Word) {
         let wanted = words.width().saturating_sub(over).max(words.heading.len());
@@ -146,7 +151,8 @@ fn shortened(end: &str, width: usize) -> String {
     }
     let from = match end.rfind("]:") {
         Some(at) => at,
-        // An address without a port has several colons or none.
+        // A text without brackets that has several colons, or no colon, is an address without a
+        // port.
         None if end.matches(':').count() == 1 => end.find(':').unwrap_or(end.len()),
         None => end.len(),
     };
@@ -185,7 +191,7 @@ mod tests {
         assert_eq!(shown(Some(35))[2], "12.3 udp  [2001:db8:20:a::32]:49152");
         assert_eq!(shown(Some(30))[2], "12.3 udp  [2001:..a::32]:49152");
         assert!(shown(Some(30)).iter().all(|line| line.len() <= 30));
-        // The port stays, however narrow the terminal is.
+        // The port of an address is never shortened, however narrow the terminal is.
         assert!(shown(Some(10))[1].ends_with(":65535") && shown(Some(10))[2].ends_with("]:49152"));
     }
 
@@ -198,7 +204,7 @@ mod tests {
         assert_eq!(table(columns(), Some(33))[1], "[2001:db8:20:a::32]:49152 vlan=10");
     }
 
-    /// A file of flows may come from anybody.
+    /// A file of flows may come from an attacker, so its text may contain control characters.
     #[test]
     fn no_cell_writes_to_the_terminal() {
         let cell = || vec!["a\x1b[2J\nb".to_owned()];

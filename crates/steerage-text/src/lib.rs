@@ -1,4 +1,5 @@
-//! What a command prints for people: numbers with their units, tables, lines and words for a shell.
+//! Formats the text that a command prints for people: numbers with their units, tables, lines, and
+//! words for a shell.
 //!
 //! | file | content |
 //! |---|---|

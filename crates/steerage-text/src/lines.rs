@@ -1,28 +1,30 @@
 //! Lines for a terminal.
 
-/// Whether a terminal obeys this character instead of showing it: control characters, line ends, and the
-/// characters that change the order of a text, by which `fdp.exe` looks like `exe.pdf` (Unicode's UAX #9).
+/// Whether a terminal obeys this character instead of showing it. Terminals obey control
+/// characters, line ends, and characters that change the direction of text (Unicode's UAX #9). If
+/// the direction of text changes, the file name `fdp.exe` can look like `exe.pdf`.
 pub(crate) fn is_obeyed(c: char) -> bool {
     let changes_order =
         matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     c.is_control() || changes_order || matches!(c, '\u{2028}' | '\u{2029}')
 }
 
-/// Returns `text` on one line, and without characters that the terminal would obey. A file name may come
-/// from another user, and may contain escape sequences.
+/// Returns `text` on one line. Characters that the terminal would obey are replaced by escapes. For
+/// example, a file name may come from another user, and may contain escape sequences.
 pub fn printable(text: &str) -> String {
     let show = |c: char| if is_obeyed(c) { c.escape_default().to_string() } else { c.to_string() };
     text.chars().map(show).collect()
 }
 
-/// Like [`printable`] for each line of `text`.
+/// Applies [`printable`] to each line of `text`.
 pub fn printable_lines(text: &str) -> String {
     text.split('\n').map(printable).collect::<Vec<_>>().join("\n")
 }
 
-/// Wraps lines that are longer than `width` between two words. A continued line begins where the text
-/// of its line begins: after the last gap of two spaces or more in its first half, or else after its indentation.
-/// Without a width, the text stays as it is.
+/// Wraps each line that is longer than `width` between two words. A continuation line begins in the
+/// same column as the text of the line that was wrapped. The text begins after the last gap of two
+/// or more spaces in the first half of the line, or else after the indentation. If `width` is
+/// `None`, returns the text unchanged.
 pub fn wrapped(text: &str, width: Option<usize>) -> String {
     let Some(width) = width else { return text.to_owned() };
     let mut all = String::new();
@@ -41,7 +43,7 @@ fn wrap(line: &str, width: usize, to: &mut String) {
     let indent = (first + 2..chars.len().min(width / 2)).filter(is_gap).map(text_from).max().unwrap_or(first);
     let (mut start, mut room) = (0, width);
     while chars.len() - start > room {
-        // A word that is longer than a line stays whole.
+        // A word that is longer than `width` is not divided.
         let breaks = |at: &usize| chars[*at] == ' ' && chars[start..*at].iter().any(|c| *c != ' ');
         let least = if start == 0 { indent.max(1) } else { start };
         let fits = (least..=start + room).rev().find(|at| *at < chars.len() && breaks(at));

@@ -15,13 +15,13 @@ pub fn grouped(number: u64) -> String {
     text
 }
 
-/// A number with its noun, such as `1 flow` or `1,234 flows`. The noun is given in the singular and
-/// gets an `s` in the plural.
+/// Formats a number with its noun, such as `1 flow` or `1,234 flows`. The caller passes the noun in
+/// the singular. In the plural, the noun gets an `s`.
 pub fn counted(number: u64, noun: &str) -> String {
     format!("{} {}", grouped(number), plural(number, noun))
 }
 
-/// The noun for this number.
+/// Returns the noun in the singular if `number` is 1, and in the plural otherwise.
 pub fn plural(number: u64, noun: &str) -> String {
     if number == 1 { noun.to_owned() } else { format!("{noun}s") }
 }
@@ -34,27 +34,28 @@ pub fn size(bytes: u64) -> String {
     }
 }
 
-/// The rate of `packets` in `time`, such as `12.3 Mpps`.
+/// Formats the packet rate of `packets` packets in the duration `time`, such as `12.3 Mpps`.
 pub fn rate(packets: u64, time: Duration) -> String {
     packets_a_second(if time.is_zero() { 0.0 } else { packets as f64 / time.as_secs_f64() })
 }
 
-/// A rate in packets per second, such as `12.3 Mpps`.
+/// Formats a rate in packets per second, such as `12.3 Mpps`.
 pub fn packets_a_second(rate: f64) -> String {
     match rate {
-        // From here on, the smaller unit would be rounded to 1000.
+        // From this rate on, the number in the smaller unit would be rounded to 1000, so the larger
+        // unit is used.
         rate if rate >= 999_950.0 => format!("{:.1} Mpps", rate / 1e6),
         rate if rate >= 999.5 => format!("{:.1} kpps", rate / 1e3),
         rate => format!("{rate:.0} pps"),
     }
 }
 
-/// The rate of `bytes` in `time`, such as `12.3 Mbit/s`.
+/// Formats the bit rate of `bytes` bytes in the duration `time`, such as `12.3 Mbit/s`.
 pub fn bit_rate(bytes: u64, time: Duration) -> String {
     bits_a_second(if time.is_zero() { 0.0 } else { 8.0 * bytes as f64 / time.as_secs_f64() })
 }
 
-/// A rate in bits per second, such as `12.3 Mbit/s`.
+/// Formats a rate in bits per second, such as `12.3 Mbit/s`.
 pub fn bits_a_second(rate: f64) -> String {
     match rate {
         rate if rate >= 999_950_000.0 => format!("{:.1} Gbit/s", rate / 1e9),
@@ -74,8 +75,8 @@ pub fn time(time: Duration) -> String {
     }
 }
 
-/// Like [`time`], but longer times stay in seconds, because users compare them with packet times:
-/// `129.4 s`.
+/// Like [`time`], but durations of more than a minute are also printed in seconds (`129.4 s`),
+/// because users compare them with packet times.
 pub fn recorded(duration: Duration) -> String {
     match duration.as_secs() {
         60..1000 => format!("{:.1} s", duration.as_secs_f64()),
@@ -83,7 +84,8 @@ pub fn recorded(duration: Duration) -> String {
     }
 }
 
-/// A number in at most five characters, as `sort -h` reads it: `9999`, `12.3K`, `4.5M`.
+/// Formats a number in at most five characters, in the format that `sort -h` reads: `9999`,
+/// `12.3K`, `4.5M`.
 pub fn short(number: u64) -> String {
     let units = [(1_000_000_000_000, 'T'), (1_000_000_000, 'G'), (1_000_000, 'M'), (1_000, 'K')];
     match units.into_iter().find(|(unit, _)| number >= *unit).filter(|_| number >= 10_000) {
@@ -93,7 +95,7 @@ pub fn short(number: u64) -> String {
     }
 }
 
-/// Returns `part` in percent of `whole`, or 0 if `whole` is 0.
+/// Returns how many percent of `whole` the number `part` is, or 0 if `whole` is 0.
 pub fn percent(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { 100.0 * part / whole } else { 0.0 }
 }

@@ -1,30 +1,33 @@
-//! The CPUs and the CPU time that this process's control groups allow (both versions of cgroups).
+//! Reads which CPUs and how much CPU time this process's control groups allow, for both versions of
+//! cgroups.
 
 use crate::cpu::CpuMask;
 use crate::files::Files;
 
 const ROOT: &str = "sys/fs/cgroup";
 
-/// The CPUs that the process's cpusets allow. `None` if the process has no known cpuset.
+/// Returns the CPUs that the process's cpusets allow. Returns `None` if no cpuset of the process is
+/// found.
 pub(crate) fn cpuset(files: &Files) -> Option<CpuMask> {
     let read = |hierarchy: &Hierarchy, group: &str| {
-        // In version 1, `cpuset.cpus` has the requested CPUs. `cpuset.effective_cpus` was added
-        // later.
+        // In version 1 of cgroups, `cpuset.cpus` lists the requested CPUs. Newer kernels also have
+        // the file `cpuset.effective_cpus`.
         let names: &[&str] = match hierarchy.version {
             Version::One => &["cpuset.effective_cpus", "cpuset.cpus"],
             Version::Two => &["cpuset.cpus.effective"],
         };
         names.iter().find_map(|name| files.list(format!("{group}/{name}")))
     };
-    // Parent groups have already reduced a group's effective CPUs, so the nearest list counts.
+    // The list of the nearest group is enough, because the kernel has already limited a group's
+    // effective CPUs to those of its parents.
     let nearest = hierarchies(files, "cpuset")
         .into_iter()
         .filter_map(|hierarchy| hierarchy.upwards().find_map(|group| read(&hierarchy, &group)));
     nearest.reduce(|one, other| one.and(&other))
 }
 
-/// The CPU time that the control groups allow: the minimum of the group and its parents. 1 is the
-/// time of one CPU.
+/// Returns the CPU time that the control groups allow: the minimum of the quotas of the process's
+/// group and its parents. A quota of 1 is the time of one CPU.
 pub(crate) fn quota(files: &Files) -> Option<f64> {
     let read = |hierarchy: &Hierarchy, group: &str| match hierarchy.version {
         Version::One => {
@@ -38,7 +41,8 @@ pub(crate) fn quota(files: &Files) -> Option<f64> {
     of_each.flatten().min_by(f64::total_cmp)
 }
 
-/// `150000 100000` is 1.5. `max 100000` and `-1 100000` mean no limit.
+/// Converts a quota in the kernel's format to a number of CPUs: `150000 100000` is 1.5 CPUs. `max
+/// 100000` and `-1 100000` stand for no limit.
 fn share(text: &str) -> Option<f64> {
     let (quota, period) = text.split_once(' ')?;
     let (quota, period): (f64, f64) = (quota.parse().ok()?, period.trim().parse().ok()?);
@@ -58,8 +62,8 @@ struct Hierarchy {
     group: String,
 }
 
-/// The usual mount points of a controller's groups. A hierarchy with another mount point is not
-/// found, and does not limit the process.
+/// Returns the cgroup hierarchies of a controller that are mounted at their usual mount points. A
+/// hierarchy with another mount point is not found, so its limits are ignored.
 fn hierarchies(files: &Files, controller: &str) -> Vec<Hierarchy> {
     let text = files.text("proc/self/cgroup").unwrap_or_default();
     let mut found = Vec::new();
@@ -83,12 +87,12 @@ fn hierarchies(files: &Files, controller: &str) -> Vec<Hierarchy> {
 }
 
 impl Hierarchy {
-    /// The process's own group and each parent group. In a container, the groups have the names of
-    /// the host, and the mount may begin at the container's own group. Then the last group here,
-    /// the root of the mount, is that group.
+    /// Returns the process's own group and then each parent group. In a container, groups have the
+    /// names of the host, and the mount may begin at the container's own group. In such a mount,
+    /// the root is the container's own group. The iterator returns the root of the mount last.
     fn upwards(&self) -> impl Iterator<Item = String> + '_ {
-        // The name of a group that this process cannot see begins with dots. The files of such a
-        // group are missing.
+        // If the process's own group is outside of its cgroup namespace, the group's name begins
+        // with `..`. The files of this group cannot be read.
         let group = if self.group.split('/').any(|part| part == "..") { "" } else { self.group.as_str() };
         let groups = std::iter::successors(Some(group), |group| {
             (!group.is_empty()).then(|| group.rsplit_once('/').map_or("", |(above, _)| above))
@@ -119,8 +123,7 @@ mod tests {
             ("sys/fs/cgroup/cpu.max", "400000 100000"),
         ]);
         assert_eq!(quota_of(&made), Some(1.5));
-        // In its own cgroup namespace, a process sees only the root. Version 1 has other file
-        // names.
+        // In its own cgroup namespace, a process sees only the root group.
         let namespaced = Made::new(&[("proc/self/cgroup", "0::/"), ("sys/fs/cgroup/cpu.max", "50000 100000")]);
         assert_eq!(quota_of(&namespaced), Some(0.5));
         let first = Made::new(&[
@@ -149,7 +152,8 @@ mod tests {
         assert_eq!(cpuset_of(&first).as_deref(), Some("0-3"));
         first.remove("sys/fs/cgroup/cpuset/x/cpuset.effective_cpus");
         assert_eq!(cpuset_of(&first).as_deref(), Some("0-7"));
-        // A container's group has its name on the host, and is mounted as the root.
+        // In a container, /proc shows the name of the group on the host, but the group is the root
+        // of the mount.
         let container =
             Made::new(&[("proc/self/cgroup", "4:cpuset:/docker/1"), ("sys/fs/cgroup/cpuset/cpuset.cpus", "6,7")]);
         assert_eq!(cpuset_of(&container).as_deref(), Some("6-7"));

@@ -1,9 +1,10 @@
-//! CPUs and sets of CPUs. Sets are written and parsed as Linux writes and parses `rps_cpus`.
+//! CPUs and sets of CPUs. Sets are formatted and parsed as Linux formats and parses `rps_cpus`.
 //!
 //! The rules are those of `bitmap_parse`, `bitmap_parselist` and the `%*pb` format (Linux,
-//! `lib/bitmap-str.c` and `lib/vsprintf.c`), so a script that was written for
-//! `/sys/class/net/*/queues/rx-*/rps_cpus` needs no change. One rule is surprising: a character
-//! other than a digit before eight digits is ignored, so `x00000001` is CPU 0.
+//! `lib/bitmap-str.c` and `lib/vsprintf.c`). Therefore a script for
+//! `/sys/class/net/*/queues/rx-*/rps_cpus` needs no change. One rule of the kernel is surprising:
+//! it ignores a character before eight digits if the character is not a digit. For example,
+//! `x00000001` is CPU 0.
 
 use std::fmt;
 use std::io;
@@ -11,18 +12,19 @@ use std::io;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
-/// The number of different CPUs that a [`CpuId`] can represent.
+/// The number of different values of a [`CpuId`].
 const IDS: usize = 1 << u16::BITS;
 
-/// The number of bits in a chunk of a bitmap. A chunk is written as [`CHUNK_DIGITS`] hex digits.
+/// The number of bits in a chunk of a CPU bitmap. A chunk is written as [`CHUNK_DIGITS`] hex
+/// digits.
 const CHUNK_BITS: usize = 32;
 const CHUNK_DIGITS: usize = CHUNK_BITS / 4;
 
-/// How many characters of an invalid text an error shows: enough to recognise, few enough for a
-/// line.
+/// An error message shows at most this number of characters of an invalid mask, so that the message
+/// fits on one line.
 const SHOWN_CHARS_MAX: usize = 32;
 
-/// A logical CPU, identified by the kernel's number.
+/// A logical CPU, identified by its number in the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CpuId(pub u16);
 
@@ -45,18 +47,19 @@ impl fmt::Display for CpuId {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct CpuMask {
-    /// CPU `64 i + b` is bit `b` of word `i`. The last word is never zero: equal sets have equal
-    /// words.
+    /// The bitmap of the set: CPU `64 i + b` is bit `b` of `words[i]`. The last element is never
+    /// zero, so that equal sets have equal bitmaps.
     words: Vec<u64>,
 }
 
 impl CpuMask {
-    /// The empty set, which turns steering off.
+    /// Returns the empty set of CPUs. As a mask, the empty set turns steering off.
     pub const fn new() -> Self {
         Self { words: Vec::new() }
     }
 
-    /// The CPUs on which this process may run: its affinity, which its cpuset has already reduced.
+    /// Returns the CPUs on which this process may run. The result is the affinity of the process,
+    /// which the kernel has already limited to the process's cpuset.
     ///
     /// # Errors
     /// The error of `sched_getaffinity(2)`: `EINVAL` on a machine with more than 1024 CPUs.
@@ -66,20 +69,21 @@ impl CpuMask {
         Ok((0..CpuSet::count()).filter(may).map(|cpu| CpuId(cpu as u16)).collect())
     }
 
-    /// Parses the bitmap form, `rps_cpus`: hex digits, the highest CPUs first, in chunks of 32
-    /// bits. Commas or white space separate the chunks. Parsing stops at the first newline or NUL.
-    /// An empty text, or one with only commas, is the empty set.
+    /// Parses a set of CPUs in the bitmap format of `rps_cpus`. The bitmap consists of hex digits
+    /// in chunks of 32 bits, and the highest CPUs come first. Commas or white space separate the
+    /// chunks. Parsing stops at the first newline or NUL. An empty text, or a text that contains
+    /// only commas, is the empty set.
     ///
     /// # Errors
-    /// [`MaskErrorKind::Invalid`] if the text is not hex. [`MaskErrorKind::Overflow`] if a chunk
-    /// has more than 8 digits, if there are more chunks than `nr_cpu_ids` CPUs need (even zeros),
-    /// or if the mask has CPUs from `nr_cpu_ids` on.
+    /// [`MaskErrorKind::Invalid`] if the text is not a hex number. [`MaskErrorKind::Overflow`] if a
+    /// chunk has more than 8 digits, if there are more chunks than `nr_cpu_ids` CPUs need (even if
+    /// they are zero), or if the mask has a CPU whose number is `nr_cpu_ids` or higher.
     pub fn parse_bitmap(text: &str, nr_cpu_ids: usize) -> Result<Self, MaskError> {
         let nr = nr_cpu_ids.min(IDS);
         let line = up_to_line_end(text);
         let mut mask = Self::new();
-        // Parsing goes from right to left, as in the kernel. If a text has two errors, the
-        // direction decides which error is reported.
+        // As in the kernel, the text is parsed from right to left. If a text contains two errors,
+        // this direction decides which error is reported.
         let mut left = without_separators_behind(line.as_bytes());
         for i in 0.. {
             if left.is_empty() {
@@ -97,13 +101,14 @@ impl CpuMask {
         }
     }
 
-    /// Parses the list form, `rps_cpus_list`. A list has numbers and ranges such as `0-3,8`. In a
-    /// list, `all` means all CPUs, `N` the last CPU, and `0-1023:2/256` the first 2 CPUs of every
-    /// 256. Parsing stops at the first newline or NUL. An empty text is the empty set.
+    /// Parses a set of CPUs in the list format of `rps_cpus_list`. A list contains numbers and
+    /// ranges, such as `0-3,8`. `all` means all CPUs, `N` means the last CPU, and `0-1023:2/256`
+    /// means the first 2 of every 256 CPUs. Parsing stops at the first newline or NUL. An empty
+    /// text is the empty set.
     ///
     /// # Errors
-    /// [`MaskErrorKind::Range`] for CPUs from `nr_cpu_ids` on. [`MaskErrorKind::Invalid`] for other
-    /// errors.
+    /// [`MaskErrorKind::Range`] if the list has a CPU whose number is `nr_cpu_ids` or higher.
+    /// [`MaskErrorKind::Invalid`] for all other errors in the text.
     pub fn parse_list(text: &str, nr_cpu_ids: usize) -> Result<Self, MaskError> {
         let nr = nr_cpu_ids.min(IDS);
         let mut mask = Self::new();
@@ -120,8 +125,8 @@ impl CpuMask {
         Ok(mask)
     }
 
-    /// The bitmap form, `nr_cpu_ids` bits wide and without a newline. For example, CPUs 0 to 3 of
-    /// 12 are `00f`. CPUs from `nr_cpu_ids` on are not shown.
+    /// Formats the set as a bitmap of `nr_cpu_ids` bits, without a newline. For example, CPUs 0 to
+    /// 3 of 12 are `00f`. CPUs with numbers of `nr_cpu_ids` or higher are omitted.
     pub fn to_bitmap(&self, nr_cpu_ids: usize) -> String {
         let nr = nr_cpu_ids.clamp(1, IDS);
         let chunk = |i: usize| (self.word(i / 2) >> (i % 2 * CHUNK_BITS)) as u32;
@@ -135,7 +140,8 @@ impl CpuMask {
         text
     }
 
-    /// The list form, without a newline: `0-3,8`. Empty for the empty set.
+    /// Formats the set as a list such as `0-3,8`, without a newline. The list of the empty set is
+    /// an empty string.
     pub fn to_list(&self) -> String {
         let mut text = String::new();
         let mut cpus = self.iter().peekable();
@@ -153,7 +159,7 @@ impl CpuMask {
         text
     }
 
-    /// The CPUs of the set, the lowest first.
+    /// Returns the CPUs of the set in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = CpuId> + '_ {
         self.words.iter().enumerate().flat_map(|(i, word)| {
             let bits = (0..u64::BITS).filter(move |bit| word >> bit & 1 == 1);
@@ -161,7 +167,7 @@ impl CpuMask {
         })
     }
 
-    /// Whether `cpu` is in the set.
+    /// Returns true if `cpu` is in the set.
     pub fn contains(&self, cpu: CpuId) -> bool {
         self.word(usize::from(cpu.0) / 64) >> (cpu.0 % 64) & 1 == 1
     }
@@ -180,28 +186,28 @@ impl CpuMask {
         self.trim();
     }
 
-    /// The number of CPUs in the set.
+    /// Returns the number of CPUs in the set.
     pub fn len(&self) -> usize {
         self.words.iter().map(|word| word.count_ones() as usize).sum()
     }
 
-    /// Whether the set is empty, which means that steering is off.
+    /// Returns true if the set contains no CPU. As a mask, the empty set turns steering off.
     pub fn is_empty(&self) -> bool {
         self.words.is_empty()
     }
 
-    /// The lowest CPU of the set.
+    /// Returns the lowest CPU of the set.
     pub fn first(&self) -> Option<CpuId> {
         self.iter().next()
     }
 
-    /// The highest CPU of the set.
+    /// Returns the highest CPU of the set.
     pub fn last(&self) -> Option<CpuId> {
         let top = self.words.len().checked_sub(1)?;
         Some(CpuId((top * 64) as u16 + self.words[top].ilog2() as u16))
     }
 
-    /// The CPUs that are in both sets.
+    /// Returns the CPUs that are in both sets.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
         let mut both = Self { words: self.words.iter().zip(&other.words).map(|(a, b)| a & b).collect() };
@@ -209,10 +215,10 @@ impl CpuMask {
         both
     }
 
-    /// Checks that all of `named` are in the set, which has the CPUs that exist.
+    /// Checks that all CPUs in `named` exist. This set contains the CPUs that exist.
     ///
     /// # Errors
-    /// [`NoSuchCpu`] names the first CPU that is not in the set.
+    /// [`NoSuchCpu`] with the first CPU that does not exist.
     ///
     /// ```
     /// use steerage_topology::{CpuId, CpuMask};
@@ -265,7 +271,7 @@ impl fmt::Display for CpuMask {
     }
 }
 
-/// A CPU was named that does not exist: see [`CpuMask::check`].
+/// The error for a CPU that does not exist: see [`CpuMask::check`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoSuchCpu {
     /// The CPU that was named.
@@ -299,7 +305,8 @@ pub fn pin(cpu: CpuId) -> io::Result<()> {
     pin_thread(0, cpu)
 }
 
-/// Pins another thread to a CPU, by its thread identifier. 0 is the calling thread.
+/// Pins the thread with the identifier `thread` to a CPU. The identifier 0 stands for the calling
+/// thread.
 ///
 /// # Errors
 /// The errors of [`pin`], and `ESRCH` if the thread does not exist.
@@ -309,19 +316,20 @@ pub fn pin_thread(thread: i32, cpu: CpuId) -> io::Result<()> {
     Ok(sched_setaffinity(Pid::from_raw(thread), &set)?)
 }
 
-/// The text up to the first newline or NUL, where the kernel also stops reading.
+/// Returns the text up to the first newline or NUL. The kernel also ignores the text after that.
 fn up_to_line_end(text: &str) -> &str {
     text.split(['\n', '\0']).next().unwrap_or("")
 }
 
-/// A comma, or C's white space. Rust's `is_ascii_whitespace` excludes the vertical tab.
+/// Returns true if `c` is a comma or white space by C's definition. Rust's `is_ascii_whitespace`
+/// excludes the vertical tab.
 fn is_separator(c: char) -> bool {
     matches!(c, ',' | ' ' | '\t' | '\r' | '\x0b' | '\x0c')
 }
 
-/// Takes the last chunk of a bitmap: at most 8 hex digits. After 8 digits, the kernel drops the
-/// next byte without further checks, unless it is a digit. The separators before the chunk are
-/// removed too.
+/// Removes the last chunk of a bitmap, at most 8 hex digits, and returns its value. The separators
+/// before the chunk are removed, too. Like the kernel, the function ignores the byte before a chunk
+/// of 8 digits, unless this byte is a digit.
 fn take_chunk(left: &mut &[u8]) -> Result<u32, MaskError> {
     let all = String::from_utf8_lossy(left);
     let chunk = || all.rsplit(is_separator).next().unwrap_or_default();
@@ -348,7 +356,8 @@ fn without_separators_behind(text: &[u8]) -> &[u8] {
     &text[..end]
 }
 
-/// One item of a list of CPUs: from `first` to `last`, the first `used` CPUs of every `group` CPUs.
+/// An item in a list of CPUs, such as `0-1023:2/256`. From the range `first` to `last`, the item
+/// selects the first `used` CPUs of every `group` CPUs.
 struct Region {
     first: usize,
     last: usize,
@@ -357,7 +366,8 @@ struct Region {
 }
 
 impl Region {
-    /// `None` if the text is not an item. Whether the item's CPUs exist is not checked.
+    /// Parses an item. Returns `None` if the text is not an item. `parse` does not check that the
+    /// CPUs of the item exist.
     fn parse(item: &str, nr: usize) -> Option<Self> {
         let (range, pattern) = match item.split_once(':') {
             Some((range, pattern)) => (range, Some(pattern)),
@@ -381,7 +391,8 @@ impl Region {
     }
 }
 
-/// A decimal number, or `N` for the last CPU. Too large numbers become larger than any CPU.
+/// Parses a decimal number, or `N` for the last CPU. A number that is too large for the type is
+/// replaced by a number that no CPU has.
 fn number(text: &str, nr: usize) -> Option<usize> {
     if text == "N" {
         return Some(nr.saturating_sub(1));
@@ -392,15 +403,15 @@ fn number(text: &str, nr: usize) -> Option<usize> {
     text.chars().try_fold(0usize, |n, c| Some(n.saturating_mul(10).saturating_add(c.to_digit(10)? as usize)))
 }
 
-/// The error number that the kernel would return.
+/// The error number that the kernel would return for an invalid mask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MaskErrorKind {
     /// `EINVAL`: the text is not a mask.
     Invalid,
-    /// `EOVERFLOW`: the bitmap has more CPUs than the machine.
+    /// `EOVERFLOW`: the bitmap contains a CPU that the machine does not have, or is too long.
     Overflow,
-    /// `ERANGE`: the list has a CPU that does not exist.
+    /// `ERANGE`: the list contains a CPU that does not exist.
     Range,
 }
 
@@ -420,12 +431,12 @@ pub struct MaskError {
 }
 
 impl MaskError {
-    /// The kind of error.
+    /// Returns the kind of error.
     pub fn kind(&self) -> MaskErrorKind {
         self.kind
     }
 
-    /// The name of the kernel's error number: `EINVAL`, `EOVERFLOW` or `ERANGE`.
+    /// Returns the name of the kernel's error number: `EINVAL`, `EOVERFLOW` or `ERANGE`.
     pub fn errno_name(&self) -> &'static str {
         match self.kind {
             MaskErrorKind::Invalid => "EINVAL",
@@ -477,7 +488,8 @@ impl fmt::Display for MaskError {
 
 impl std::error::Error for MaskError {}
 
-/// The beginning of `text`, which comes from outside, in printable form for one line.
+/// Returns the beginning of `text` for an error message of one line. Unprintable characters are
+/// escaped, because `text` may come from an untrusted source.
 fn shown(text: &str) -> String {
     let mut shown: String = text.chars().take(SHOWN_CHARS_MAX).flat_map(char::escape_debug).collect();
     if text.chars().nth(SHOWN_CHARS_MAX).is_some() {

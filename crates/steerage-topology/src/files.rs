@@ -1,4 +1,5 @@
-//! The kernel's files below a root directory. Any file may be missing.
+//! Reads the kernel's files in /sys and /proc below a root directory. Any of the files may be
+//! missing.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,12 +7,12 @@ use std::str::FromStr;
 
 use crate::cpu::CpuMask;
 
-/// The kernel's lists of CPUs and NUMA nodes, below the root
+/// The directories of the kernel's lists of CPUs and NUMA nodes, relative to the root directory
 /// (Documentation/admin-guide/cputopology.rst and Documentation/ABI/stable/sysfs-devices-node).
 pub(crate) const CPUS: &str = "sys/devices/system/cpu";
 pub(crate) const NODES: &str = "sys/devices/system/node";
 
-/// The limit for lists that the kernel wrote itself. No kernel can be built for more CPUs.
+/// The maximum number of CPUs in a list from the kernel. No kernel can be built for more CPUs.
 const CPU_IDS_MAX: usize = 1 << 16;
 
 #[derive(Debug)]
@@ -24,7 +25,8 @@ impl Files {
         Self { root: root.into() }
     }
 
-    /// The contents of a file without the final newline. Paths are relative to the root.
+    /// Returns the contents of a file without the final newline. `path` is relative to the root
+    /// directory.
     pub(crate) fn text(&self, path: impl AsRef<Path>) -> Option<String> {
         Some(fs::read_to_string(self.root.join(path)).ok()?.trim().to_owned())
     }
@@ -43,7 +45,8 @@ impl Files {
         directories.filter_map(|entry| entry.file_name().into_string().ok()).collect()
     }
 
-    /// The entries of a directory whose names are `prefix` and a number, with that number.
+    /// Returns the directory entries whose names consist of `prefix` and a number. Each entry is
+    /// returned together with its number.
     pub(crate) fn numbered(&self, directory: impl AsRef<Path>, prefix: &str) -> Vec<(u32, PathBuf)> {
         let directory = directory.as_ref();
         let entries = fs::read_dir(self.root.join(directory)).into_iter().flatten().flatten();
@@ -56,12 +59,12 @@ impl Files {
     }
 }
 
-/// The CPUs that the machine has. `None` if the kernel does not report them.
+/// Returns the CPUs that the machine has, or `None` if the kernel does not report them.
 pub(crate) fn present_of(files: &Files) -> Option<CpuMask> {
     files.list(format!("{CPUS}/present"))
 }
 
-/// The online CPUs. `None` if the kernel does not report them.
+/// Returns the online CPUs, or `None` if the kernel does not report them.
 pub(crate) fn online_of(files: &Files) -> Option<CpuMask> {
     files.list(format!("{CPUS}/online"))
 }

@@ -1,24 +1,26 @@
-//! The time that other programs take from the CPUs of this process, in which no thread of this
-//! process can run on these CPUs.
+//! Measures how much CPU time other programs take on the CPUs that this process uses.
 
 use std::path::PathBuf;
 
 use crate::cpu::{CpuId, CpuMask};
 use crate::files::Files;
 
-/// The columns of busy time in a CPU's line of /proc/stat: user, nice, system, irq, softirq and
-/// steal (proc_stat(5)), without idle and iowait. The time of guests is included in user.
+/// The columns in a CPU's line of /proc/stat that count busy time: user, nice, system, irq, softirq
+/// and steal, but not idle and iowait (proc_stat(5)). The column `user` includes the time of
+/// virtual machines that run on this host.
 const TAKEN: [usize; 6] = [0, 1, 2, 5, 6, 7];
-/// The number of columns that add up to the total time.
+/// The number of columns in a CPU's line of /proc/stat. The sum of these columns is the total time
+/// of the CPU.
 const ALL: usize = 8;
 
-/// The fields utime and stime of /proc/PID/task/TID/stat, counted from the closing bracket of the
-/// name (proc_pid_stat(5): 14 and 15).
+/// The positions of the fields utime and stime in /proc/PID/task/TID/stat, counted from the closing
+/// bracket of the name (proc_pid_stat(5): 14 and 15).
 const TASK_TIME: [usize; 2] = [11, 12];
 
-/// Measures the share of each CPU's time that other programs, the kernel's own work, or other
-/// guests of the hypervisor took between two polls. The kernel counts in ticks of 10 ms, so poll at
-/// most a few times per second. A poll reads one file, and a small file for each of our threads.
+/// Measures, for each CPU, the share of its time between two polls that was not available to this
+/// process. Other programs, the kernel itself, or other guests of the hypervisor used this time.
+/// The kernel counts CPU time in ticks of 10 ms, so poll only a few times per second. A poll reads
+/// /proc/stat, and a small file for each thread of this process.
 ///
 /// ```
 /// use steerage_topology::{ForeignLoad, Topology};
@@ -44,20 +46,20 @@ struct Ticks {
 }
 
 impl ForeignLoad {
-    /// Measures the CPUs of `cpus`.
+    /// Prepares the measurement of these CPUs.
     pub fn new(cpus: &CpuMask) -> Self {
         Self::below("/", cpus)
     }
 
-    /// Measures CPUs of a machine whose /proc is below `root`.
+    /// Prepares the measurement of CPUs of a machine whose /proc is below the directory `root`.
     pub fn below(root: impl Into<PathBuf>, cpus: &CpuMask) -> Self {
         Self { files: Files::below(root), cpus: cpus.iter().collect(), before: Vec::new() }
     }
 
-    /// The share of each CPU's time that other programs took since the last poll, from 0 to 1, in
-    /// the order of the mask. `threads` are the identifiers of our threads on these CPUs in the
-    /// same order, or 0 for a CPU without one. `None` at the first poll, and if the kernel does not
-    /// report the times.
+    /// Returns, for each CPU, the share of its time that other programs used since the last poll,
+    /// from 0 to 1. The CPUs are in the order of the mask. For each CPU, `threads` contains the
+    /// identifier of this process's thread on the CPU, or 0 if there is none. Returns `None` at the
+    /// first poll, and if the kernel does not report CPU times.
     pub fn poll(&mut self, threads: &[i32]) -> Option<Vec<(CpuId, f64)>> {
         let stat = self.files.text("proc/stat")?;
         let now: Option<Vec<Ticks>> =

@@ -1,12 +1,12 @@
 //! Finds the CPU that handles the interrupts of a network card's receive queues.
 //!
 //! The kernel lists a PCI device's interrupts in `msi_irqs`
-//! (Documentation/ABI/testing/sysfs-bus-pci). An interrupt's names are directories in
-//! `/proc/irq/N`, and its CPUs are in `effective_affinity_list`
-//! (Documentation/core-api/irq/irq-affinity.rst). Only the name of an interrupt identifies its
-//! queue. Every driver has its own names: `eth0-TxRx-3`, `eth0-rx-3`,
-//! `mlx5_comp3@pci:0000:00:05.0`, `virtio2-input.3`. The name of an interrupt ends in the number of
-//! the queue.
+//! (Documentation/ABI/testing/sysfs-bus-pci). In the directory `/proc/irq/N`, the subdirectories
+//! are the names of interrupt N. The file `effective_affinity_list` contains the CPUs of the
+//! interrupt (Documentation/core-api/irq/irq-affinity.rst). The queue of an interrupt is known only
+//! from the interrupt's name. Each driver forms these names in its own way: `eth0-TxRx-3`,
+//! `eth0-rx-3`, `mlx5_comp3@pci:0000:00:05.0`, `virtio2-input.3`. The number at the end of the
+//! name, or before an `@`, is the number of the queue.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,12 +14,13 @@ use std::path::PathBuf;
 use crate::cpu::CpuMask;
 use crate::files::Files;
 
-/// Parts of the names of interrupts that are not for receiving.
+/// If the name of an interrupt contains one of these words, the interrupt does not belong to a
+/// receive queue.
 const NOT_RECEIVING: [&str; 8] = ["output", "config", "async", "mgmnt", "mgmt", "misc", "ctrl", "event"];
 
-/// The CPUs that handle the interrupt of each receive queue of an interface, by the number of the
-/// queue. The map is empty if the kernel does not report these interrupts, as for interfaces
-/// without a card.
+/// Returns, for each receive queue of an interface, the CPUs that handle the queue's interrupt. The
+/// key of the map is the number of the queue. The map is empty if the kernel does not report these
+/// interrupts. For example, a virtual interface has no interrupts.
 ///
 /// ```
 /// for (queue, cpus) in steerage_topology::interrupt_cpus("eth0") {
@@ -36,15 +37,16 @@ fn below(files: &Files, interface: &str) -> BTreeMap<u32, CpuMask> {
     interrupts(files, interface).into_iter().filter_map(|(queue, irq)| Some((queue, cpus(irq)?))).collect()
 }
 
-/// The number of the interrupt of each receive queue of an interface, by the number of the queue.
-/// /sys and /proc are below `root`. The map is empty as for [`interrupt_cpus`].
+/// Returns, for each receive queue of an interface, the number of the queue's interrupt. The key of
+/// the map is the number of the queue. The function reads /sys and /proc below `root`. Like
+/// [`interrupt_cpus`], it returns an empty map if the kernel does not report the interrupts.
 pub fn queue_interrupts(root: impl Into<PathBuf>, interface: &str) -> BTreeMap<u32, u32> {
     interrupts(&Files::below(root), interface)
 }
 
 fn interrupts(files: &Files, interface: &str) -> BTreeMap<u32, u32> {
     let device = PathBuf::from(format!("sys/class/net/{interface}/device"));
-    // A virtio device is a child of the PCI device, which has the interrupts.
+    // The interrupts belong to a PCI device. For a virtio network card, this is the parent device.
     let own = files.numbered(device.join("msi_irqs"), "");
     let irqs = if own.is_empty() { files.numbered(device.join("../msi_irqs"), "") } else { own };
     let mut found = BTreeMap::new();
@@ -57,7 +59,7 @@ fn interrupts(files: &Files, interface: &str) -> BTreeMap<u32, u32> {
     found
 }
 
-/// The receive queue to which an interrupt of this name belongs.
+/// Returns the receive queue to which the interrupt called `name` belongs.
 fn queue_of(name: &str) -> Option<u32> {
     let name = name.split('@').next()?.to_ascii_lowercase();
     let digits = name.len() - name.trim_end_matches(|c: char| c.is_ascii_digit()).len();
@@ -66,7 +68,7 @@ fn queue_of(name: &str) -> Option<u32> {
     if sends_only || NOT_RECEIVING.iter().any(|part| rest.contains(part)) {
         return None;
     }
-    // The name of the interface itself (`eth0`, `enp0s3`) identifies an interrupt for all queues.
+    // An interrupt that has the same name as the interface (`eth0`, `enp0s3`) serves all queues.
     let has_queue =
         rest.ends_with(['-', '.', ':']) || rest.contains("rx") || rest.contains("comp") || rest.contains("input");
     number.parse().ok().filter(|_| has_queue)

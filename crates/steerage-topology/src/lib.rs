@@ -1,8 +1,8 @@
-//! The CPUs of a Linux machine. The crate has sets of CPUs in the format of `rps_cpus`, the caches
-//! and NUMA nodes that CPUs share, the CPUs and memory that this process may use, and the distance
-//! between two CPUs.
+//! Describes the CPUs of a Linux machine. The crate parses and formats sets of CPUs like
+//! `rps_cpus`. The crate also finds the caches and NUMA nodes that CPUs share, and the CPUs and the
+//! memory that this process may use. The crate also measures the distance between two CPUs.
 //!
-//! A module imports only modules below it in this table:
+//! Each module in this table imports only modules that are below it:
 //!
 //! | module | content |
 //! |---|---|
@@ -19,7 +19,8 @@
 //! This crate depends on no other crate of steerage.
 #![forbid(unsafe_code)]
 
-// Doc examples and tests name the crate as its users do.
+// With this line, doc examples and tests can use the name `steerage_topology` for this crate, as
+// its users do.
 #[cfg(test)]
 extern crate self as steerage_topology;
 
@@ -46,7 +47,7 @@ pub use nodes::{NodeMap, Nodes};
 pub use pinned::{CpuWatch, CpusFound, PinnedThreads};
 pub use watch::Watch;
 
-/// The examples of the crate's README.
+/// Includes the crate's README, so that its examples are tested.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

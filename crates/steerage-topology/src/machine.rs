@@ -1,10 +1,12 @@
-//! The CPUs of a machine: near and far CPUs, CPUs that this process may use, and isolated CPUs.
+//! The topology of a machine's CPUs: which CPUs are near each other, which this process may use,
+//! and which are isolated.
 //!
 //! The topology is read from /sys and /proc (Documentation/admin-guide/cputopology.rst,
-//! cgroup-v1/cpusets.rst, cgroup-v2.rst). A missing file means that a property is unknown and is
-//! not an error, because containers hide some files. Virtual machines show a topology that the
-//! hypervisor invented. The time that a cache line takes from one CPU to another matters most to
-//! steering, and can be [measured](Topology::measure).
+//! cgroup-v1/cpusets.rst, cgroup-v2.rst). If a file is missing, the property that it describes is
+//! unknown. A missing file is not an error, because containers hide some of the files. In a virtual
+//! machine, the hypervisor invents the topology. For steering, what matters most is how long a
+//! cache line takes from one CPU to another. The time of a cache line can be
+//! [measured](Topology::measure).
 
 mod measure;
 mod order;
@@ -21,17 +23,19 @@ use crate::files::{CPUS, Files, NODES, online_of, present_of};
 
 pub use measure::{Nearness, nearness};
 
-/// The largest number of CPUs that are considered: the maximum of a steering instance.
+/// The maximum number of CPUs that this crate supports. An instance of steerage has the same
+/// maximum.
 pub const CPUS_MAX: usize = 1024;
 
-/// The `cpu_capacity` of the fastest CPUs (`SCHED_CAPACITY_SCALE`).
+/// The value of the kernel's `cpu_capacity` for the fastest CPUs (`SCHED_CAPACITY_SCALE`).
 const CAPACITY_FULL: u32 = 1024;
 
-/// The assumed capacity of Intel's efficient cores if the kernel names them without a capacity. Any
-/// number below the full capacity works, since it is only used for sorting.
+/// The capacity that is assumed for Intel's efficient cores if the kernel lists them but does not
+/// report their capacity. Any number below [`CAPACITY_FULL`] works, because capacities are only
+/// compared.
 const CAPACITY_EFFICIENT: u32 = CAPACITY_FULL / 2;
 
-/// The position of a CPU in the machine.
+/// The position of a CPU in the machine: its package, node, core and cache.
 ///
 /// ```
 /// use steerage_topology::{CpuId, Topology};
@@ -48,14 +52,15 @@ const CAPACITY_EFFICIENT: u32 = CAPACITY_FULL / 2;
 pub struct Place {
     /// The CPU's NUMA node.
     pub node: Option<u32>,
-    /// The CPU's package, which is a socket.
+    /// The CPU's package, which is the processor in one socket.
     pub package: Option<u32>,
-    /// The threads of the CPU's core, including the CPU itself. Empty if they are unknown.
+    /// The CPUs (hardware threads) of the same core, including this CPU. The set is empty if they
+    /// are unknown.
     pub siblings: CpuMask,
-    /// The last cache between the CPU and memory.
+    /// The last-level cache of the CPU.
     pub cache: Option<SharedCache>,
-    /// The CPU's speed relative to the fastest CPUs, which have 1024. The small cores of a hybrid
-    /// machine have a smaller number.
+    /// The CPU's speed relative to the fastest CPUs, whose capacity is 1024. The small cores of a
+    /// hybrid machine have a lower capacity.
     pub capacity: u32,
 }
 
@@ -63,7 +68,7 @@ pub struct Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SharedCache {
-    /// The level of the cache, mostly 3.
+    /// The level of the cache, which is 3 on most machines.
     pub level: u32,
     /// The CPUs that share the cache.
     pub cpus: CpuMask,
@@ -82,30 +87,33 @@ pub struct SharedCache {
 #[derive(Clone, Debug)]
 pub struct Topology {
     places: BTreeMap<CpuId, Place>,
-    /// The distance of each node's memory from each node, by the firmware. 10 means local memory.
+    /// For each NUMA node, its distances from the memory of all nodes, as the firmware reports
+    /// them. The distance 10 means local memory.
     distances: BTreeMap<u32, Vec<u32>>,
     possible: Option<CpuMask>,
     online: CpuMask,
     isolated: CpuMask,
     allowed: CpuMask,
     quota: Option<f64>,
-    /// How long a cache line takes between two CPUs. The lower CPU comes first.
+    /// The measured time that a cache line takes from one CPU to another. In the key, the CPU with
+    /// the lower number comes first.
     latencies: BTreeMap<(CpuId, CpuId), Duration>,
 }
 
 impl Topology {
-    /// Reads this machine, and which CPUs the affinity of the calling thread and the cgroups of
-    /// this process allow.
+    /// Reads the topology of this machine. Also reads which CPUs the affinity of the calling thread
+    /// and the cgroups of this process allow.
     pub fn read() -> Self {
         Self::below("/", CpuMask::allowed().ok())
     }
 
-    /// Reads a machine whose /sys and /proc are below `root`. Only the CPUs of `affinity` may be
-    /// used, or all CPUs if `affinity` is `None`.
+    /// Reads the topology of a machine whose /sys and /proc are below the directory `root`. Only
+    /// the CPUs of `affinity` may be used, or all CPUs if `affinity` is `None`.
     pub fn below(root: impl Into<PathBuf>, affinity: Option<CpuMask>) -> Self {
         let files = Files::below(root);
         let told = online_of(&files);
-        // If the kernel does not list CPUs, the allowed CPUs of this process count as present.
+        // If the kernel does not list its online CPUs, the CPUs in the affinity of this process
+        // count as online.
         let online = told.or_else(|| affinity.clone()).unwrap_or_default();
         let nodes = files.numbered(NODES, "node");
         let distance = |path: &PathBuf| files.text(path.join("distance")).map(|text| numbers(&text));
@@ -122,7 +130,8 @@ impl Topology {
         }
     }
 
-    /// A machine of `cpus` CPUs that share all caches and one NUMA node, for tests and simulations.
+    /// Returns the topology of a machine whose CPUs share all caches and a single NUMA node, for
+    /// tests and simulations.
     pub fn even(cpus: usize) -> Self {
         let all: CpuMask = (0..cpus.clamp(1, CPUS_MAX) as u16).map(CpuId).collect();
         Self {
@@ -137,45 +146,46 @@ impl Topology {
         }
     }
 
-    /// The CPUs that are online.
+    /// Returns the CPUs that are online.
     pub fn online(&self) -> &CpuMask {
         &self.online
     }
 
-    /// The CPUs that are online and allowed by affinity and cpuset.
+    /// Returns the online CPUs that the affinity and the cpuset of this process allow.
     pub fn allowed(&self) -> &CpuMask {
         &self.allowed
     }
 
-    /// The CPUs without the kernel's own work: `isolcpus`, isolated cpusets and `nohz_full`.
+    /// Returns the CPUs that are isolated from the kernel's own work, with `isolcpus`, isolated
+    /// cpusets or `nohz_full`.
     pub fn isolated(&self) -> &CpuMask {
         &self.isolated
     }
 
-    /// The kernel's `nr_cpu_ids`: the number of the highest possible CPU plus one. `None` if the
-    /// kernel does not report it.
+    /// Returns the kernel's `nr_cpu_ids`: the number of the highest possible CPU plus one. Returns
+    /// `None` if the kernel does not report this number.
     pub fn nr_cpu_ids(&self) -> Option<usize> {
         self.possible.as_ref().and_then(CpuMask::last).map(|last| usize::from(last.0) + 1)
     }
 
-    /// The CPU time that this process's cgroups allow. 1 is the time of one CPU. `None` if there is
-    /// no limit.
+    /// Returns the CPU time that this process's cgroups allow. A quota of 1 is the time of one CPU.
+    /// Returns `None` if there is no limit.
     pub fn quota(&self) -> Option<f64> {
         self.quota
     }
 
-    /// The position of a CPU. `None` if the CPU is offline or unknown.
+    /// Returns the position of a CPU in the machine, or `None` if the CPU is offline or unknown.
     pub fn place(&self, cpu: CpuId) -> Option<&Place> {
         self.places.get(&cpu)
     }
 
-    /// The cores that have several online threads, as lists of these threads.
+    /// Returns the cores that have several online CPUs. Each core is a list of its CPUs.
     pub fn cores(&self) -> BTreeSet<Vec<CpuId>> {
         let siblings = self.places.values().map(|place| place.siblings.iter().collect::<Vec<_>>());
         siblings.filter(|threads| threads.len() > 1).collect()
     }
 
-    /// The NUMA nodes with online CPUs, and these CPUs.
+    /// Returns the NUMA nodes that have online CPUs, and the online CPUs of each node.
     pub fn nodes(&self) -> BTreeMap<u32, CpuMask> {
         let mut nodes: BTreeMap<u32, CpuMask> = BTreeMap::new();
         for (cpu, place) in &self.places {
@@ -186,16 +196,18 @@ impl Topology {
         nodes
     }
 
-    /// The default set of CPUs: all allowed CPUs except the isolated CPUs, which are reserved for
-    /// other work. If all allowed CPUs are isolated, the set contains the isolated CPUs.
+    /// Returns the CPUs that a program should use by default: all allowed CPUs except the isolated
+    /// CPUs, which are reserved for other work. If all allowed CPUs are isolated, the set contains
+    /// all of them.
     ///
-    /// The set has at most as many CPUs as the quota allows, since more threads would only be
-    /// throttled. In that case, the set contains the CPUs nearest to the first CPU. The set is
-    /// empty only if the kernel's files cannot be read.
+    /// The set has at most as many CPUs as the cgroup quota allows, because the kernel would
+    /// throttle more threads. If the quota does not allow all of the CPUs, the set contains those
+    /// nearest to the first CPU. The set is empty only if the kernel's files cannot be read.
     pub fn default_mask(&self) -> CpuMask {
         let ours: CpuMask = self.allowed.iter().filter(|cpu| !self.isolated.contains(*cpu)).collect();
         let ours = if ours.is_empty() { self.allowed.clone() } else { ours };
-        // As in the standard library, a fraction of a CPU does not count, and the minimum is 1.
+        // As in the standard library, the quota is rounded down to a whole number of CPUs, but to
+        // at least 1.
         let worth = self.quota.map_or(CPUS_MAX, |quota| (quota as usize).clamp(1, CPUS_MAX));
         let Some(first) = ours.first().filter(|_| worth < ours.len()) else {
             return ours.iter().take(CPUS_MAX).collect();
@@ -204,8 +216,8 @@ impl Topology {
     }
 }
 
-/// The online CPUs of this machine. This function reads only one file, so it can be called often.
-/// `None` if the kernel does not report the online CPUs.
+/// Returns the online CPUs of this machine, or `None` if the kernel does not report them. This
+/// function reads only one file, so it can be called often.
 ///
 /// ```
 /// use steerage_topology::online;
@@ -216,8 +228,8 @@ pub fn online() -> Option<CpuMask> {
     online_of(&Files::below("/"))
 }
 
-/// The CPUs that this machine has, whether they are online or not. `None` if the kernel does not
-/// report them.
+/// Returns the CPUs that this machine has, whether they are online or not. Returns `None` if the
+/// kernel does not report them.
 ///
 /// ```
 /// use steerage_topology::{online, present};
@@ -230,8 +242,9 @@ pub fn present() -> Option<CpuMask> {
     present_of(&Files::below("/"))
 }
 
-/// The isolated CPUs. The file `isolated` includes isolated cpusets as well as `isolcpus`. A kernel
-/// without `nohz_full` shows ` (null)`, which is not a list.
+/// Returns the isolated CPUs. The kernel's file `isolated` lists the CPUs of isolated cpusets and
+/// of `isolcpus`. If `nohz_full` is not set, the file `nohz_full` contains ` (null)`, which is not
+/// a list.
 fn isolated(files: &Files) -> CpuMask {
     let lists = ["isolated", "nohz_full"].into_iter().filter_map(|file| files.list(format!("{CPUS}/{file}")));
     lists.flat_map(|cpus| cpus.iter().collect::<Vec<_>>()).collect()

@@ -1,10 +1,11 @@
-//! The memory that this process may use.
+//! Reads how much memory this process may use.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The memory that this process may use, in bytes: the machine's memory, or less if a cgroup of
-/// this process has a limit. `None` if the kernel reports no memory size.
+/// Returns the size of the memory that this process may use, in bytes. The size is that of the
+/// machine's memory, or less if a cgroup of this process has a limit. Returns `None` if the kernel
+/// does not report the size.
 ///
 /// ```
 /// use steerage_topology::usable_memory;
@@ -24,7 +25,7 @@ fn memory_below(root: &Path) -> Option<u64> {
         let line = info.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
         line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
     });
-    // cgroup version 2: `0::/a/b`. The parent groups limit the process too.
+    // The line for cgroup version 2 looks like `0::/a/b`. The parent groups limit the process too.
     let own = text(root.join("proc/self/cgroup"))
         .and_then(|cgroups| cgroups.lines().find_map(|line| line.strip_prefix("0::/").map(PathBuf::from)));
     let allowed = own.iter().flat_map(|own| own.ancestors()).filter_map(|cgroup| {

@@ -22,13 +22,15 @@ pub struct NodeMap {
 }
 
 impl NodeMap {
-    /// Reads the nodes from `/sys/devices/system/node`. Empty if the kernel does not list nodes.
+    /// Reads the NUMA nodes of this machine from `/sys/devices/system/node`. The map is empty if
+    /// the kernel does not list nodes.
     pub fn of_machine() -> Self {
         Self::below(Path::new("/"))
     }
 
-    /// Simulates nodes 0, 1 and so on with these CPUs, for tests. The machine need not have these
-    /// nodes. Memory is divided among the simulated nodes, but the kernel does not place it.
+    /// Simulates NUMA nodes for tests. The items are the CPUs of node 0, node 1 and so on. The
+    /// machine need not have these nodes. Memory is divided among the simulated nodes, but it is
+    /// not placed on real nodes.
     pub fn simulated(nodes: impl IntoIterator<Item = CpuMask>) -> Self {
         Self { nodes: (0..).zip(nodes).collect(), simulated: true }
     }
@@ -36,18 +38,19 @@ impl NodeMap {
     fn below(root: &Path) -> Self {
         let files = Files::below(root);
         let nodes = files.numbered(NODES, "node").into_iter();
-        // A node with memory and without CPUs is ignored, since none of our CPUs needs its pages.
+        // A NUMA node with memory but without CPUs is ignored, because no CPU of this process needs
+        // memory on this node.
         let nodes = nodes.filter_map(|(node, path)| Some((node, files.list(path.join("cpulist"))?)));
         Self { nodes: nodes.collect(), simulated: false }
     }
 
-    /// The node of `cpu`, or `None` if it is unknown.
+    /// Returns the NUMA node of `cpu`, or `None` if the node is unknown.
     pub fn node_of(&self, cpu: CpuId) -> Option<u32> {
         self.nodes.iter().find(|(_, cpus)| cpus.contains(cpu)).map(|(node, _)| *node)
     }
 }
 
-/// The NUMA nodes of an instance's CPUs, at least one node.
+/// The NUMA nodes to which the CPUs of an instance belong. There is at least one node.
 ///
 /// ```
 /// use steerage_topology::{CpuId, CpuMask, NodeMap, Nodes};
@@ -60,14 +63,17 @@ impl NodeMap {
 /// ```
 #[derive(Debug, PartialEq, Eq)]
 pub struct Nodes {
-    /// The node numbers for the kernel. `None` for a single node and for simulated nodes.
+    /// The kernel's numbers of the nodes. The number is `None` if there is only a single node, or
+    /// if the nodes are simulated.
     numbers: Vec<Option<u32>>,
-    /// The index of each CPU's node in `numbers`, or of the first node if the node is unknown.
+    /// For each CPU, the index of the CPU's node in `numbers`. If the CPU's node is unknown, the
+    /// index is that of the first node.
     of_cpu: Vec<usize>,
 }
 
 impl Nodes {
-    /// The nodes of these CPUs. The functions of `Nodes` identify CPUs by their index in `cpus`.
+    /// Returns the nodes of these CPUs. The methods of `Nodes` identify a CPU by its index in
+    /// `cpus`.
     pub fn of(map: &NodeMap, cpus: &[CpuId]) -> Self {
         let mut numbers: Vec<u32> = cpus.iter().filter_map(|cpu| map.node_of(*cpu)).collect();
         numbers.sort_unstable();
@@ -82,13 +88,13 @@ impl Nodes {
         Self { numbers, of_cpu }
     }
 
-    /// Turns a list with one item per node into a list with one item per CPU.
+    /// Converts a list with one item per node to a list with one item per CPU.
     pub fn by_cpu<T: Clone>(&self, by_node: &[T]) -> Vec<T> {
         self.of_cpu.iter().map(|node| by_node[*node].clone()).collect()
     }
 
-    /// Adds up, for each node, the amounts that its CPUs want. Returns the sum for each node, with
-    /// the node's number. The number is `None` if the kernel may choose the node.
+    /// Returns, for each node, the total amount that the node's CPUs need, and the number of the
+    /// node. The number is `None` if the kernel may choose the node.
     pub fn divide(&self, wanted: impl IntoIterator<Item = (u16, usize)>) -> Vec<(usize, Option<u32>)> {
         let mut parts: Vec<(usize, Option<u32>)> = self.numbers.iter().map(|node| (0, *node)).collect();
         for (cpu, wants) in wanted {
@@ -129,7 +135,7 @@ mod tests {
         assert_eq!(nodes.by_cpu(&["a", "b"]), ["a", "b", "a"]);
         let unknown = Nodes::of(&NodeMap::default(), &[CpuId(0), CpuId(1)]);
         assert_eq!(unknown.divide([(0, 10), (1, 20)]), [part(30)]);
-        // With a single node, the kernel may choose the node.
+        // If all CPUs are on the same node, the kernel may choose the node.
         assert_eq!(Nodes::of(&map, &[CpuId(1)]), Nodes { numbers: vec![None], of_cpu: vec![0] });
     }
 }

@@ -1,4 +1,4 @@
-//! Threads that are pinned to one CPU each, and a watch over their CPUs.
+//! Threads that are each pinned to one CPU. [`CpuWatch`] observes their CPUs.
 
 use std::io;
 use std::sync::Arc;
@@ -10,27 +10,29 @@ use crate::cpu::{CpuId, CpuMask, pin, pin_thread};
 use crate::foreign::ForeignLoad;
 use crate::watch::Watch;
 
-/// Threads that are pinned to one CPU each: see [`CpuWatch`]. A clone of the value refers to the
-/// threads of the original.
+/// Threads that are each pinned to one CPU, for a [`CpuWatch`]. A clone refers to the same threads.
 #[derive(Clone, Debug)]
 pub struct PinnedThreads {
     cpus: Arc<[CpuId]>,
-    /// The identifiers of the threads, in the order of `cpus`. 0 if a thread has not started yet.
+    /// The identifiers of the threads, in the order of `cpus`. The identifier is 0 if a thread has
+    /// not started yet.
     threads: Arc<[AtomicI32]>,
 }
 
 impl PinnedThreads {
-    /// Creates the record of one thread for each of `cpus`, which has not started yet.
+    /// Creates a record for one thread on each CPU of `cpus`. The threads have not started yet.
     pub fn new(cpus: &[CpuId]) -> Self {
         Self { cpus: cpus.into(), threads: cpus.iter().map(|_| AtomicI32::new(0)).collect() }
     }
 
-    /// Pins the calling thread to the CPU with the index `place`, and records the thread.
+    /// Pins the calling thread to the CPU with the index `place`, and records the thread's
+    /// identifier.
     ///
     /// # Errors
-    /// The kernel's error. The thread then runs on any CPUs that it may use.
+    /// The kernel's error. After an error, the thread is not pinned and may run on any CPU that it
+    /// may use.
     pub fn pin(&self, place: usize) -> io::Result<()> {
-        // Relaxed: the identifier is a number, and no other memory depends on it.
+        // Relaxed: no other memory depends on the thread's identifier.
         self.threads[place].store(gettid().as_raw(), Ordering::Relaxed);
         pin(self.cpus[place])
     }
@@ -40,8 +42,8 @@ impl PinnedThreads {
     }
 }
 
-/// Watches the CPUs of [`PinnedThreads`]: which CPUs are present, and how much of their time other
-/// programs take.
+/// Watches the CPUs of [`PinnedThreads`]. Each poll reports which of these CPUs are present, and
+/// how much of their time other programs use.
 ///
 /// ```
 /// use steerage_topology::{CpuWatch, PinnedThreads, Topology};
@@ -65,25 +67,27 @@ pub struct CpuWatch {
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct CpusFound {
-    /// The share of each CPU's time that other programs took since the last poll, from 0 to 1.
-    /// Empty at the first poll, and if the kernel does not report the times.
+    /// The share of each CPU's time that other programs used since the last poll, from 0 to 1. The
+    /// list is empty at the first poll, or if the kernel does not report CPU times.
     pub others: Vec<(CpuId, f64)>,
-    /// The CPUs that are present, if they have changed since the last poll.
+    /// The CPUs that are present now. The value is `None` if the present CPUs have not changed
+    /// since the last poll.
     pub living: Option<CpuMask>,
-    /// CPUs that are back, but whose threads could not be pinned to them again.
+    /// The CPUs that are present again, but to which the kernel refused to pin their thread again.
     pub not_pinned: Vec<(CpuId, io::Error)>,
 }
 
 impl CpuWatch {
-    /// Watches the CPUs of these threads. All CPUs count as present until the first poll.
+    /// Begins to watch the CPUs of these threads. All CPUs count as present until the first poll.
     pub fn new(pinned: PinnedThreads) -> Self {
         let all: CpuMask = pinned.cpus.iter().copied().collect();
         Self { pinned, foreign: ForeignLoad::new(&all), watch: Watch::new(all) }
     }
 
-    /// Checks the CPUs, which takes about 40 us plus a little for each thread. When a CPU is back,
-    /// this pins its thread again, because the kernel moved the thread to another CPU and does not
-    /// move it back. The calling thread must not be pinned.
+    /// Checks the CPUs, which takes about 40 us and a little more for each thread. If a CPU is
+    /// present again, `poll` pins its thread to the CPU again. When the CPU went offline, the
+    /// kernel moved the thread to another CPU, and does not move it back. The calling thread must
+    /// not be pinned.
     pub fn poll(&mut self) -> CpusFound {
         let before = self.watch.living().clone();
         let places = 0..self.pinned.cpus.len();
@@ -94,7 +98,7 @@ impl CpuWatch {
         for place in places {
             let cpu = self.pinned.cpus[place];
             let is_back = living.as_ref().is_some_and(|living| living.contains(cpu)) && !before.contains(cpu);
-            // A thread that has not started yet will pin itself.
+            // A thread that has not started yet will pin itself to the CPU.
             if is_back && threads[place] != 0 {
                 not_pinned.extend(pin_thread(threads[place], cpu).err().map(|error| (cpu, error)));
             }

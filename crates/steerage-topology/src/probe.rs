@@ -1,4 +1,5 @@
-//! Measures how long a cache line takes from one CPU to another, by passing a line back and forth.
+//! Measures how long a cache line takes from one CPU to another. Two threads pass a cache line back
+//! and forth.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
@@ -6,38 +7,44 @@ use std::time::{Duration, Instant};
 
 use crate::cpu::{CpuId, pin};
 
-/// The number of round trips that are timed together. Two readings of the clock take 25 ns each,
-/// and 32 trips take at least 100 ns each.
+/// The number of round trips in one sample. A sample reads the clock twice, which takes 25 ns each
+/// time. Each of the 32 round trips takes at least 100 ns.
 const ROUND_TRIPS: u32 = 32;
 
-/// The number of samples. The result is the median, so up to half of them may be disturbed.
+/// The number of samples in a measurement. The result is their median, so it is valid even if other
+/// work disturbs almost half of the samples.
 const SAMPLES: usize = 31;
 
-/// The time limit of one pair. A measurement takes 0.1 to 0.4 ms if both CPUs are free. If another
-/// thread takes one of the CPUs for a time slice, the measurement ends without a result.
+/// The time limit for measuring one pair of CPUs. A measurement takes 0.1 to 0.4 ms if both CPUs
+/// are free. If another thread uses one of the CPUs for a whole time slice, the measurement ends
+/// without a result.
 pub const PAIR_TIME_MAX: Duration = Duration::from_millis(5);
 
-/// The largest number of pairs of CPUs in one measurement, which takes 160 ms at most, and usually
-/// 15 ms. On a machine with more CPUs, some CPUs of each cache are measured.
+/// The maximum number of pairs of CPUs that are measured in one call. All pairs together take 160
+/// ms at most, and usually 15 ms. On a machine with more CPUs, only some CPUs of each cache are
+/// measured.
 pub const PAIRS_MAX: usize = 32;
 
-/// The number of reads of the line between two readings of the clock, which is small enough to keep
-/// the time limit, and large enough that the clock does not disturb the measurement.
+/// A waiting thread reads the cache line this number of times before it reads the clock again. The
+/// number is small enough to keep the time limit, and large enough that reading the clock does not
+/// disturb the measurement.
 const CLOCK_EVERY: u32 = 256;
 
-// The states of the line. The numbers between `READY` and `END` are the numbers of the trips.
-/// The answering thread has not started yet.
+// The cache line contains `ABSENT`, `READY`, `END`, or a number between `READY` and `END`. Such a
+// number counts how often the cache line was passed from one thread to the other.
+/// The value while the answering thread has not started yet.
 const ABSENT: u32 = 0;
 const READY: u32 = 1;
-/// The measurement is over, or one of the threads will not start.
+/// The value after the measurement has ended, or if one of the threads will not start.
 const END: u32 = u32::MAX;
 
-/// Half of the duration of a round trip. The distance is `None` if there were too few samples.
+/// Returns the time that a cache line takes from one CPU to the other: half of a round trip.
+/// Returns `None` if there were too few samples.
 pub(crate) fn one_way(asking: CpuId, answering: CpuId) -> Option<Duration> {
     let line = Line::default();
     thread::scope(|scope| {
         let name = || thread::Builder::new().name("latency".to_owned());
-        // One thread of the pair ends when the other thread ends, with or without a result.
+        // When one thread of the pair ends, with or without a result, the other thread ends too.
         let answers = || if pin(answering).is_ok() { line.answer() } else { line.end() };
         name().spawn_scoped(scope, answers).ok()?;
         let asks = name().spawn_scoped(scope, || {
@@ -58,7 +65,7 @@ pub(crate) fn one_way(asking: CpuId, answering: CpuId) -> Option<Duration> {
 fn ask(line: &Line) -> Option<Duration> {
     let start = Instant::now();
     let clock = || start.elapsed();
-    // The other thread may still be on this CPU, as in `answer`.
+    // The answering thread may still run on this CPU, as `answer` describes.
     while !line.is_ready() && !line.is_over() && clock() < PAIR_TIME_MAX {
         thread::yield_now();
     }
@@ -67,11 +74,11 @@ fn ask(line: &Line) -> Option<Duration> {
     Some(samples[SAMPLES / 2])
 }
 
-/// A cache line that two CPUs pass back and forth. The type has 128 bytes, since some machines
-/// fetch lines in pairs.
+/// A cache line that two CPUs pass back and forth. The type is 128 bytes long, because some
+/// machines fetch cache lines in pairs.
 ///
-/// Relaxed throughout: the line carries only its own number, which both CPUs see in one order, and
-/// no other memory depends on it.
+/// All accesses are relaxed: both CPUs read the values of the line in the same order, and no other
+/// memory depends on these values.
 ///
 /// ```
 /// use std::thread;
@@ -94,22 +101,23 @@ fn ask(line: &Line) -> Option<Duration> {
 pub struct Line(AtomicU32);
 
 impl Line {
-    /// Answers each trip at once, until the other thread ends the measurement. The measuring thread
-    /// may have been started on the same CPU.
+    /// Sends the cache line back as soon as it arrives, until the other thread ends the
+    /// measurement. Both threads may have been started on the same CPU.
     pub fn answer(&self) {
-        // The other thread must run to leave this CPU.
+        // The measuring thread may still be on this CPU. The measuring thread must get time on this
+        // CPU before it can move to its own CPU.
         self.answer_while(thread::yield_now, || true);
     }
 
-    /// Answers each trip at once, until the other thread ends the measurement or `clock` shows
-    /// `deadline`. No other thread may run on this CPU.
+    /// Sends the cache line back as soon as it arrives, until the other thread ends the measurement
+    /// or `clock` reaches `deadline`. No other thread may run on this CPU.
     pub fn answer_until(&self, clock: &dyn Fn() -> Duration, deadline: Duration) {
         self.answer_while(std::hint::spin_loop, || clock() < deadline);
     }
 
     fn answer_while(&self, wait: impl Fn(), goes_on: impl Fn() -> bool) {
-        // The exchange must not overwrite `END`: the thread that stored it no longer reads the
-        // line.
+        // The exchange must not overwrite `END`, because the thread that stored `END` no longer
+        // reads the cache line.
         let _ = self.0.compare_exchange(ABSENT, READY, Ordering::Relaxed, Ordering::Relaxed);
         loop {
             for _ in 0..CLOCK_EVERY {
@@ -128,12 +136,12 @@ impl Line {
         }
     }
 
-    /// Whether a thread is ready to answer.
+    /// Returns true if a thread is ready to answer.
     pub fn is_ready(&self) -> bool {
         self.0.load(Ordering::Relaxed) == READY
     }
 
-    /// Whether one of the threads has ended the measurement.
+    /// Returns true if one of the threads has ended the measurement.
     pub fn is_over(&self) -> bool {
         self.0.load(Ordering::Relaxed) == END
     }
@@ -143,9 +151,10 @@ impl Line {
         self.0.store(END, Ordering::Relaxed);
     }
 
-    /// Measures `SAMPLES` times how long one way takes. `clock` returns the time since any moment.
-    /// Each sample is the mean of `round_trips` round trips. Returns `None` if no thread answers
-    /// before `clock` reaches `deadline`. Allocates no memory.
+    /// Measures how long the cache line takes for one way, and returns `SAMPLES` results. `clock`
+    /// returns the time since some fixed moment. Each sample is the mean of `round_trips` round
+    /// trips. Returns `None` if no thread answers before `clock` reaches `deadline`. Allocates no
+    /// memory.
     pub fn ask<const SAMPLES: usize>(
         &self,
         round_trips: u32,
@@ -184,7 +193,8 @@ impl Line {
     }
 }
 
-/// Trips start with even numbers from 2 on, and are answered with the next odd number.
+/// Returns true if the answering thread has not answered this trip yet. The asking thread stores an
+/// even number from 2 on, and the answering thread answers with the next odd number.
 fn is_going(trip: u32) -> bool {
     trip > READY && trip % 2 == 0
 }
@@ -227,8 +237,8 @@ mod tests {
         let line = Line::default();
         let samples = thread::scope(|scope| {
             scope.spawn(|| line.answer());
-            // Each reading of the clock is 8 ns after the previous one, so the deadline is never
-            // reached.
+            // The clock of this test advances by 8 ns each time that it is read. The deadline is
+            // never reached.
             let (read, never) = (Cell::new(0), Duration::MAX);
             let samples = line.ask::<3>(2, &|| Duration::from_nanos(8 * read.replace(read.get() + 1)), never);
             line.end();

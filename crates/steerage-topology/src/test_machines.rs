@@ -1,4 +1,4 @@
-//! Machines made up of files, for tests.
+//! Fake machines for tests. A fake machine consists of files like those in /sys and /proc.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ impl Made {
         made
     }
 
-    /// A machine with CPUs `0..cpus`, all online.
+    /// Creates a machine with the CPUs `0..cpus`, all of which are online.
     pub(crate) fn of(cpus: u16, says: impl Fn(u16) -> Says) -> Self {
         let made = Self::new(&[(&format!("{CPUS}/online"), &format!("0-{}", cpus - 1))]);
         made.write(&format!("{CPUS}/possible"), &format!("0-{}", cpus - 1));
@@ -61,7 +61,7 @@ impl Made {
         fs::remove_file(self.0.join(path)).unwrap();
     }
 
-    /// The topology for a process whose affinity is `allowed`.
+    /// Returns the topology of the fake machine for a process whose affinity is `allowed`.
     pub(crate) fn topology(&self, allowed: Option<&str>) -> Topology {
         Topology::below(&self.0, allowed.map(list))
     }
@@ -85,9 +85,9 @@ pub(crate) fn list(text: &str) -> CpuMask {
     CpuMask::parse_list(text, 1 << 16).unwrap()
 }
 
-/// Two sockets of eight cores with two threads each. Even CPUs are in the first socket, and odd
-/// CPUs in the second. The second threads come after all first threads, as some vendors number
-/// them.
+/// Creates a machine with two sockets. Each socket has eight cores with two threads each. Even CPUs
+/// are in the first socket, and odd CPUs in the second. The second threads of all cores have higher
+/// numbers than the first threads, as with some vendors.
 pub(crate) fn two_sockets() -> Made {
     Made::of(32, |cpu| Says {
         node: u32::from(cpu % 2),
@@ -98,7 +98,8 @@ pub(crate) fn two_sockets() -> Made {
     })
 }
 
-/// One socket and one node, with four caches. Each cache has four cores with two threads each.
+/// Creates a machine with one socket, one NUMA node and four last-level caches. Four cores with two
+/// threads each share a cache.
 pub(crate) fn four_caches() -> Made {
     Made::of(32, |cpu| {
         let first = cpu % 16 / 4 * 4;
@@ -112,7 +113,8 @@ pub(crate) fn four_caches() -> Made {
     })
 }
 
-/// Four cores with two consecutive threads each, and four small cores with one thread each.
+/// Creates a hybrid machine: four cores with two consecutive threads each, and four small cores
+/// with one thread each.
 pub(crate) fn hybrid(capacity: impl Fn(u16) -> Option<u32>) -> Made {
     Made::of(12, |cpu| Says {
         node: 0,

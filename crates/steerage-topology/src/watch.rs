@@ -1,4 +1,4 @@
-//! Detects CPUs that go offline or come back while the program runs.
+//! Detects CPUs that go offline or online while the program runs.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,15 +7,16 @@ use crate::cgroup;
 use crate::cpu::CpuMask;
 use crate::files::{self, Files};
 
-/// Reads the affinity of the thread that polls.
+/// A function that returns the affinity of the thread that polls.
 type Affinity = Box<dyn FnMut() -> Option<CpuMask> + Send>;
 
 /// Watches which CPUs are online and allowed by cpusets and by the affinity of the polling thread.
-/// Without privileges, a program gets no event when this changes. So it polls the watch every
-/// 100 ms to 1 s. A poll reads four small files, which takes 30 to 60 us.
+/// A program without privileges gets no event when this set of CPUs changes. Therefore poll the
+/// watch every 100 ms to 1 s. A poll reads four small files, which takes 30 to 60 us.
 ///
-/// A watch only reports. When a CPU goes offline, the kernel moves its threads to other CPUs, and
-/// they stay there when the CPU is back. The caller must pin these threads again.
+/// A watch only reports changes, and pins no threads. When a CPU goes offline, the kernel moves its
+/// threads to other CPUs, and does not move them back later. When the CPU is online again, the
+/// caller must pin the threads to it again.
 ///
 /// ```
 /// use steerage_topology::{Topology, Watch};
@@ -30,20 +31,22 @@ pub struct Watch {
     files: Files,
     affinity: Affinity,
     cpus: CpuMask,
-    /// The CPUs that were in the affinity of this process at some time since the watch began. A
-    /// requested CPU that was never in the affinity does not depend on it.
+    /// The CPUs that the affinity of this process has contained at some time since the watch began.
+    /// The affinity does not matter for a watched CPU that it has never contained.
     had: CpuMask,
     living: CpuMask,
 }
 
 impl Watch {
-    /// Watches `cpus`, which count as present before the first poll. The caller must not be pinned.
+    /// Begins to watch `cpus`, which count as present until the first poll. The calling thread must
+    /// not be pinned.
     pub fn new(cpus: CpuMask) -> Self {
         Self::below("/", cpus, || CpuMask::allowed().ok())
     }
 
-    /// Watches CPUs of a machine whose /sys and /proc are below `root`. `affinity` returns the
-    /// affinity of the polling thread, or `None` if the thread may run on any CPU.
+    /// Begins to watch CPUs of a machine whose /sys and /proc are below the directory `root`.
+    /// `affinity` returns the affinity of the polling thread, or `None` if the thread may run on
+    /// any CPU.
     pub fn below(
         root: impl Into<PathBuf>,
         cpus: CpuMask,
@@ -53,14 +56,14 @@ impl Watch {
         Self { files, affinity, living: cpus.clone(), had: CpuMask::new(), cpus }
     }
 
-    /// The CPUs that were present at the last poll.
+    /// Returns the CPUs that were present at the last poll.
     pub fn living(&self) -> &CpuMask {
         &self.living
     }
 
-    /// Polls, and returns the CPUs that are present now if they have changed since the last poll.
-    /// The set may be empty. The kernel then runs our threads on CPUs outside of the mask, and no
-    /// mask is right.
+    /// Checks the CPUs. Returns the CPUs that are present now, but only if they have changed since
+    /// the last poll. If the set is empty, the kernel runs the threads on CPUs outside of the mask,
+    /// and no mask is right.
     pub fn poll(&mut self) -> Option<CpuMask> {
         let online = files::online_of(&self.files);
         let cpuset = cgroup::cpuset(&self.files);

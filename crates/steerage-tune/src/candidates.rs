@@ -1,6 +1,6 @@
-//! The settings that are worth measuring, in the order of the throughput that the cost model of
-//! `balance` predicts ([`predict`]). The measurement decides; the model only chooses what is
-//! measured first.
+//! Selects the settings that are worth measuring. The settings are sorted by the throughput that
+//! the cost model of `balance` predicts ([`predict`]). The model only decides which setting is
+//! measured first. The measurement decides which setting is kept.
 
 use std::cmp::Reverse;
 
@@ -11,45 +11,47 @@ use crate::distance::Distances;
 use crate::facts::{Facts, Flows};
 use crate::plan::{Value, Wish};
 
-/// At most this many settings are measured against the present one. With the default windows, each
-/// takes two minutes, and an administrator should not wait longer than a quarter of an hour.
+/// The maximum number of settings that are compared with the present setting. By default, each
+/// comparison takes two minutes, and all of them together should take at most a quarter of an hour.
 pub const CANDIDATES_MAX: usize = 6;
 
-/// The fewest CPUs that reach this share of the highest predicted throughput are suggested, as in
-/// `explain`.
+/// `tune` suggests the smallest number of CPUs whose predicted throughput reaches this share of the
+/// highest predicted throughput. `explain` uses the same share.
 const NEAR_THE_MOST: f64 = 0.9;
 
-/// The entries of `rps_sock_flow_entries` that the kernel's documentation suggests for a server of
-/// moderate load (Documentation/networking/scaling.rst).
+/// The number of entries for `rps_sock_flow_entries` that the kernel's documentation suggests for a
+/// server of moderate load (Documentation/networking/scaling.rst).
 pub const SOCK_FLOW_ENTRIES: u64 = 32_768;
 
-/// The kernel's costs of a packet in nanoseconds that are assumed if nothing was measured. A packet
-/// that the kernel forwards takes 2,600 ns on one CPU (lab/notes/interfaces.md), of which the
-/// driver and GRO are assumed to take a sixth.
+/// The time in nanoseconds that the kernel is assumed to take to receive a packet, if this time was
+/// not measured. The kernel takes 2,600 ns to forward a packet on one CPU
+/// (lab/notes/interfaces.md). The driver and GRO are assumed to take a sixth of that time.
 const RECEIVE_NS: f64 = 400.0;
 const SOFTIRQ_NS: f64 = 2_600.0;
 
-/// What it costs the receiving CPU to hand a packet over, and the other CPU to take it, if they share
-/// a cache and if they do not. The kernel takes a lock for each packet that it hands over, and
-/// interrupts the other CPU once a poll. These costs are assumed to be ten times those of steerage's
-/// rings.
+/// In each pair, the first number is the time in nanoseconds that the receiving CPU takes to hand a
+/// packet over. The second number is the time that the other CPU takes to fetch it. The first pair
+/// is for CPUs that share a cache, and the second pair for CPUs that do not. The kernel takes a
+/// lock for each packet that it hands over, and interrupts the other CPU once per poll. The
+/// kernel's times for a hand-over are assumed to be ten times as long as with steerage's rings.
 const CROSSINGS_NS: [(f64, f64); 2] = [(100.0, 130.0), (310.0, 270.0)];
 
-/// Empty polls before the card interrupts again, and the nanoseconds between two of these polls. A packet
-/// waits 20 us at most, which is less than most cards delay an interrupt by themselves, and the card
-/// interrupts again after 200 us without packets.
+/// `DEFER_POLLS` is the number of empty polls before the card may interrupt again. `FLUSH_NS` is
+/// the time in nanoseconds between two of these polls. With these two values, a packet waits 20 us
+/// at most, which is less than the delay of an interrupt on most cards. After 200 us without
+/// packets, the card may interrupt again.
 const DEFER_POLLS: u64 = 10;
 const FLUSH_NS: u64 = 20_000;
 
-/// A setting that is worth measuring.
+/// A setting of the kernel that is worth measuring.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Candidate {
-    /// What it is, in words.
+    /// The name of the candidate, which describes the setting in words.
     pub name: String,
     /// What it wants.
     pub wish: Wish,
-    /// The packets per second that the model predicts at most. `None` if the model does not
-    /// describe the setting.
+    /// The maximum packet rate that the model predicts, in packets per second. The value is `None`
+    /// if the model does not describe the setting.
     pub predicted: Option<f64>,
 }
 
@@ -59,7 +61,8 @@ impl Candidate {
     }
 }
 
-/// The candidates that differ in the CPUs of RPS, the one with the highest prediction first.
+/// Returns the candidates that differ in the CPUs of RPS (`rps_cpus`). The candidate with the
+/// highest prediction comes first.
 pub fn masks(facts: &Facts) -> Vec<Candidate> {
     let model = Model::of(facts);
     let mut found = vec![Candidate::new("RPS off", rps(&CpuMask::new()), Some(model.inline()))];
@@ -80,17 +83,18 @@ pub fn masks(facts: &Facts) -> Vec<Candidate> {
     found
 }
 
-/// The candidates that are measured after the CPUs were chosen, with them: RFS if it is off and
-/// without it if it is on, and threaded NAPI and deferred interrupts in the same way. `global` permits to change
-/// `rps_sock_flow_entries`, without which there is no RFS.
+/// Returns the candidates that are measured after the CPUs are chosen. Each candidate changes one
+/// feature: RFS, threaded NAPI or deferred interrupts. The candidate turns the feature on if it is
+/// off, and off if it is on. RFS needs `rps_sock_flow_entries`, which a candidate may change only
+/// if `global` is true.
 pub fn refinements(facts: &Facts, global: bool) -> Vec<Candidate> {
     let mut found = Vec::new();
     let entries = if facts.sock_flow_entries == 0 { SOCK_FLOW_ENTRIES } else { facts.sock_flow_entries };
     if facts.sock_flow_entries > 0 && facts.queue_flow_entries > 0 {
         found.push(Candidate::new("RFS off", Wish::default().set("rps_flow_cnt", Value::Number(0)), None));
     } else if facts.sock_flow_entries > 0 || global {
-        // The kernel's documentation divides the entries among the queues. The number must be a
-        // power of two, and the kernel rounds up.
+        // As the kernel's documentation recommends, the flow entries are divided among the queues.
+        // The kernel rounds the number of entries of a queue up to a power of two.
         let each = (entries / facts.queues.0 as u64).max(1).next_power_of_two();
         let wish = Wish::default().set("rps_flow_cnt", Value::Number(each));
         let wish = match facts.sock_flow_entries {
@@ -103,7 +107,7 @@ pub fn refinements(facts: &Facts, global: bool) -> Vec<Candidate> {
         let name = if threaded { "NAPI without threads" } else { "threaded NAPI" };
         found.push(Candidate::new(name, Wish::default().set("threaded", Value::Number((!threaded).into())), None));
     }
-    // An interface without a card has no interrupts to defer.
+    // A virtual interface has no card, and therefore no interrupts to defer.
     if let Some((polls, flush)) = facts.deferral.filter(|_| facts.driver.is_some()) {
         let (name, polls, flush) = match (polls, flush) {
             (0, 0) => ("deferred interrupts", DEFER_POLLS, FLUSH_NS),
@@ -119,12 +123,13 @@ fn rps(mask: &CpuMask) -> Wish {
     Wish::default().set("rps_cpus", Value::Cpus(mask.clone()))
 }
 
-/// The cost model with the kernel's costs on this machine.
+/// The cost model of `balance` with the costs of the kernel on this machine.
 struct Model<'a> {
     facts: &'a Facts,
     costs: Costs,
     receivers: CpuMask,
-    /// The CPUs that do not receive, the nearest to the first receiver first.
+    /// The CPUs that do not receive packets. The CPU that is nearest to the first receiving CPU
+    /// comes first.
     others: Vec<CpuId>,
     far: CpuMask,
 }
@@ -150,8 +155,9 @@ impl<'a> Model<'a> {
         predict(&self.costs, RegimeKind::Inline, self.owners(), &[]).packets_per_second()
     }
 
-    /// The prediction for a mask of all queues. One CPU has the largest flow, and the kernel's even
-    /// map gives the CPUs equal shares of the other flows.
+    /// Returns the predicted throughput if all queues have this mask. In the prediction, one CPU
+    /// handles the largest flow. The other flows are divided equally among the CPUs, as in the
+    /// kernel.
     fn spread(&self, mask: &CpuMask) -> f64 {
         let even = 1.0 / mask.len() as f64;
         let largest = match self.facts.flows {
@@ -168,7 +174,8 @@ impl<'a> Model<'a> {
         predict(&self.costs, RegimeKind::Spread, self.owners(), &workers).packets_per_second()
     }
 
-    /// The fewest CPUs that come near the highest throughput, with or without those that receive.
+    /// Returns the smallest set of CPUs whose predicted throughput is near the highest one. If
+    /// `with` is true, the set includes the receiving CPUs.
     fn suggested(&self, with: bool) -> Option<CpuMask> {
         let mask = |count: usize| -> CpuMask {
             let receivers = self.receivers.iter().filter(|_| with);
@@ -226,11 +233,12 @@ mod tests {
                 "RPS off"
             ]
         );
-        // Three CPUs do the work of 3,600 ns, and take 130 ns to take a packet over.
+        // Three CPUs share the work of 3,600 ns per packet. Each of the three CPUs also needs 130
+        // ns to fetch a packet from the receiving CPU.
         let best = found[0].predicted.unwrap();
         assert!((best - 3e9 / 3_730.0).abs() < 1.0, "{best}");
-        // A quarter of the work stays on the receiving CPU, which takes 400 ns to receive and hands
-        // over three quarters for 100 ns each.
+        // The receiving CPU handles a quarter of the packets itself and hands over three quarters.
+        // The receiving CPU needs 400 ns to receive a packet, and 100 ns to hand a packet over.
         let with = found[1].predicted.unwrap();
         assert!((with - 1e9 / (400.0 + 900.0 + 75.0)).abs() < 1.0, "{with}");
         assert_eq!(found[2].predicted.unwrap().round(), 250_000.0);
@@ -240,7 +248,7 @@ mod tests {
     fn a_queue_for_each_cpu_is_best_without_rps() {
         let receivers: Vec<u16> = (0..64).collect();
         assert_eq!(names(&facts(64, &receivers, 3_000.0, None)), ["RPS off", "RPS to all CPUs, 0-63"]);
-        // Light work is not worth handing over.
+        // If a packet needs little work, handing it over costs more time than it saves.
         assert_eq!(names(&facts(2, &[0], 150.0, None))[0], "RPS off");
     }
 
@@ -251,7 +259,7 @@ mod tests {
         assert_eq!(apart.wish, rps(&[0].into_iter().map(CpuId).collect()), "{many:?}");
     }
 
-    /// Two flows of equal size reach two CPUs, however many are in the mask.
+    /// Two flows of equal size use only two CPUs, even if the mask has more CPUs.
     #[test]
     fn few_flows_reach_few_cpus() {
         let rate = |flows| masks(&facts(16, &[0], 4_000.0, flows))[0].predicted.unwrap();
@@ -274,7 +282,8 @@ mod tests {
             wish.set("gro_flush_timeout", Value::Number(flush))
         };
         assert_eq!(wishes(&card), [both(10, 20_000)]);
-        // What somebody has set may be wrong as well.
+        // If the administrator has already set a deferral of interrupts, this setting may be bad.
+        // Therefore a candidate turns the deferral off.
         assert_eq!(wishes(&Facts { deferral: Some((2, 200_000)), ..card.clone() }), [both(0, 0)]);
         assert_eq!(wishes(&Facts { deferral: None, ..card }), []);
     }

@@ -1,37 +1,38 @@
-//! How far CPUs are from the CPU that receives. `tune`, `doctor` and `explain` judge by this file alone, so
-//! that they never contradict each other.
+//! Determines how far CPUs are from the CPU that receives packets. The commands `tune`, `doctor`
+//! and `explain` all use this module, so that their outputs never contradict each other.
 
 use std::time::Duration;
 
 use steerage::topology::Topology;
 use steerage::{CpuId, CpuMask};
 
-/// Two CPUs are far from each other if the transfer of a cache line between them takes at least
-/// this long. CPUs that share a cache took 15 to 60 ns, and CPUs that do not share a cache took 80
-/// to 200 ns (docs/performance.md).
+/// Two CPUs are far from each other if a cache line takes at least this time from one CPU to the
+/// other. In measurements, it took 15 to 60 ns between CPUs that share a cache, and 80 to 200 ns
+/// between other CPUs (docs/performance.md).
 const FAR: Duration = Duration::from_nanos(100);
 
-/// How many times the measurement of a pair of CPUs is tried while other programs run on these
-/// CPUs. All tries take 1.3 s for 64 busy CPUs.
+/// The number of attempts to measure a pair of CPUs while other programs run on these CPUs. For 64
+/// busy CPUs, all attempts together take 1.3 seconds.
 const MEASURE_TRIES: usize = 8;
 
-/// The distances of some CPUs from the CPU that receives: those that were measured, and else those
-/// that the kernel reports. A virtual machine may report a shared cache that its CPUs do not have.
+/// The distances of some CPUs from the receiving CPU. If the distance of a CPU was not measured,
+/// the kernel's distance is used. A virtual machine may report a shared cache that its CPUs do not
+/// have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Distances {
-    /// The CPUs that are as far as CPUs without a shared cache.
+    /// The CPUs that are far from the receiving CPU, like CPUs that share no cache with it.
     pub far: CpuMask,
-    /// Those of the far CPUs for which the kernel reports a shared cache.
+    /// The far CPUs that share a cache with the receiving CPU according to the kernel.
     pub unlike_reported: CpuMask,
-    /// The measured distances from the receiver to the nearest and to the farthest CPU.
+    /// The measured distances from the receiving CPU to the nearest and to the farthest CPU.
     pub measured: Option<(Duration, Duration)>,
-    /// Whether all distances are known, from the kernel or from a measurement.
+    /// True if the distance of each CPU is known, from the kernel or from a measurement.
     pub is_known: bool,
 }
 
 impl Distances {
-    /// Measures the distances of `cpus` from `receiver`, in a fraction of a second. The topology has
-    /// the results from then on.
+    /// Measures the distances between the receiving CPU `receiver` and the CPUs in `cpus`. The
+    /// measurement takes a fraction of a second. The results are stored in `topology`.
     pub fn measure(topology: &mut Topology, receiver: CpuId, cpus: &CpuMask) -> Self {
         let mut left = cpus.clone();
         for _ in 0..MEASURE_TRIES {
@@ -41,7 +42,7 @@ impl Distances {
         Self::of(topology, receiver, cpus)
     }
 
-    /// The distances that the topology has.
+    /// Returns the distances that `topology` contains.
     pub fn of(topology: &Topology, receiver: CpuId, cpus: &CpuMask) -> Self {
         let shares = |cpu| Some(topology.place(receiver)?.cache.as_ref()?.cpus.contains(cpu));
         Self::judged(receiver, cpus, |cpu| topology.latency(receiver, cpu), shares)
@@ -65,7 +66,8 @@ impl Distances {
         }
     }
 
-    /// How far some of the CPUs are from the receiver, in words: `the others share a cache with it`.
+    /// Describes in words how far the CPUs in `others` are from the receiving CPU, such as `the
+    /// others share a cache with it`.
     pub fn of_others(&self, others: &CpuMask, receiver: CpuId) -> String {
         let far = self.far.and(others);
         let measured = self.measured.map_or(String::new(), |(nearest, farthest)| {
@@ -98,7 +100,8 @@ mod tests {
         CpuMask::parse_list(list, 64).unwrap()
     }
 
-    /// CPU 0 receives. The kernel reports that it shares a cache with CPU 1, and not with CPUs 2 and 3.
+    /// CPU 0 receives. The kernel reports that CPU 0 shares a cache with CPU 1, but not with CPUs 2
+    /// and 3.
     fn judged(times: [Option<u64>; 3]) -> Distances {
         let time = |cpu: CpuId| times[usize::from(cpu.0) - 1].map(Duration::from_nanos);
         Distances::judged(CpuId(0), &mask("0-3"), time, |cpu| Some(cpu.0 == 1))

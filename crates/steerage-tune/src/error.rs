@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use crate::knob::Knob;
 
-/// An error, as one line that says what was tried, on what, and what to do.
+/// An error of this crate. The message of an error is one line, which says what failed and what to
+/// do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TuneError {
@@ -51,7 +52,7 @@ pub enum TuneError {
         /// The kernel's error.
         error: io::Error,
     },
-    /// The card cannot lead the traffic to the queues, so nothing was changed.
+    /// The card cannot steer the chosen traffic to the queues, so nothing was changed.
     #[error("{interface} cannot lead this traffic to queues: {why}; nothing was changed")]
     Rules {
         /// The interface.

@@ -1,5 +1,5 @@
-//! What the machine and the interface report: load, queues, drops, hash. Everything is read below a
-//! [`Root`], and whatever cannot be read is left out.
+//! Collects facts about the machine and the interface, such as load, queues, drops and hash. All
+//! files are read below a [`Root`]. Facts that cannot be read are omitted.
 
 mod sample;
 
@@ -9,84 +9,94 @@ use std::fmt;
 use steerage::topology::Topology;
 use steerage::{CpuId, CpuMask};
 use steerage_netlink::ethtool::{Channels, Features};
+use steerage_text::shell_word;
 
 use crate::root::Root;
 pub use sample::{CpuCounts, Sample};
 
-/// The longest row of /proc/interrupts: a machine of 8,192 CPUs has as many columns.
+/// The maximum number of columns that are read from a row of /proc/interrupts. A row has a column
+/// for each CPU.
 const CPUS_MAX: usize = 8_192;
 
-/// The least share of its time in interrupts for which a CPU is listed, and the most CPUs that are shown.
+/// `interrupted` lists a CPU only if it spends at least this share of its time in interrupts.
+/// `SHOWN_MAX` limits the number of CPUs that the output shows.
 const LISTED_MIN: f64 = 0.01;
 const SHOWN_MAX: usize = 8;
 
-/// What ethtool reports about an interface. Tests state it.
+/// The values that ethtool reports about an interface. Tests use invented values.
 #[derive(Clone, Debug, Default)]
 pub struct Card {
-    /// The queues that are in use.
+    /// The numbers of the interface's queues.
     pub channels: Option<Channels>,
     /// The offloads.
     pub features: Option<Features>,
 }
 
-/// The facts on which the choice of candidates rests.
+/// The facts about a machine and an interface that `tune` uses to choose candidates.
 #[derive(Clone, Debug)]
 pub struct Facts {
     /// The name of the interface.
     pub interface: String,
-    /// The driver, or `None` if the interface exists only in software.
+    /// The name of the interface's driver, or `None` if the interface exists only in software.
     pub driver: Option<String>,
-    /// The numbers of receive and transmit queues.
+    /// The number of receive queues and the number of transmit queues of the interface.
     pub queues: (usize, usize),
     /// What ethtool reports.
     pub card: Card,
-    /// The caches and nodes of the machine.
+    /// The caches and NUMA nodes of the machine.
     pub topology: Topology,
-    /// The CPUs that steering may use: online, and not isolated.
+    /// The CPUs that steering may use: the online CPUs that are not isolated.
     pub cpus: CpuMask,
     /// The CPUs that receive the interface's packets, the busiest first.
     pub receivers: Vec<CpuId>,
-    /// Whether the receive queues have threads of their own. `None` if the kernel has no such file.
+    /// True if threaded NAPI is on, so that the receive queues have their own threads. The value is
+    /// `None` if the kernel has no file for this setting.
     pub threaded: Option<bool>,
-    /// `rps_sock_flow_entries`: 0 switches RFS off for all interfaces.
+    /// The value of `rps_sock_flow_entries`. If the value is 0, RFS is off for all interfaces.
     pub sock_flow_entries: u64,
-    /// `rps_flow_cnt` of the first queue: 0 switches RFS off for this queue.
+    /// The value of `rps_flow_cnt` of the first receive queue. If the value is 0, RFS is off for
+    /// this queue.
     pub queue_flow_entries: u64,
-    /// The nanoseconds in interrupts that a packet takes on average, if enough packets were counted.
+    /// The average time in nanoseconds that CPUs spend in interrupts per packet, if enough packets
+    /// were counted.
     pub softirq_ns: Option<f64>,
-    /// The CPUs that spend at least a hundredth of their time in interrupts, with this share, the busiest
-    /// CPU first.
+    /// The CPUs that spend at least a hundredth of their time in interrupts, and their share of
+    /// time in interrupts. The busiest CPU comes first.
     pub interrupted: Vec<(CpuId, f64)>,
-    /// Whether these times were counted while tune listened, and not since the machine started.
+    /// True if `interrupted` contains the shares while `tune` listened. If false, it contains the
+    /// shares since the machine started.
     pub is_recent: bool,
-    /// `napi_defer_hard_irqs` and `gro_flush_timeout`. `None` if the kernel has no such files.
+    /// The values of `napi_defer_hard_irqs` and `gro_flush_timeout`, or `None` if the kernel does
+    /// not have these two files.
     pub deferral: Option<(u64, u64)>,
-    /// The packets that were lost, by the counter's name, if there were any.
+    /// The counters of lost packets that are not 0, each with its name.
     pub drops: Vec<(&'static str, u64)>,
-    /// How often a CPU had more packets than its budget allows.
+    /// The number of times that a CPU stopped polling because its budget was used up, although
+    /// packets were left.
     pub time_squeeze: u64,
-    /// The flows that arrived while tune listened.
+    /// The flows that arrived while `tune` listened.
     pub flows: Flows,
 }
 
-/// The flows that the kernel's hash distinguishes.
+/// The flows that the kernel's flow hash can tell apart.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Flows {
-    /// The number of flows, and the share of the packets that the largest flow has.
+    /// Flows were seen. The fields are their number and the share of packets in the largest flow.
     Seen {
         /// The number of flows, at least 1.
         count: usize,
-        /// The share of the largest flow, from 0 to 1.
+        /// The share of all packets that belong to the largest flow, from 0 to 1.
         largest: f64,
     },
-    /// Why no flow was seen.
+    /// No flow was seen. The text is the reason.
     NotSeen(String),
 }
 
 impl Facts {
-    /// Reads the facts. `card` is what ethtool reports. The load of the packets is that of `lately`, which
-    /// counts what passed while tune listened, and if that was too little, that of `ever`, the counters
-    /// since boot.
+    /// Reads the facts. `card` contains the values that ethtool reports. `lately` contains the
+    /// increases of the counters while `tune` listened, and `ever` contains the counters since the
+    /// machine started. The load is computed from `lately`, or from `ever` if too few packets
+    /// arrived while `tune` listened.
     pub fn read(root: &Root, interface: &str, card: Card, ever: &Sample, lately: Option<&Sample>) -> Self {
         let lately = lately.filter(|lately| lately.softirq_ns().is_some());
         let used = lately.unwrap_or(ever);
@@ -119,14 +129,14 @@ impl Facts {
         }
     }
 
-    /// Whether the card claims that its hash covers ports. Then RPS uses the card's hash, and does
-    /// not look into tunnels.
+    /// Returns true if the card reports that its hash covers ports. If the hash covers ports, RPS
+    /// uses the card's hash, so the kernel does not read the inner headers of tunnels.
     pub fn is_hashed_by_card(&self) -> bool {
         self.has("rx-hashing")
     }
 
-    /// Whether the card may forward flows by itself. The kernel does not see the packets of such
-    /// flows.
+    /// Returns true if the card may forward flows in hardware. The kernel does not see the packets
+    /// that the card forwards itself.
     pub fn forwards_in_hardware(&self) -> bool {
         self.has("hw-tc-offload")
     }
@@ -149,7 +159,7 @@ impl fmt::Display for Facts {
         let receivers: CpuMask = self.receivers.iter().copied().collect();
         writeln!(f, "CPUs: {}; receiving: {}", self.cpus, or_unknown(&receivers))?;
         if self.is_hashed_by_card() {
-            let off = format!("sudo ethtool -K {} rxhash off", self.interface);
+            let off = format!("sudo ethtool -K {} rxhash off", shell_word(&self.interface));
             writeln!(f, "hash: the card's, which RPS uses and which does not look into tunnels; {off} changes that")?;
         } else {
             writeln!(f, "hash: the kernel's own")?;
@@ -180,7 +190,8 @@ impl fmt::Display for Facts {
     }
 }
 
-/// The interface's counters of lost packets, and those of all backlogs, that are not 0.
+/// Returns the counters of lost packets that are not 0: the counters of the interface and of all
+/// backlogs.
 fn drops(root: &Root, interface: &str, used: &Sample) -> Vec<(&'static str, u64)> {
     let backlogs = |count: fn(&CpuCounts) -> u64| used.cpus.values().map(count).sum();
     let own = sample::LOST.iter().map(|name| (*name, sample::counter(root, interface, name)));
@@ -188,7 +199,7 @@ fn drops(root: &Root, interface: &str, used: &Sample) -> Vec<(&'static str, u64)
     own.chain(shared).filter(|(_, count)| *count > 0).collect()
 }
 
-/// The shares of their time that CPUs spend in interrupts.
+/// Returns each CPU with the share of its time that it spends in interrupts.
 fn interrupted(used: &Sample) -> Vec<(CpuId, f64)> {
     let share = |counts: &CpuCounts| counts.softirq as f64 / counts.all.max(1) as f64;
     let mut shares: Vec<_> = used.cpus.iter().map(|(cpu, counts)| (*cpu, share(counts))).collect();
@@ -201,8 +212,9 @@ fn or_unknown(cpus: &CpuMask) -> String {
     if cpus.is_empty() { "unknown".to_owned() } else { cpus.to_list() }
 }
 
-/// The CPUs that receive: those with interrupts of the interface, or if the interface has none, the
-/// CPU with the most packets that RPS did not send to it.
+/// Returns the CPUs that receive the interface's packets, which are the CPUs that handle its
+/// interrupts. If the interface has no interrupts, returns the CPU that handled the most packets,
+/// not counting packets that RPS steered to it.
 pub(crate) fn receivers(used: &Sample, cpus: &CpuMask) -> Vec<CpuId> {
     let by = |count: &dyn Fn(&CpuCounts) -> u64| {
         let counted = used.cpus.iter().map(|(cpu, counts)| (count(counts), *cpu));
@@ -222,10 +234,10 @@ pub(crate) fn receivers(used: &Sample, cpus: &CpuMask) -> Vec<CpuId> {
     busiest
 }
 
-/// The interrupts of an interface, and how often each CPU had one of them.
+/// Returns the number of the interface's interrupts that each CPU has handled.
 fn interrupts(root: &Root, interface: &str) -> BTreeMap<CpuId, u64> {
     let device = format!("/sys/class/net/{interface}/device");
-    // A virtio device is a child of the PCI device, which has the interrupts.
+    // The interrupts belong to a PCI device. For a virtio network card, this is the parent device.
     let own = root.names(&format!("{device}/msi_irqs"));
     let irqs = if own.is_empty() { root.names(&format!("{device}/../msi_irqs")) } else { own };
     let mut found = BTreeMap::new();

@@ -1,4 +1,5 @@
-//! Whether this machine is reached through an interface, which must then not go down unasked.
+//! Determines whether an administrator is connected to this machine through an interface. Without
+//! the user's permission, the link of that interface must not go down.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -8,18 +9,20 @@ use steerage_netlink::{Entry, Rtnetlink};
 
 use crate::root::Root;
 
-/// How many parents of this process are searched for the variable of the SSH server. sudo, su and
-/// shells remove or keep it.
+/// The environment variable of the SSH server is searched in at most this number of parent
+/// processes. Programs such as sudo, su and shells may have removed the variable from the
+/// environment of this process.
 const PARENTS_MAX: usize = 16;
 
-/// Why the interface must not go down: it has the default route, or the SSH client that runs this
-/// program is connected through it. `None` if neither is so.
+/// Returns the reason why the interface must not go down, or `None` if there is no reason. There
+/// are two possible reasons: the interface has the default route, or the SSH client of this
+/// program's user is connected through the interface.
 ///
 /// # Errors
 ///
-/// The kernel does not answer.
+/// Fails if the kernel does not reply.
 pub fn reached_through(root: &Root, interface: &str) -> io::Result<Option<String>> {
-    // A bond, a bridge and a VLAN are above the interface, and go down with it.
+    // When the interface goes down, a bond, a bridge or a VLAN on top of it also loses its link.
     let above = |name: &str| -> Vec<String> {
         let names = root.names(&format!("/sys/class/net/{name}"));
         names.iter().filter_map(|name| name.strip_prefix("upper_").map(str::to_owned)).collect()
@@ -46,15 +49,17 @@ pub fn reached_through(root: &Root, interface: &str) -> io::Result<Option<String
     Ok(why)
 }
 
-/// The address of this machine to which the SSH client is connected. sudo removes the variable, so
-/// the parents of this process are searched as well.
+/// Returns the address of this machine to which the SSH client is connected. The address is in an
+/// environment variable, which sudo removes. Therefore the environments of the parent processes are
+/// searched too.
 fn ssh_address(root: &Root) -> Option<IpAddr> {
     let mut process = "self".to_owned();
     for _ in 0..PARENTS_MAX {
         let variables = std::fs::read(root.path(&format!("/proc/{process}/environ"))).unwrap_or_default();
         let mut variables = variables.split(|byte| *byte == 0).map(String::from_utf8_lossy);
         if let Some(found) = variables.find_map(|one| one.strip_prefix("SSH_CONNECTION=").map(str::to_owned)) {
-            // Client's address and port, then the server's.
+            // The variable contains the client's address and port, followed by the server's address
+            // and port.
             return found.split(' ').nth(2)?.parse().ok();
         }
         let status = root.read(&format!("/proc/{process}/status")).ok()?;

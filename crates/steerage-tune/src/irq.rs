@@ -1,4 +1,5 @@
-//! The interrupts of a card's receive queues: their knobs, and irqbalance, which moves them.
+//! Finds the interrupts of a card's receive queues. Also sends requests to the daemon irqbalance,
+//! which moves interrupts between CPUs.
 
 use std::io::{self, Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -14,15 +15,18 @@ use crate::root::Root;
 
 /// The directory in which irqbalance creates its socket, `irqbalancePID.sock`.
 const IRQBALANCE: &str = "/run/irqbalance";
-/// The longest message that irqbalance reads: the buffer of its function `sock_handle`.
+/// The maximum length of a message to irqbalance, which is the size of the buffer in its function
+/// `sock_handle`.
 const MESSAGE_MAX: usize = 499;
-/// The longest reply that is read. irqbalance writes about 60 bytes for each interrupt.
+/// The maximum number of bytes that are read from a reply of irqbalance. A reply has about 60 bytes
+/// for each interrupt.
 const REPLY_MAX: u64 = 1 << 20;
-/// The longest time that irqbalance may take. It answers between two of its rounds.
+/// The maximum time to wait for a reply of irqbalance, which replies only when it is not balancing
+/// interrupts.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The knobs of the interface's receive interrupts in the order of their queues, and a note if some
-/// cannot be changed.
+/// Returns the affinity files of the interrupts of an interface's receive queues, in the order of
+/// the queues. Also returns a note if some of the files cannot be changed.
 pub(crate) fn knobs(machine: &Machine, interface: &str) -> (Vec<Knob>, Vec<String>) {
     let interrupts = queue_interrupts(machine.root().directory(), interface);
     if interrupts.is_empty() {
@@ -38,30 +42,31 @@ pub(crate) fn knobs(machine: &Machine, interface: &str) -> (Vec<Knob>, Vec<Strin
     (open.iter().map(|irq| Knob(name(irq))).collect(), note.into_iter().collect())
 }
 
-/// The kernel creates the file of a managed interrupt without permission to write, also for root.
+/// Returns true if the owner may write to a file. For an interrupt that the kernel manages itself,
+/// even root, the owner of the file, may not write to it.
 fn owner_may_write(root: &Root, name: &str) -> bool {
     std::fs::metadata(root.path(name)).is_ok_and(|file| file.permissions().mode() & 0o200 != 0)
 }
 
-/// The interrupts among these knobs.
+/// Returns the numbers of the interrupts to whose affinity files these knobs belong.
 pub fn interrupts<'a>(knobs: impl IntoIterator<Item = &'a Knob>) -> Vec<u32> {
     let irq = |knob: &Knob| knob.0.strip_prefix("/proc/irq/")?.split('/').next()?.parse().ok();
     knobs.into_iter().filter_map(irq).collect()
 }
 
-/// The socket of irqbalance, if it runs.
+/// Returns the path of irqbalance's socket, if irqbalance runs.
 pub fn irqbalance(root: &Root) -> Option<PathBuf> {
     let names = root.names(IRQBALANCE);
     let name = names.iter().find(|name| name.starts_with("irqbalance") && name.ends_with(".sock"))?;
     Some(root.path(&format!("{IRQBALANCE}/{name}")))
 }
 
-/// Makes irqbalance leave these interrupts alone, in addition to those that it leaves alone already.
-/// irqbalance forgets this when it restarts.
+/// Makes irqbalance leave these interrupts on their CPUs, in addition to the interrupts that it
+/// already leaves there. irqbalance forgets the list when it restarts.
 ///
 /// # Errors
 ///
-/// irqbalance does not answer, refuses this user, or the list is too long for it.
+/// Fails if irqbalance does not reply, if it refuses this user, or if the list is too long for it.
 pub fn ban(socket: &std::path::Path, interrupts: &[u32]) -> io::Result<()> {
     let mut banned = banned(&request(socket, "setup")?);
     banned.extend(interrupts);
@@ -74,7 +79,7 @@ pub fn ban(socket: &std::path::Path, interrupts: &[u32]) -> io::Result<()> {
 ///
 /// # Errors
 ///
-/// As for [`ban`].
+/// Fails like [`ban`].
 pub fn unban(socket: &std::path::Path, interrupts: &[u32]) -> io::Result<()> {
     let mut banned = banned(&request(socket, "setup")?);
     banned.retain(|irq| !interrupts.contains(irq));
@@ -93,7 +98,8 @@ fn send_list(socket: &std::path::Path, interrupts: &[u32]) -> io::Result<()> {
     request(socket, &message).map(drop)
 }
 
-/// The interrupts that irqbalance leaves alone, from its reply to `setup`.
+/// Parses irqbalance's reply to the request `setup`. Returns the interrupts that irqbalance does
+/// not move.
 fn banned(reply: &str) -> Vec<u32> {
     let words: Vec<&str> = reply.split_whitespace().collect();
     words.windows(2).filter(|pair| pair[0] == "IRQ").filter_map(|pair| pair[1].parse().ok()).collect()
@@ -116,7 +122,8 @@ mod tests {
 
     use super::*;
 
-    /// Answers like irqbalance, and returns the messages.
+    /// Calls `body` while a server replies like irqbalance. Returns the messages that the server
+    /// received.
     fn answered(replies: &[&str], body: impl FnOnce(&std::path::Path)) -> Vec<String> {
         let place = steerage_fixtures::scratch::Scratch::new();
         let path = place.join("irqbalance7.sock");

@@ -1,49 +1,56 @@
-//! The names of values, and the commands that set them.
+//! A knob is the name of a value that `tune` can set. This module also creates the command that
+//! sets the value of a knob.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use steerage_text::shell_word;
 
-/// The beginning of the names of ethtool's values.
+/// The prefix in the name of a knob that is a value of ethtool.
 pub(crate) const CARDS: &str = "/ethtool/";
 
-/// The beginning of the names of the values of ethtool that are features.
+/// The prefix, after the interface's name, in the name of a knob that is a feature of ethtool.
 pub(crate) const FEATURES: &str = "features/";
 
-/// The beginning of the names of ethtool's values that are rules, such as `rules/1023` for the rule at
-/// this location, and the value of a location without a rule.
+/// The prefix, after the interface's name, of a knob that is a steering rule of the card. For
+/// example, `rules/1023` is the rule at location 1023. `NO_RULE` is the value of a location without
+/// a rule.
 pub(crate) const RULES: &str = "rules/";
 pub(crate) const NO_RULE: &str = "none";
 
-/// The knob of the program that finds the flows of packets in this network namespace
-/// (`steerage_device::af_xdp::flow_dissector`), and its values.
+/// The knob for the flow dissector, a BPF program that finds the flow of each packet in this
+/// network namespace (`steerage_device::af_xdp::flow_dissector`). `OUR_DISSECTOR` and
+/// `NO_DISSECTOR` are the values of this knob.
 pub(crate) const DISSECTOR: &str = "/bpf/flow_dissector";
 pub(crate) const OUR_DISSECTOR: &str = "steerage";
 pub(crate) const NO_DISSECTOR: &str = "none";
 
-/// The ends of the names of files with masks of CPUs.
+/// The names of the kernel's files that contain masks of CPUs, without their directories.
 const MASKS: [&str; 5] = ["rps_cpus", "xps_cpus", "smp_affinity", "flow_limit_cpu_bitmap", "rps_default_mask"];
 
-/// The name of one value of the machine. It is a file of /sys or /proc, or a value of ethtool, whose
-/// name begins with `/ethtool/IFACE/`, such as `/ethtool/eth0/rings/rx`.
+/// The name of a value that `tune` can set: the path of a file in /sys or /proc, or the name of a
+/// value of ethtool. The names of ethtool's values begin with `/ethtool/IFACE/`, such as
+/// `/ethtool/eth0/rings/rx`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Knob(pub String);
 
 impl Knob {
-    /// The interface and the name of a value of ethtool, or `None` for a file.
+    /// Returns the interface and the name of a value of ethtool. Returns `None` if the knob is a
+    /// file.
     pub(crate) fn of_card(&self) -> Option<(&str, &str)> {
         self.0.strip_prefix(CARDS)?.split_once('/')
     }
 
-    /// Whether this is a knob of the interface itself, and not one of the machine.
+    /// Returns true if this knob belongs to the interface. Knobs that belong to no interface affect
+    /// the whole machine.
     pub(crate) fn is_of(&self, interface: &str) -> bool {
         let rest = self.0.strip_prefix("/sys/class/net/").or_else(|| self.0.strip_prefix(CARDS));
         rest.and_then(|rest| rest.strip_prefix(interface)).is_some_and(|rest| rest.starts_with('/'))
     }
 
-    /// Whether this is a rule that leads traffic to a queue.
+    /// Returns true if this knob is a rule with which the card steers traffic to a queue.
     pub(crate) fn is_rule(&self) -> bool {
         self.of_card().is_some_and(|(_, name)| name.starts_with(RULES))
     }
@@ -52,9 +59,9 @@ impl Knob {
         MASKS.iter().any(|end| self.0.ends_with(end))
     }
 
-    /// The command by which a person sets this knob.
+    /// Returns the command with which a person can set this knob.
     pub fn command(&self, value: &str) -> String {
-        match self.of_card() {
+        match self.of_card().map(|(interface, name)| (shell_word(interface), name)) {
             Some((interface, "channels/combined")) => format!("ethtool -L {interface} combined {value}"),
             Some((interface, "channels/rx")) => format!("ethtool -L {interface} rx {value}"),
             Some((interface, "rings/rx")) => format!("ethtool -G {interface} rx {value}"),
@@ -75,7 +82,7 @@ impl Knob {
                 "bpftool prog detach name steerage_flow flow_dissector".to_owned()
             }
             _ if self.0 == DISSECTOR => "bpftool prog attach name steerage_flow flow_dissector".to_owned(),
-            _ => format!("echo {value} > {}", self.0),
+            _ => format!("echo {value} > {}", shell_word(&self.0)),
         }
     }
 }
@@ -86,7 +93,8 @@ impl fmt::Display for Knob {
     }
 }
 
-/// The option of ethtool for a feature, which is the feature's name except for old features.
+/// Returns the option name of a feature for `ethtool -K`. Only old features have an option name
+/// that differs from the name of the feature.
 pub(crate) fn option(feature: &str) -> &str {
     const OPTIONS: [(&str, &str); 6] = [
         ("rx-gro", "gro"),
@@ -99,25 +107,45 @@ pub(crate) fn option(feature: &str) -> &str {
     OPTIONS.iter().find(|(name, _)| *name == feature).map_or(feature, |(_, option)| option)
 }
 
-/// A key as long as this one, with which both directions of a connection have the same hash: Woo and Park,
-/// "Scalable TCP session monitoring with symmetric receive-side scaling", 2012.
+/// Returns a hash key with the length of `key`. With the returned key, both directions of a
+/// connection have the same hash: Woo and Park, "Scalable TCP session monitoring with symmetric
+/// receive-side scaling", 2012.
 pub(crate) fn symmetric(key: &str) -> String {
     let bytes: Vec<&str> = key.split(':').enumerate().map(|(at, _)| ["6d", "5a"][at % 2]).collect();
     bytes.join(":")
 }
 
-/// The number of queues that a table names in turn: `0 1 2 0 1 2 0`.
+/// Returns the number of queues if the indirection table lists the queues in turn, such as `0 1 2 0
+/// 1 2 0`.
 fn queues_in_turn(table: &str) -> Option<usize> {
     let entries: Vec<usize> = table.split(' ').filter_map(|entry| entry.parse().ok()).collect();
     let queues = entries.iter().max()? + 1;
     entries.iter().enumerate().all(|(nth, queue)| nth % queues == *queue).then_some(queues)
 }
 
-/// How often a table names each queue.
+/// Returns how many entries of an indirection table each queue has.
 fn weights(table: &str) -> String {
     let mut counts: BTreeMap<usize, usize> = BTreeMap::new();
     table.split(' ').filter_map(|entry| entry.parse().ok()).for_each(|queue| *counts.entry(queue).or_default() += 1);
     let last = counts.last_key_value().map_or(0, |(queue, _)| *queue);
     let weights: Vec<String> = (0..=last).map(|queue| counts.get(&queue).unwrap_or(&0).to_string()).collect();
     weights.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The kernel accepts an interface with this name. A shell that runs the printed command must
+    /// not execute the name.
+    #[test]
+    fn a_shell_does_not_execute_the_name_of_an_interface() {
+        for (knob, command) in [
+            ("/ethtool/$(id)/rings/rx", "ethtool -G '$(id)' rx 1"),
+            ("/ethtool/$(id)/features/rx-gro", "ethtool -K '$(id)' gro 1"),
+            ("/sys/class/net/$(id)/queues/rx-0/rps_cpus", "echo 1 > '/sys/class/net/$(id)/queues/rx-0/rps_cpus'"),
+        ] {
+            assert_eq!(Knob(knob.to_owned()).command("1"), command);
+        }
+    }
 }

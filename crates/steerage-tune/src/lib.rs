@@ -1,4 +1,5 @@
-//! Sets the kernel's own receive steering, measures whether it helped, and keeps it or takes it back.
+//! Sets the kernel's own receive steering, measures whether a setting helps, and keeps the setting
+//! or undoes it.
 //!
 //! | module | purpose |
 //! |---|---|

@@ -1,5 +1,5 @@
-//! Writes a setting as a .link file of systemd, which applies it at each start of the machine:
-//! systemd.link(5).
+//! Writes a setting as a .link file of systemd (systemd.link(5)). systemd then applies the setting
+//! each time that the machine starts.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,9 @@ use crate::machine::Machine;
 use crate::root::Root;
 use crate::setting::Setting;
 
-/// What [`make`] reads to repeat the .link file that is in force, beside /sys.
+/// The directories that [`make`] reads, in addition to /sys. The directories contain systemd's
+/// library (whose name contains the version), the .link files, and udev's record of the .link file
+/// that an interface uses.
 pub const READ: [&str; 9] = [
     "/usr/lib/systemd",
     "/usr/lib64/systemd",
@@ -27,7 +29,8 @@ pub const READ: [&str; 9] = [
     "/run/udev/data",
 ];
 
-/// Directories with the library whose name contains systemd's version.
+/// The directories that may contain systemd's library. The library's name contains systemd's
+/// version.
 const LIBRARIES: [&str; 4] = [
     "/usr/lib/systemd",
     "/usr/lib64/systemd",
@@ -36,12 +39,13 @@ const LIBRARIES: [&str; 4] = [
 ];
 const LIBRARY: &str = "libsystemd-shared-";
 
-/// The section of the file that systemd ships for all interfaces, `99-default.link`. Only one .link
-/// file is applied to an interface, so a new file has to repeat what the old one said.
+/// The section of the file that systemd ships for all interfaces, `99-default.link`. systemd
+/// applies only one .link file to each interface. Therefore a new file must repeat the lines of the
+/// old file.
 const DEFAULT_LINK: &str = "NamePolicy=keep kernel database onboard slot path\nAlternativeNamesPolicy=database onboard slot path\nMACAddressPolicy=persistent\n";
 
-/// The end of a knob's name, its key, and the first version of systemd that has the key by
-/// systemd.link(5).
+/// The knobs that a .link file can set. Each row contains the end of the knob's name, its key in a
+/// .link file, and the first version of systemd that supports this key (systemd.link(5)).
 const KEYS: [(&str, &str, u32); 14] = [
     ("/channels/combined", "CombinedChannels", 239),
     ("/channels/rx", "RxChannels", 239),
@@ -59,24 +63,24 @@ const KEYS: [(&str, &str, u32); 14] = [
     ("/features/rx-ntuple-filter", "NTupleFilter", 250),
 ];
 
-/// The first version of systemd with `IRQAffinityPolicy=` and `IRQAffinity=`, which name the CPUs for all
-/// queues together.
+/// The first version of systemd with `IRQAffinityPolicy=` and `IRQAffinity=`. Both keys set the
+/// CPUs for the interrupts of all queues together.
 const IRQ_AFFINITY: u32 = 261;
 
-/// A .link file that is not written yet.
+/// The content of a .link file that has not been written yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkFile {
     /// The path.
     pub path: PathBuf,
     /// The text.
     pub text: String,
-    /// The values that the file sets.
+    /// The knobs and values that the .link file sets.
     pub setting: Setting,
-    /// One line for each knob that the file cannot set.
+    /// Notes for the user: one line for each knob that the .link file cannot set.
     pub notes: Vec<String>,
 }
 
-/// The version of systemd on this machine, if it has systemd.
+/// Returns the version of systemd on this machine, if it has systemd.
 pub fn systemd_version(root: &Root) -> Option<u32> {
     let names = LIBRARIES.iter().flat_map(|directory| root.names(directory));
     let version = |name: String| {
@@ -86,7 +90,7 @@ pub fn systemd_version(root: &Root) -> Option<u32> {
     names.filter_map(version).max()
 }
 
-/// Makes a .link file for the interface from the values of a setting.
+/// Creates a .link file for the interface from the values of a setting.
 pub fn make(machine: &Machine, interface: &str, setting: &Setting) -> LinkFile {
     let root = machine.root();
     let version = systemd_version(root);
@@ -166,7 +170,8 @@ fn in_systemds_words(machine: &Machine, knob: &Knob, value: &str) -> String {
     if cpus.is_empty() { "disable".to_owned() } else { cpus.to_list() }
 }
 
-/// The section `[Link]` of the file that is applied to the interface now. udev records its path.
+/// Returns the section `[Link]` of the .link file that is applied to the interface now. udev
+/// records the path of this file.
 fn present_section(root: &Root, index: &str) -> String {
     let record = root.read(&format!("/run/udev/data/n{index}")).unwrap_or_default();
     let path = record.lines().find_map(|line| line.strip_prefix("E:ID_NET_LINK_FILE="));
@@ -176,22 +181,23 @@ fn present_section(root: &Root, index: &str) -> String {
     of_section.filter(|line| !line.is_empty() && !line.starts_with('#')).map(|line| format!("{line}\n")).collect()
 }
 
-/// The command by which systemd applies its .link files to an interface now.
+/// Returns the command that makes systemd apply its .link files to an interface now.
 pub fn apply_now(interface: &str) -> String {
     format!("sudo udevadm control --reload && sudo udevadm trigger --action=add /sys/class/net/{interface}")
 }
 
-/// Writes the file.
+/// Writes the .link file.
 ///
 /// # Errors
 ///
-/// The file cannot be written.
+/// Fails if the .link file cannot be written.
 pub(crate) fn write(file: &LinkFile) -> Result<(), TuneError> {
     write_durably(&file.path, file.text.as_bytes(), Readers::All)
         .map_err(|error| TuneError::WriteFile { path: file.path.clone(), error })
 }
 
-/// Removes the file, unless somebody else has changed it. The error is a whole line.
+/// Removes the .link file, unless another program has changed it. The error is a complete message
+/// of one line.
 pub(crate) fn remove(path: &Path, text: &str) -> Result<(), String> {
     match fs::read_to_string(path) {
         Ok(now) if now == text => {

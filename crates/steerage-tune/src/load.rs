@@ -1,39 +1,40 @@
-//! What the kernel spent on the packets of an interface while somebody watched.
+//! Computes the CPU time that the kernel spent on the packets of an interface between two readings
+//! of its counters.
 
 use steerage::{CpuId, CpuMask};
 
 use crate::facts::{Sample, receivers};
 use crate::root::Root;
 
-/// The ticks of /proc/stat in a second.
+/// The number of ticks per second in which /proc/stat counts.
 const TICKS_A_SECOND: f64 = 100.0;
 
-/// The most CPUs in a mask of /sys.
+/// The maximum number of CPUs in a mask that is read from /sys.
 const MASK_CPUS_MAX: usize = 8192;
 
-/// The load of the machine by an interface, between two samples.
+/// The load that an interface's packets caused between two readings of the counters.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KernelLoad {
     /// The name of the interface.
     pub interface: String,
-    /// The time between the samples in seconds.
+    /// The time between the two readings of the counters, in seconds.
     pub seconds: f64,
-    /// Packets that the interface received.
+    /// The number of packets that the interface received.
     pub packets: u64,
-    /// The CPU that receives the packets, if it is known.
+    /// The CPU that receives the interface's packets, if it is known.
     pub receiver: Option<CpuId>,
     /// The CPUs that are online.
     pub cpus: Vec<CpuLoad>,
     /// The share of all packets that this interface received, from 0 to 1.
     pub share: f64,
-    /// The time in interrupts for a packet in nanoseconds, or `None` if it was too short to be
-    /// counted.
+    /// The average time in nanoseconds that CPUs spent in interrupts per packet. The value is
+    /// `None` if the time was too short to be counted.
     pub packet_ns: Option<f64>,
-    /// The masks of the receive queues (`rps_cpus`) that are not empty.
+    /// The receive queues with a nonempty mask (`rps_cpus`), and their masks.
     pub masks: Vec<(String, CpuMask)>,
-    /// Packets that found a full backlog, of all interfaces.
+    /// The number of packets of all interfaces that were dropped because a backlog was full.
     pub dropped: u64,
-    /// How often a CPU had more packets than its budget allows.
+    /// How often a CPU stopped polling because its budget was used up, although packets were left.
     pub time_squeeze: u64,
 }
 
@@ -42,18 +43,18 @@ pub struct KernelLoad {
 pub struct CpuLoad {
     /// The number of the CPU.
     pub cpu: CpuId,
-    /// The share of its time in which it did anything, from 0 to 1.
+    /// The share of time in which the CPU was not idle, from 0 to 1.
     pub busy: f64,
-    /// The share of its time in hard and soft interrupts, from 0 to 1.
+    /// The share of time that the CPU spent in hard and soft interrupts, from 0 to 1.
     pub softirq: f64,
-    /// Packets that it handled, of all interfaces.
+    /// The number of packets of all interfaces that the CPU handled.
     pub packets: u64,
-    /// Interrupts of the interface.
+    /// The number of the interface's interrupts that the CPU handled.
     pub interrupts: u64,
 }
 
 impl KernelLoad {
-    /// The load between two samples, the first of which is `earlier`.
+    /// Returns the load between the readings `earlier` and `now` of the counters.
     pub fn between(root: &Root, interface: &str, earlier: &Sample, now: &Sample) -> Self {
         let used = now.since(earlier);
         let online: CpuMask = used.cpus.keys().copied().collect();
@@ -78,17 +79,17 @@ impl KernelLoad {
         }
     }
 
-    /// The CPU that spends the most time on the packets of the interface.
+    /// Returns the CPU that spends the most time on the packets of the interface.
     pub fn busiest(&self) -> Option<CpuLoad> {
         self.cpus.iter().copied().max_by(|one, other| one.softirq.total_cmp(&other.softirq))
     }
 
-    /// The share of a CPU's time that the packets of the interface take.
+    /// Returns the share of a CPU's time that the CPU spends on packets of the interface.
     pub fn softirq_of(&self, cpu: &CpuLoad) -> f64 {
         cpu.softirq * self.share
     }
 
-    /// The mask that all receive queues have, or `None` if they have none or several.
+    /// Returns the mask of the receive queues, or `None` if their masks differ.
     pub fn mask(&self) -> Option<&CpuMask> {
         let (_, first) = self.masks.first()?;
         self.masks.iter().all(|(_, mask)| mask == first).then_some(first)
@@ -114,7 +115,7 @@ mod tests {
 
     use super::*;
 
-    /// Makes the files of a machine with two CPUs in a directory of the test.
+    /// Creates the files of a fake machine with two CPUs in the test's directory.
     fn machine(directory: &std::path::Path, stat: [&str; 2], softnet: [u64; 2], packets: u64) -> Root {
         let write = |path: &str, text: String| {
             let path = directory.join(path);
@@ -130,7 +131,8 @@ mod tests {
         Root::below(directory)
     }
 
-    /// The figures of a flood that kept CPU 1 98 % busy, of which 45 % in softirq.
+    /// The counters are from a real flood of packets. CPU 1 was busy for 98 % of its time, and
+    /// spent 45 % of its time in softirq.
     #[test]
     fn a_flooded_cpu_is_seen() {
         let directory = std::env::temp_dir().join(format!("steerage-load-{}", std::process::id()));
@@ -142,7 +144,7 @@ mod tests {
         fs::remove_dir_all(&directory).unwrap();
         let busiest = load.busiest().unwrap();
         assert_eq!((busiest.cpu, busiest.softirq, busiest.busy, busiest.packets), (CpuId(1), 0.45, 0.98, 950_000));
-        // Four of five packets were those of the interface.
+        // Four of five packets on the machine belonged to the interface.
         assert!(load.share == 0.8 && (load.softirq_of(&busiest) - 0.36).abs() < 1e-9);
         assert_eq!((load.seconds, load.packets, load.receiver), (5.0, 760_000, Some(CpuId(1))));
         assert_eq!(load.packet_ns.map(f64::round), Some(2368.0));

@@ -1,4 +1,5 @@
-//! The machine whose knobs are read and written: its files, and the values of ethtool by netlink.
+//! Reads and writes the knobs of a machine: files in /sys and /proc, and values of ethtool over
+//! netlink.
 
 use std::io;
 
@@ -12,7 +13,7 @@ use crate::error::TuneError;
 use crate::knob::{CARDS, DISSECTOR, FEATURES, Knob, NO_DISSECTOR, NO_RULE, OUR_DISSECTOR, RULES};
 use crate::root::Root;
 
-/// The number of CPUs that a mask may name if the machine does not report its number.
+/// The maximum number of CPUs in a mask if the machine does not report how many CPUs it can have.
 const CPUS_UNKNOWN: usize = 1024;
 
 /// Reads and writes knobs.
@@ -23,11 +24,11 @@ pub struct Machine {
     topology: Topology,
 }
 
-/// Where the values of ethtool are.
+/// The source from which the values of ethtool are read.
 #[derive(Debug)]
 enum Cards {
-    /// In the kernel. `ethtool` is `None` if the kernel has no ethtool by netlink, and `dissector` if
-    /// this process may not load or find the program.
+    /// The values come from the kernel. `ethtool` is `None` if the kernel does not support ethtool
+    /// over netlink. `dissector` is `None` if this process may not load or find the BPF program.
     Kernel { ethtool: Option<Ethtool>, dissector: Option<FlowDissector> },
     /// In the files of a test.
     Files,
@@ -40,28 +41,29 @@ impl Default for Machine {
 }
 
 impl Machine {
-    /// This machine, with the interfaces of this thread's network namespace.
+    /// Returns this machine, with the interfaces of this thread's network namespace.
     pub fn new() -> Self {
         let dissector = FlowDissector::find().ok().flatten();
         let cards = Cards::Kernel { ethtool: Ethtool::open().ok(), dissector };
         Self { root: Root::default(), cards, topology: Topology::read() }
     }
 
-    /// A machine below a directory of a test, in which the values of ethtool are files, too.
+    /// Returns a fake machine for tests, whose files are below `root`. In this directory, the
+    /// values of ethtool are files too.
     pub fn below(root: Root) -> Self {
         let topology = Topology::below(root.directory(), None);
         Self { root, cards: Cards::Files, topology }
     }
 
-    /// Loads the flow dissector, which takes capabilities that are dropped later. Without them, its
-    /// stage is left out.
+    /// Loads the BPF program of the flow dissector. Loading needs capabilities that the program
+    /// drops later. Without these capabilities, plans omit the stage of the flow dissector.
     pub fn load_dissector(&mut self) {
         if let Cards::Kernel { dissector: dissector @ None, .. } = &mut self.cards {
             *dissector = FlowDissector::load().ok();
         }
     }
 
-    /// Whether the flow dissector can be attached.
+    /// Returns true if this process can attach the flow dissector.
     pub(crate) fn has_dissector(&self) -> bool {
         match &self.cards {
             Cards::Kernel { dissector, .. } => dissector.is_some(),
@@ -69,12 +71,12 @@ impl Machine {
         }
     }
 
-    /// The root of the machine's files.
+    /// Returns the root directory of the machine's files.
     pub fn root(&self) -> &Root {
         &self.root
     }
 
-    /// The CPUs of the machine, as they were when this value was created.
+    /// Returns the CPUs of the machine, as they were when this value was created.
     pub fn topology(&self) -> &Topology {
         &self.topology
     }
@@ -87,24 +89,25 @@ impl Machine {
         };
     }
 
-    /// The number of CPUs that masks of this machine have.
+    /// Returns the number of bits in a CPU mask of this machine.
     pub fn nr_cpu_ids(&self) -> usize {
         self.topology.nr_cpu_ids().unwrap_or(CPUS_UNKNOWN)
     }
 
-    /// Whether there is an interface with this name.
+    /// Returns true if there is an interface with this name.
     pub fn has(&self, interface: &str) -> bool {
         !interface.is_empty()
             && !interface.contains('/')
             && self.root.exists(&format!("/sys/class/net/{interface}/ifindex"))
     }
 
-    /// The locations at which a card has room for `count` more rules, the last ones first. The card
-    /// applies the rule with the lowest location, so rules of other programs keep their effect.
+    /// Returns `count` free locations for rules on a card, the highest location first. Of several
+    /// matching rules, the card applies the one with the lowest location. Therefore rules of other
+    /// programs keep their effect.
     ///
     /// # Errors
     ///
-    /// The card has no rules, or not as much room.
+    /// Fails if the card does not support rules, or has fewer free locations.
     pub(crate) fn free_rules(&self, interface: &str, count: usize) -> io::Result<Vec<u32>> {
         let free: Vec<u32> = match self.cards {
             Cards::Kernel { .. } => {
@@ -131,11 +134,11 @@ impl Machine {
         }
     }
 
-    /// The present value.
+    /// Reads the present value of a knob.
     ///
     /// # Errors
     ///
-    /// Those of the kernel: the knob may not exist.
+    /// Fails with the kernel's error, for example if the knob does not exist.
     pub fn read(&mut self, knob: &Knob) -> io::Result<String> {
         match (&mut self.cards, knob.of_card()) {
             (Cards::Kernel { dissector, .. }, None) if knob.0 == DISSECTOR => {
@@ -153,11 +156,11 @@ impl Machine {
         }
     }
 
-    /// Sets a value.
+    /// Sets a knob to a value.
     ///
     /// # Errors
     ///
-    /// The kernel refused the value, or this process may not write.
+    /// Fails if the kernel refuses the value, or if this process may not write it.
     pub fn write(&mut self, knob: &Knob, value: &str) -> Result<(), TuneError> {
         let written = match (&mut self.cards, knob.of_card()) {
             (Cards::Kernel { dissector, .. }, None) if knob.0 == DISSECTOR => {
@@ -173,8 +176,8 @@ impl Machine {
         written.map_err(|error| TuneError::Write { knob: knob.clone(), value: value.to_owned(), error })
     }
 
-    /// Whether a knob's value `now` is the value `wanted`. The kernel leaves CPUs that are offline out
-    /// of a mask, so those do not count.
+    /// Returns true if a knob's value `now` is the same as `wanted`. The comparison ignores offline
+    /// CPUs, because the kernel removes them from masks.
     pub fn is_same(&self, knob: &Knob, now: &str, wanted: &str) -> bool {
         if same(now, wanted) {
             return true;
@@ -186,8 +189,8 @@ impl Machine {
     }
 }
 
-/// Whether two texts of the kernel are the same value: masks may have more leading zeros, and
-/// commas between their words.
+/// Returns true if two texts stand for the same value. For example, texts of the same mask may
+/// differ in leading zeros and commas.
 pub fn same(one: &str, other: &str) -> bool {
     fn digits(text: &str) -> impl Iterator<Item = char> + '_ {
         text.trim().chars().filter(|c| *c != ',').skip_while(|c| *c == '0')
@@ -195,7 +198,7 @@ pub fn same(one: &str, other: &str) -> bool {
     digits(one).eq(digits(other))
 }
 
-/// The values of ethtool by the names of knobs.
+/// Reads and writes the values of ethtool by the names of their knobs.
 trait Values {
     fn value(&mut self, interface: &str, name: &str) -> io::Result<String>;
     fn set_value(&mut self, interface: &str, name: &str, value: &str) -> io::Result<()>;
@@ -224,7 +227,7 @@ impl Values for Ethtool {
             "rss/key" => return Ok(joined(self.rss(interface)?.key.iter().map(|byte| format!("{byte:02x}")), ":")),
             _ => return Err(io::ErrorKind::NotFound.into()),
         };
-        // 0 stands for a value that the card does not have.
+        // ethtool reports 0 if the card does not have this setting.
         if number == 0 { Err(io::ErrorKind::Unsupported.into()) } else { Ok(number.to_string()) }
     }
 

@@ -1,4 +1,5 @@
-//! Measures settings in turn with the present one, keeps those that help and takes the others back.
+//! Compares each candidate setting with the present setting by measuring both in turn. Settings
+//! that help are kept, and all other settings are undone.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,19 +12,21 @@ use crate::plan::{Plan, Stages, Wish};
 use crate::setting::Setting;
 use crate::verdict::{Reason, Verdict, Window};
 
-/// Changes are at least this far apart on a machine in use, because each may reorder the packets of
-/// flows that are on their way.
+/// The minimum time between two changes on a machine that is in use, because each change may
+/// reorder packets that are in flight.
 pub const WINDOW_MIN: Duration = Duration::from_secs(5);
 
-/// The number of pairs of windows by default. With six, the interval of confidence is as wide as four
-/// times the deviation of a single pair; with five it is wider by a fifth.
+/// The default number of pairs of measurement windows. With six pairs, the confidence interval is
+/// four times as wide as the deviation of a single pair. With five pairs, the interval would be
+/// wider by a fifth.
 pub const PAIRS: usize = 6;
 
-/// After a change, packets of the setting before are still in the backlogs. A backlog of the largest
-/// size that is ever set is handled in this time at 100,000 packets per second.
+/// The default time between a change of a setting and the measurement. Directly after the change,
+/// the backlogs still contain packets that were steered with the previous setting. Within this
+/// time, a CPU handles the largest backlog that `tune` sets, at 100,000 packets per second.
 const SETTLE: Duration = Duration::from_secs(1);
 
-/// How often a window looks for drops.
+/// The number of times that the measurement checks for dropped packets in one window.
 const LOOKS: u32 = 10;
 
 /// How to measure.
@@ -31,9 +34,9 @@ const LOOKS: u32 = 10;
 pub struct Options {
     /// The length of a window.
     pub window: Duration,
-    /// The time after a change that belongs to no window.
+    /// The time between a change of a setting and the measurement.
     pub settle: Duration,
-    /// The number of pairs of windows for each candidate.
+    /// The number of pairs of measurement windows for each candidate.
     pub pairs: usize,
 }
 
@@ -43,25 +46,25 @@ impl Default for Options {
     }
 }
 
-/// What is measured: a machine with an interface, or the canned counters of a test.
+/// The subject of a measurement: an interface of a machine, or the prepared counters of a test.
 pub trait Site {
-    /// What must change so that the wish is fulfilled.
+    /// Plans the changes that are necessary to fulfil the wish.
     fn plan(&mut self, wish: &Wish) -> Plan;
 
-    /// Sets knobs.
+    /// Sets the knobs of a setting.
     ///
     /// # Errors
-    /// A knob was not set.
+    /// Fails if a knob cannot be set.
     fn apply(&mut self, setting: &Setting) -> Result<(), TuneError>;
 
-    /// The counters now.
+    /// Reads the present values of the counters.
     fn sample(&mut self) -> Sample;
 
-    /// Waits. Returns false if the user wants the measurement to end.
+    /// Waits for the duration `time`. Returns false if the user wants to end the measurement.
     fn wait(&mut self, time: Duration) -> bool;
 }
 
-/// An interface of this machine.
+/// A measurement of an interface of this machine.
 pub struct Live<'a> {
     machine: &'a mut Machine,
     stages: &'a Stages,
@@ -76,7 +79,8 @@ impl fmt::Debug for Live<'_> {
 }
 
 impl<'a> Live<'a> {
-    /// `wait` waits, and returns false if the measurement should end.
+    /// The function `wait` waits for a duration. `wait` returns false if the measurement should
+    /// end.
     pub fn new(
         machine: &'a mut Machine,
         stages: &'a Stages,
@@ -105,16 +109,16 @@ impl Site for Live<'_> {
     }
 }
 
-/// The result for a candidate.
+/// The result of comparing a candidate with the best setting so far.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Comparison {
     /// The name of the candidate.
     pub name: String,
-    /// The changes that it makes.
+    /// The changes that the candidate makes.
     pub plan: Plan,
-    /// What was decided, or `None` if the machine refused the setting.
+    /// The verdict on the candidate, or `None` if the kernel refused the setting.
     pub verdict: Option<Verdict>,
-    /// Why the machine refused the setting.
+    /// The reason why the kernel refused the setting.
     pub refused: Option<String>,
 }
 
@@ -131,33 +135,36 @@ impl fmt::Display for Comparison {
 /// The result of a search.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Search {
-    /// The candidates that were measured, in order.
+    /// The results for the candidates that were measured, in the order of measurement.
     pub compared: Vec<Comparison>,
-    /// The candidates that were not measured, because there were too many or too few packets came.
+    /// The names of the candidates that were not measured, because there were too many candidates
+    /// or too few packets.
     pub left_out: Vec<String>,
-    /// The user ended the measurement, so all settings are as they were before.
+    /// True if the user ended the measurement. If the user ended the measurement, all settings are
+    /// as they were before.
     pub interrupted: bool,
 }
 
 impl Search {
-    /// Whether the measurement ended because nearly no packets arrived.
+    /// Returns true if the measurement ended because too few packets arrived.
     pub fn has_too_few_packets(&self) -> bool {
         let reason = |one: &Comparison| one.verdict.as_ref().map(|verdict| verdict.reason);
         self.compared.last().and_then(reason) == Some(Reason::TooFew)
     }
 
-    /// The plans that were kept, in order.
+    /// Returns the plans of the candidates that were kept, in the order of measurement.
     pub fn kept(&self) -> impl Iterator<Item = &Plan> {
         let is_kept = |one: &&Comparison| one.verdict.as_ref().is_some_and(|verdict| verdict.keep);
         self.compared.iter().filter(is_kept).map(|one| &one.plan)
     }
 }
 
-/// Measures each candidate against the setting that was best so far, at most [`CANDIDATES_MAX`] of
-/// them. A candidate that changes nothing is left out. `report` gets each result.
+/// Measures each candidate against the best setting so far. At most [`CANDIDATES_MAX`] candidates
+/// are measured, and candidates that change nothing are skipped. `report` is called with each
+/// result.
 ///
 /// # Errors
-/// A setting could not be taken back. All further settings were still taken back.
+/// Fails if a setting cannot be undone. Even then, all other settings are undone.
 pub fn search(
     site: &mut dyn Site,
     facts: &Facts,
@@ -203,8 +210,8 @@ impl Plan {
     }
 }
 
-/// Measures old and new in turn. At the end, the new setting is in force. `None` if the user wants to
-/// end.
+/// Measures the old and the new setting in turn. After the comparison, the new setting is active.
+/// Returns `None` if the user wants to end the measurement.
 fn compare(site: &mut dyn Site, facts: &Facts, plan: &Plan, options: &Options) -> Result<Option<Verdict>, TuneError> {
     let threads = facts.threaded == Some(true) || plan.changes.iter().any(|change| change.stage == "threaded");
     let card = facts.driver.is_some();
@@ -230,7 +237,8 @@ fn compare(site: &mut dyn Site, facts: &Facts, plan: &Plan, options: &Options) -
     Ok(Some(Verdict::of(&pairs, false)))
 }
 
-/// A window, and whether it ended early because it loses more packets than the windows `before`.
+/// Measures one window. The second part of the result is true if the window ended early, because
+/// more packets were lost than in the windows `before`.
 fn window(
     site: &mut dyn Site,
     options: &Options,
@@ -249,7 +257,8 @@ fn window(
         }
         seconds += look.as_secs_f64();
         let passed = site.sample().since(&first);
-        // A busy machine may wait longer than it was asked to.
+        // The exact length of the window is read from the counters, because a wait may take longer
+        // than requested on a busy machine.
         let exact = if passed.uptime > 0 { passed.uptime as f64 / 100.0 } else { seconds };
         let window = measured(&passed, exact);
         if before.is_some_and(|before| window.loses_more_than(before)) {

@@ -1,4 +1,5 @@
-//! Makes a plan: which knobs must change so that a wish is fulfilled. Planning only reads.
+//! Creates a plan: a list of the knobs that must change to fulfil a wish. A plan itself changes
+//! nothing on the machine.
 
 use std::collections::BTreeMap;
 
@@ -10,27 +11,28 @@ use crate::machine::Machine;
 use crate::setting::Setting;
 use crate::stage::{Kind, STAGES, Scope, Stage};
 
-/// The values that a candidate gives to the knobs of a stage.
+/// A value for the knobs of a stage, which a candidate wants to set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Value {
-    /// Each knob has this mask. An empty mask switches the stage off.
+    /// Each knob of the stage gets this mask of CPUs. An empty mask turns the feature off.
     Cpus(CpuMask),
-    /// The knobs share these CPUs: each CPU belongs to one knob. If there are more knobs than CPUs,
-    /// or the stage is about interrupts, each knob has one CPU.
+    /// These CPUs are divided among the knobs of the stage, so that each CPU belongs to one knob.
+    /// If there are more knobs than CPUs, or if the knobs are interrupts, each knob gets one CPU.
     Spread(CpuMask),
-    /// Each knob has this number.
+    /// Each knob of the stage gets this number.
     Number(u64),
     /// Each knob has this text.
     Text(String),
 }
 
-/// The values of a candidate, by the name of the stage. Stages without a value stay as they are.
+/// The values that a candidate wants to set, by the name of the stage. The knobs of a stage without
+/// a value stay as they are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wish(pub BTreeMap<&'static str, Value>);
 
 impl Wish {
-    /// Adds the value of a stage.
+    /// Adds a value for a stage to the wish.
     #[must_use]
     pub fn set(mut self, stage: &'static str, value: Value) -> Self {
         self.0.insert(stage, value);
@@ -54,44 +56,46 @@ pub struct Change {
 }
 
 impl Change {
-    /// The command that a person would type.
+    /// Returns the command with which a person can make this change.
     pub fn command(&self) -> String {
         self.knob.command(&self.new)
     }
 }
 
-/// What would be changed, and what was left out.
+/// The changes that are necessary to fulfil a wish, and notes about omitted changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// The changes, in the order of the table of stages.
+    /// The changes of the plan, in the order of the table of stages.
     pub changes: Vec<Change>,
-    /// One line for each stage or knob that is left out, or that cannot be undone exactly.
+    /// Notes for the user: one line for each stage or knob that is omitted, or that cannot be
+    /// undone exactly.
     pub notes: Vec<String>,
-    /// All knobs that these changes may reset, beside those that they set. A new number of queues
-    /// resets the knobs of the queues.
+    /// All knobs that the changes may reset, in addition to the knobs that they set. For example, a
+    /// new number of queues resets the knobs of all queues.
     pub dependent: Setting,
 }
 
 impl Plan {
-    /// The values before, with those that the changes may reset.
+    /// Returns the values of the knobs before the changes, including values that the changes may
+    /// reset.
     pub fn old(&self) -> Setting {
         let mut old = self.dependent.clone();
         old.0.extend(self.changes.iter().map(|change| (change.knob.clone(), change.old.clone())));
         old
     }
 
-    /// The values afterwards.
+    /// Returns the values afterwards.
     pub fn new_setting(&self) -> Setting {
         Setting(self.changes.iter().map(|change| (change.knob.clone(), change.new.clone())).collect())
     }
 
-    /// Whether it contains a stage that may take the link down.
+    /// Returns true if the plan contains a stage that may take the link down.
     pub fn may_take_the_link_down(&self) -> bool {
         self.changes.iter().any(|change| Stage::named(change.stage).is_some_and(|stage| stage.scope == Scope::Reset))
     }
 }
 
-/// The stages that the options permit.
+/// The stages that the command-line options permit.
 #[derive(Clone, Debug)]
 pub struct Stages(Vec<Scope>);
 
@@ -102,25 +106,25 @@ impl Default for Stages {
 }
 
 impl Stages {
-    /// Also permits these stages.
+    /// Also permits the stages of this scope.
     #[must_use]
     pub fn with(mut self, scope: Scope) -> Self {
         self.0.push(scope);
         self
     }
 
-    /// Whether the stages of this scope are permitted.
+    /// Returns true if the stages of this scope are permitted.
     pub fn has(&self, scope: Scope) -> bool {
         self.0.contains(&scope)
     }
 
-    /// The permitted stages, in the order of the table.
+    /// Returns the permitted stages, in the order of the table of stages.
     pub fn iter(&self) -> impl Iterator<Item = &'static Stage> + '_ {
         STAGES.iter().filter(|stage| self.0.contains(&stage.scope))
     }
 
-    /// What must change so that the wish is fulfilled. Only reads. Knobs that have the value already
-    /// are left out.
+    /// Plans the changes that are necessary to fulfil the wish, but makes no change. Knobs that
+    /// already have the wanted value are omitted.
     pub fn plan(&self, machine: &mut Machine, interface: &str, wish: &Wish) -> Plan {
         let mut plan = Plan::default();
         for stage in self.iter() {
@@ -147,7 +151,8 @@ fn plan_stage(machine: &mut Machine, interface: &str, stage: &'static Stage, val
     let count = knobs.len();
     for (nth, knob) in knobs.into_iter().enumerate() {
         let Ok(old) = machine.read(&knob) else {
-            // A device with one transmit queue has the file xps_cpus, but no value in it.
+            // An error is not reported. For example, a device with one transmit queue has the file
+            // `xps_cpus`, but reading it fails.
             tracing::debug!(%knob, "has no value");
             continue;
         };
@@ -158,7 +163,8 @@ fn plan_stage(machine: &mut Machine, interface: &str, stage: &'static Stage, val
     }
 }
 
-/// The value of the `nth` knob of a stage, within the stage's bound.
+/// Returns the value for the `nth` knob of a stage as text. The value never exceeds the stage's
+/// maximum.
 fn text(machine: &Machine, stage: &Stage, value: &Value, nth: usize, count: usize) -> String {
     let online = machine.topology().online();
     let mask = |cpus: &CpuMask| cpus.and(online).to_bitmap(machine.nr_cpu_ids());
@@ -181,7 +187,7 @@ fn text(machine: &Machine, stage: &Stage, value: &Value, nth: usize, count: usiz
     }
 }
 
-/// The knobs of a stage that exist.
+/// Returns the knobs of a stage that exist on this machine.
 pub(crate) fn knobs(machine: &Machine, interface: &str, stage: &Stage) -> Vec<Knob> {
     knobs_and_notes(machine, interface, stage).0
 }

@@ -1,11 +1,13 @@
-//! What a card needs for a capture, or for a program that receives by AF_XDP: the facts, and the
-//! change that fixes each. `doctor` prints the same facts.
+//! Determines which settings of a card must change for a capture, or for a program that receives
+//! packets through AF_XDP. The result is a list of facts. Each fact comes with the change that
+//! fixes it. `doctor` prints the same facts.
 
 use std::io;
 
 use rustix::io::Errno;
 use steerage_device::rules::{Flow, Rule};
 use steerage_netlink::ethtool::{Channels, Features};
+use steerage_text::shell_word;
 
 use crate::error::TuneError;
 use crate::knob::{Knob, NO_RULE, RULES, option, symmetric};
@@ -14,11 +16,12 @@ use crate::plan::{Change, Plan, Stages};
 use crate::setting::Setting;
 use crate::stage::{Scope, Stage};
 
-/// Features that merge packets before programs see them. The kernel merges UDP only with the last
-/// two.
+/// The features with which the card or the kernel merges packets before programs receive them. The
+/// kernel merges UDP packets only with the last two features.
 const MERGE: [&str; 5] = ["rx-gro", "rx-lro", "rx-gro-hw", "rx-gro-list", "rx-udp-gro-forwarding"];
 
-/// Features by which this machine sends packets that are cut only after programs have seen them.
+/// The features with which this machine sends large packets. Large packets are split only after a
+/// capture has seen them.
 const SPLIT: [&str; 7] = [
     "tx-tcp-segmentation",
     "tx-tcp6-segmentation",
@@ -29,48 +32,49 @@ const SPLIT: [&str; 7] = [
     "tx-gre-csum-segmentation",
 ];
 
-/// The feature that takes the VLAN tag out of the frame. XDP programs do not see the tag then, but
-/// AF_PACKET reports it.
+/// The feature that removes the VLAN tag from received frames. With this feature, XDP programs
+/// cannot see the tag, but AF_PACKET still reports it.
 const STRIP_VLAN: &str = "rx-vlan-hw-parse";
 
-/// The feature of cards that can lead chosen traffic to chosen queues.
+/// The feature with which a card can steer chosen traffic to chosen queues.
 const NTUPLE: &str = "rx-ntuple-filter";
 
-/// The features that virtio_net must switch off before an XDP program, because the host merges
-/// packets.
+/// The features of virtio_net that must be off before an XDP program is attached, because with them
+/// the host merges packets.
 const VIRTIO_MERGES: [&str; 2] = ["rx-lro", "rx-gro-hw"];
 
-/// The longest MTU with which the drivers accept an XDP program that expects a frame in one page:
-/// `ENA_XDP_MAX_MTU`, `mlx5e_xdp_allowed`, and for virtio_net a page without the headroom, the Ethernet
-/// header and the kernel's description of the page.
+/// For each driver, the largest MTU with which it accepts an XDP program that needs each frame in
+/// one page: `ENA_XDP_MAX_MTU`, `mlx5e_xdp_allowed`, and for virtio_net a page without the
+/// headroom, the Ethernet header and the kernel's description of the page.
 const MTU_MAX: [(&str, u32); 3] = [("ena", 3498), ("mlx5_core", 3498), ("virtio_net", 3506)];
 
-/// Empty polls before the card interrupts again, and the nanoseconds after which it does so anyway: the
-/// values for busy polling in Documentation/networking/napi.rst of the kernel.
+/// The files with the number of empty polls before the card may interrupt again, and with the time
+/// in nanoseconds after which it interrupts in any case. The values are those for busy polling in
+/// the kernel's Documentation/networking/napi.rst.
 const NAPI_DEFERRAL: [(&str, &str); 2] = [("napi_defer_hard_irqs", "2"), ("gro_flush_timeout", "200000")];
 
-/// Facts that are in the way of some programs only: those that read their own sent packets, read VLAN
-/// tags, or choose their traffic by rules of the card.
+/// The facts that matter only for programs that read the machine's sent packets, read VLAN tags, or
+/// use rules of the card to choose their traffic.
 const OPTIONAL: [&str; 3] = ["sent packets", "VLAN tags", "ntuple"];
 
-/// The type of a loopback interface: linux/if_arp.h.
+/// The type of a loopback interface (linux/if_arp.h).
 pub const ARPHRD_LOOPBACK: u32 = 772;
 
-/// What the card should be prepared for.
+/// The purpose for which the settings of a card are changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// A program that receives by AF_XDP.
+    /// A program that receives packets through AF_XDP.
     AfXdp,
-    /// A capture, or another program that listens.
+    /// A capture, or another program that receives copies of packets.
     Listen,
 }
 
-/// What is known about an interface. Whatever the kernel does not report is left out.
+/// The known properties of an interface. A property is `None` if the kernel does not report it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Nic {
     /// The name.
     pub name: String,
-    /// The driver, or `None` for virtual interfaces.
+    /// The name of the driver, or `None` for a virtual interface.
     pub driver: Option<String>,
     /// The MTU in bytes.
     pub mtu: Option<u32>,
@@ -78,36 +82,37 @@ pub struct Nic {
     pub features: Option<Features>,
     /// The queues.
     pub channels: Option<Channels>,
-    /// The number of CPUs that are online.
+    /// The number of online CPUs.
     pub cpus: u32,
-    /// Whether packets never leave the machine, so that no wire exists to compare with.
+    /// True if this is a loopback interface. The packets of a loopback interface never leave the
+    /// machine, so a capture cannot differ from the packets on a wire.
     pub is_loopback: bool,
 }
 
 /// A fact about the card.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Need {
-    /// What the fact is about, in a few words.
+    /// The subject of the fact in a few words, such as "VLAN tags".
     pub about: &'static str,
-    /// The stage that changes it.
+    /// The name of the stage whose knobs can change the fact.
     pub stage: &'static str,
     /// The fact.
     pub found: String,
-    /// Whether the fact is in the way of the purpose.
+    /// True if the card is not suitable for the purpose because of this fact.
     pub is_missing: bool,
-    /// The knobs that fix it, with their values.
+    /// The knobs that must change to fix the fact, and their new values.
     pub changes: Vec<(Knob, String)>,
 }
 
 impl Need {
-    /// The commands that fix the fact, or `None` if nothing fixes it.
+    /// Returns the commands that fix the fact, or `None` if no command can fix it.
     pub fn fix(&self) -> Option<String> {
-        // ethtool takes all features at once.
+        // A single call of ethtool can set all features.
         let features = self.changes.iter().filter(|_| self.stage == "offloads");
         let switches: Vec<String> = features
             .filter_map(|(knob, value)| Some(format!("{} {value}", option(knob.0.rsplit_once('/')?.1))))
             .collect();
-        let interface = || self.changes.first().and_then(|(knob, _)| knob.0.split('/').nth(2));
+        let interface = || self.changes.first().and_then(|(knob, _)| knob.0.split('/').nth(2)).map(shell_word);
         match (&self.changes[..], switches.is_empty()) {
             ([], _) => None,
             (_, false) => Some(format!("sudo ethtool -K {} {}", interface()?, switches.join(" "))),
@@ -119,7 +124,7 @@ impl Need {
     }
 }
 
-/// A command with the rights that it takes.
+/// Returns the command that sets a knob, with `sudo` if it needs privileges.
 fn typed(knob: &Knob, value: &str) -> String {
     match knob.command(value).strip_prefix("echo ") {
         Some(echo) => format!("echo {}", echo.replace(" > ", " | sudo tee ")),
@@ -128,7 +133,7 @@ fn typed(knob: &Knob, value: &str) -> String {
 }
 
 impl Nic {
-    /// The facts that matter for a purpose.
+    /// Returns the facts about the card that matter for a purpose.
     pub fn needs(&self, purpose: Purpose) -> Vec<Need> {
         let mut needs = Vec::new();
         match purpose {
@@ -161,13 +166,14 @@ impl Nic {
         Knob(format!("/ethtool/{}/{name}", self.name))
     }
 
-    /// Features that are not as they should be. `None` if all are.
+    /// Reports the features among `names` that are not in the wanted state. Returns `None` if all
+    /// features are in the wanted state.
     fn switched(&self, about: &'static str, names: &[&str], on: bool, what: &str) -> Option<Need> {
         let features = self.features.as_ref().filter(|_| !self.is_loopback)?;
         let is_fixed = |name: &&&str| !features.changeable.iter().any(|changeable| changeable == **name);
         let mut wrong: Vec<&&str> = names.iter().filter(|name| features.is_on(name) != on).collect();
         if on {
-            // A card without the feature cannot be changed, and misses nothing that it could have.
+            // Features that cannot be changed on this card are omitted.
             wrong.retain(|name| !is_fixed(name));
         }
         if wrong.is_empty() {
@@ -200,8 +206,8 @@ impl Nic {
         })
     }
 
-    /// ENA gives an XDP program a transmit queue for each channel, out of the same number of queues.
-    /// virtio_net wants one for each CPU.
+    /// An XDP program needs additional transmit queues. With ENA, these are one for each channel,
+    /// out of the card's fixed number of queues. With virtio_net, these are one for each CPU.
     fn xdp_queues(&self) -> Option<Need> {
         let channels = self.channels.filter(|channels| channels.combined_max > 0)?;
         let (now, most) = (channels.combined, channels.combined_max);
@@ -226,17 +232,17 @@ impl Nic {
     }
 }
 
-/// Traffic that the card leads to queues.
+/// Traffic that the card must steer to certain receive queues.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lead {
     /// The traffic.
     pub flows: Vec<Flow>,
-    /// The receive queues, which share each flow.
+    /// The receive queues among which the card divides the traffic of each item in `flows`.
     pub queues: Vec<u32>,
 }
 
 impl Lead {
-    /// The rules for a card.
+    /// Returns the rules for a card.
     fn rules(&self, nic: &Nic) -> Result<Vec<Rule>, TuneError> {
         let failed = |why: String| TuneError::Rules { interface: nic.name.clone(), why };
         let count = nic.channels.map_or(1, |channels| channels.receiving().max(1));
@@ -247,13 +253,13 @@ impl Lead {
         Ok(rules.map_err(|error| failed(error.to_string()))?.concat())
     }
 
-    /// The changes that add the rules which the card does not have yet. `ours` are the rules that tune
-    /// added earlier.
+    /// Returns the changes that add the missing rules to the card. `ours` contains the rules that
+    /// tune added earlier.
     fn changes(&self, machine: &mut Machine, nic: &Nic, ours: &Setting) -> Result<Vec<(Knob, String)>, TuneError> {
         let mut rules: Vec<String> = self.rules(nic)?.iter().map(Rule::to_string).collect();
         let mut changes: Vec<(Knob, String)> = Vec::new();
         for (knob, rule) in ours.0.iter().filter(|(knob, _)| knob.is_rule()) {
-            // An earlier run may have added rules that are no longer wanted.
+            // If an earlier run added a rule that is no longer wanted, the rule is removed.
             let wanted = rules.iter().position(|wanted| wanted == rule).map(|at| rules.remove(at));
             changes.push((knob.clone(), wanted.unwrap_or_else(|| NO_RULE.to_owned())));
         }
@@ -276,12 +282,13 @@ fn no_rules(error: &io::Error) -> String {
     }
 }
 
-/// What must change so that the card fits the purpose. Changes that may take the link down are left
-/// out with a note, unless `stages` permits them. `ours` is what tune has set for the purpose already.
+/// Plans the changes that prepare the card for the purpose. If a change may take the link down and
+/// `stages` does not permit that, a note replaces the change. `ours` contains the values that
+/// `tune` has already set for the purpose.
 ///
 /// # Errors
 ///
-/// The card cannot lead the traffic to the queues.
+/// Fails if the card cannot steer the traffic to the queues.
 pub fn plan(
     machine: &mut Machine,
     nic: &Nic,
@@ -330,7 +337,8 @@ pub fn plan(
     Ok(plan)
 }
 
-/// The deferral of interrupts with which a program can poll this interface busily.
+/// Returns the settings that defer the interrupts of this interface, so that a program can use busy
+/// polling.
 pub fn napi_deferral(interface: &str) -> Setting {
     let knob = |file: &str| Knob(format!("/sys/class/net/{interface}/{file}"));
     Setting(NAPI_DEFERRAL.into_iter().map(|(file, value)| (knob(file), value.to_owned())).collect())
@@ -344,7 +352,8 @@ fn unconditional(about: &'static str, stage: &'static str, changes: Vec<(Knob, S
 mod tests {
     use super::*;
 
-    /// Features that are on, and all that can be changed.
+    /// Returns the features of a card for a test: `on` lists the features that are on, and
+    /// `changeable` those that can be changed.
     fn features(on: &[&str], changeable: &[&str]) -> Option<Features> {
         let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         Some(Features { on: owned(on), changeable: owned(changeable) })
@@ -436,7 +445,7 @@ mod tests {
         let all = plan(&Stages::default().with(Scope::Reset));
         assert_eq!(all.new_setting().0[&Knob("/ethtool/eth0/rss/key".to_owned())], "6d:5a:6d:5a");
         assert!(all.may_take_the_link_down() && all.changes.len() == 6, "{all:?}");
-        // What cannot be undone exactly is said beforehand.
+        // The plan has a note for each change that cannot be undone exactly.
         assert!(all.notes.iter().any(|note| note.starts_with("channels: packets that are in the rings")), "{all:?}");
         assert!(!careful.notes.iter().any(|note| note.contains("lost")), "{careful:?}");
         std::fs::remove_dir_all(root).unwrap();

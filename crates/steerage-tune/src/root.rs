@@ -1,14 +1,16 @@
-//! Reads and writes files of /sys and /proc below a root directory, which tests replace.
+//! Reads and writes files of /sys and /proc below a root directory. Tests use a directory with fake
+//! files.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-/// The longest file of /sys that is read. A mask of 8,192 CPUs has 2,304 characters, and the
-/// interrupts of such a machine need most of the rest.
+/// The maximum number of bytes that are read from a file of /sys or /proc. On a machine with 8,192
+/// CPUs, only /proc/interrupts needs most of this size. On such a machine, a mask has 2,304
+/// characters.
 const FILE_MAX: u64 = 16 << 20;
 
-/// The directory below which /sys and /proc lie: `/`, or a directory of a test.
+/// The directory that contains /sys and /proc: `/`, or a directory of a test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Root(PathBuf);
 
@@ -19,31 +21,33 @@ impl Default for Root {
 }
 
 impl Root {
-    /// A machine whose /sys and /proc are in this directory.
+    /// Returns the root of a machine whose /sys and /proc are in this directory.
     pub fn below(directory: impl Into<PathBuf>) -> Self {
         Self(directory.into())
     }
 
-    /// The directory itself.
+    /// Returns the directory itself.
     pub fn directory(&self) -> &Path {
         &self.0
     }
 
-    /// The real path of a file that is named as on the machine, such as `/proc/stat`.
+    /// Returns the path of a file below the root directory. `name` is its path on the machine, such
+    /// as `/proc/stat`.
     pub fn path(&self, name: &str) -> PathBuf {
         self.0.join(name.trim_start_matches('/'))
     }
 
-    /// Whether the file or directory exists.
+    /// Returns true if the file or directory exists.
     pub fn exists(&self, name: &str) -> bool {
         self.path(name).exists()
     }
 
-    /// The text of a file, without the line end.
+    /// Returns the text of a file, without the newline at its end.
     ///
     /// # Errors
     ///
-    /// Those of the kernel: some files of /sys report for some devices that they have no value.
+    /// Fails with the kernel's error. For example, a file of /sys may have no value for some
+    /// devices.
     pub fn read(&self, name: &str) -> io::Result<String> {
         let mut text = String::new();
         fs::File::open(self.path(name))?.take(FILE_MAX).read_to_string(&mut text)?;
@@ -51,18 +55,20 @@ impl Root {
         Ok(text)
     }
 
-    /// Writes a value to a file that exists, with one system call, as the kernel requires.
+    /// Writes a value to an existing file. The value is written with a single system call, as the
+    /// kernel requires.
     ///
     /// # Errors
     ///
-    /// Those of the kernel. The file is never created.
+    /// Fails with the kernel's error, for example if the file does not exist. The file is never
+    /// created.
     pub fn write(&self, name: &str, value: &str) -> io::Result<()> {
         let mut file = OpenOptions::new().write(true).truncate(true).open(self.path(name))?;
         file.write_all(value.as_bytes())
     }
 
-    /// The names in a directory, with numbers in their order: rx-2 comes before rx-10. Empty if the
-    /// directory cannot be read.
+    /// Returns the names of the entries in a directory. The names are sorted by their numbers, so
+    /// rx-2 comes before rx-10. The list is empty if the directory cannot be read.
     pub fn names(&self, directory: &str) -> Vec<String> {
         let entries = fs::read_dir(self.path(directory)).into_iter().flatten();
         let mut names: Vec<String> =

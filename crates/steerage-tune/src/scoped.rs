@@ -1,4 +1,5 @@
-//! What the options `--global`, `--irq` and `--allow-reset` try, each as a candidate of its own.
+//! Creates the candidates that the options `--global`, `--irq` and `--allow-reset` permit. Each
+//! setting is a separate candidate.
 
 use steerage::CpuMask;
 use steerage::flow::wire::port;
@@ -9,17 +10,19 @@ use crate::machine::Machine;
 use crate::plan::{Stages, Value, Wish};
 use crate::stage::Scope;
 
-/// The receive ring that is tried. Most cards begin with 256 or 512 descriptors.
+/// The size in descriptors to which a candidate sets the receive ring. On most cards, the default
+/// is 256 or 512 descriptors.
 const RING: u64 = 1024;
-/// The ports of the tunnels into which the flow dissector looks.
+/// The UDP ports of the tunnels whose inner headers the flow dissector reads.
 const TUNNELS: [u16; 3] = [port::VXLAN, port::VXLAN_LINUX, port::GTP_U];
 
-/// The columns of /proc/net/softnet_stat with packets that a backlog dropped, and with rounds that
-/// ended too early.
+/// The columns of /proc/net/softnet_stat with two counts: packets that backlogs dropped, and polls
+/// that ended before all packets were handled.
 const DROPPED: usize = 1;
 const SQUEEZED: usize = 2;
 
-/// The candidates of all permitted scopes but [`Scope::Interface`], for these CPUs.
+/// Returns the candidates of all permitted scopes except [`Scope::Interface`]. The candidates use
+/// these CPUs.
 pub fn candidates(machine: &mut Machine, interface: &str, stages: &Stages, cpus: &CpuMask) -> Vec<Candidate> {
     let mut found = Vec::new();
     if stages.has(Scope::Irq) {
@@ -43,7 +46,8 @@ pub fn candidates(machine: &mut Machine, interface: &str, stages: &Stages, cpus:
     found
 }
 
-/// Whether a tunnel with fixed ports ends here: a socket has the port of VXLAN or GTP-U.
+/// Returns true if a tunnel with a well-known port ends on this machine. The function checks
+/// whether a socket is bound to the port of VXLAN or GTP-U.
 fn ends_tunnels(machine: &Machine) -> bool {
     let is_tunnel = |row: &str| {
         let port = row.split_whitespace().nth(1)?.rsplit_once(':')?.1;
@@ -53,7 +57,7 @@ fn ends_tunnels(machine: &Machine) -> bool {
     tables.iter().flat_map(|table| table.lines()).any(|row| is_tunnel(row).is_some())
 }
 
-/// XPS chooses among several queues.
+/// XPS is possible only if the interface has several transmit queues.
 fn xps_is_possible(machine: &Machine, interface: &str) -> bool {
     queues(machine, interface, "tx-") > 1
 }
@@ -63,8 +67,8 @@ fn queues(machine: &Machine, interface: &str, kind: &str) -> usize {
     names.iter().filter(|name| name.starts_with(kind)).count()
 }
 
-/// A table of the same length that names all queues in turn. `None` if the queues have equal shares of
-/// the table already.
+/// Returns an indirection table with the length of `table` that lists all queues in turn. Returns
+/// `None` if the queues already have equal shares of the table.
 fn evened(table: &str, queues: usize) -> Option<String> {
     let entries: Vec<usize> = table.split(' ').map(|entry| entry.parse().ok()).collect::<Option<_>>()?;
     let count = |queue: usize| entries.iter().filter(|entry| **entry == queue).count();
@@ -94,7 +98,8 @@ fn global(machine: &mut Machine, cpus: &CpuMask) -> Wish {
     wish
 }
 
-/// The packets that backlogs dropped, and the rounds that ended too early, on all CPUs.
+/// Returns two counts, summed over all CPUs: packets that backlogs dropped, and polls that ended
+/// before all packets were handled.
 fn softnet(machine: &Machine) -> [u64; 2] {
     let table = machine.root().read("/proc/net/softnet_stat").unwrap_or_default();
     [DROPPED, SQUEEZED].map(|column| {
@@ -135,7 +140,8 @@ mod tests {
     fn a_table_is_evened_only_if_it_is_uneven() {
         assert_eq!(evened("0 1 2 0 1", 3), None);
         assert_eq!(evened("0 0 0 1 1 2", 3).as_deref(), Some("0 1 2 0 1 2"));
-        // A queue that gets nothing, and one that does not exist.
+        // The first indirection table lacks a queue, and the second table contains a queue that
+        // does not exist.
         assert_eq!(evened("0 1 0 1", 3).as_deref(), Some("0 1 2 0"));
         assert_eq!(evened("0 1 2 3", 3).as_deref(), Some("0 1 2 0"));
         assert_eq!((evened("", 3), evened("0 x", 2), evened("0 1", 0)), (None, None, None));

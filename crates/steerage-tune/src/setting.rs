@@ -1,4 +1,4 @@
-//! The values of knobs, which can be read, applied and compared.
+//! A setting is a list of knobs with their values. Settings can be read, applied and compared.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,19 +9,19 @@ use crate::error::TuneError;
 use crate::knob::Knob;
 use crate::machine::Machine;
 
-/// The values of some knobs, in the kernel's own words.
+/// A list of knobs and their values, in the kernel's text format.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Setting(pub BTreeMap<Knob, String>);
 
-/// A knob whose value is not the expected one.
+/// A knob whose present value differs from the expected value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
     /// The knob.
     pub knob: Knob,
     /// The expected value.
     pub wanted: String,
-    /// The present value, or `None` if the knob has vanished.
+    /// The present value of the knob, or `None` if the knob no longer exists.
     pub now: Option<String>,
 }
 
@@ -35,17 +35,18 @@ impl fmt::Display for Difference {
 }
 
 impl Setting {
-    /// The present values of the knobs. Knobs that have no value now are left out.
+    /// Reads the present values of the knobs. Knobs without a value are omitted.
     pub fn read(machine: &mut Machine, knobs: impl IntoIterator<Item = Knob>) -> Self {
         Self(knobs.into_iter().filter_map(|knob| machine.read(&knob).ok().map(|value| (knob, value))).collect())
     }
 
-    /// Sets all knobs to these values, in the order of their names, and leaves out knobs that have
-    /// the value already. If one fails, the remaining ones are set nevertheless.
+    /// Sets all knobs to the values of this setting, in the order of the knobs' names. Knobs that
+    /// already have the right value are skipped. If a knob cannot be set, the remaining knobs are
+    /// set nevertheless.
     ///
     /// # Errors
     ///
-    /// The first failure.
+    /// Returns the first error.
     pub fn apply(&self, machine: &mut Machine) -> Result<(), TuneError> {
         let mut outcome = Ok(());
         for (knob, value) in &self.0 {
@@ -57,7 +58,7 @@ impl Setting {
         outcome
     }
 
-    /// The knobs that have another value now.
+    /// Returns the knobs whose present value differs from this setting.
     pub fn differences(&self, machine: &mut Machine) -> Vec<Difference> {
         let mut differences = Vec::new();
         for (knob, wanted) in &self.0 {

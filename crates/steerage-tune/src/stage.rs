@@ -1,30 +1,31 @@
-//! The table of stages. A stage is one kind of knob, with its bound and its reason.
+//! The table of stages. A stage is a kind of kernel setting that `tune` can change. The table
+//! contains the maximum of its values and the reason to change them.
 
 use crate::knob::Knob;
 
-/// Which option makes a stage part of a plan.
+/// The command-line option that permits a stage in a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scope {
-    /// Always: knobs of one interface that change nothing else.
+    /// The stage needs no option, because its knobs affect only one interface.
     Interface,
-    /// `--global`: knobs of the whole machine or network namespace.
+    /// `--global` permits stages whose knobs affect the whole machine or network namespace.
     Global,
-    /// `--irq`: the CPUs of interrupts.
+    /// `--irq` permits the stage that changes the CPUs of interrupts.
     Irq,
-    /// `--for`: knobs that a capture or a program with AF_XDP needs.
+    /// `--for` permits stages that a capture or a program with AF_XDP needs.
     Purpose,
-    /// `--allow-reset`: knobs of the card, which may take the link down for a moment.
+    /// `--allow-reset` permits stages of the card that may take the link down for a moment.
     Reset,
 }
 
-/// The kind of values that a stage's knobs have.
+/// The kind of values that the knobs of a stage have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A mask of CPUs.
     Cpus,
-    /// A number, which is at most the stage's bound.
+    /// A number that is at most the stage's `max`.
     Number,
-    /// A number that is also a power of two, because the kernel rounds others up.
+    /// A number that is a power of two, because the kernel would round other numbers up.
     PowerOfTwo,
     /// Text, such as a table or a key.
     Text,
@@ -37,19 +38,21 @@ pub struct Stage {
     pub name: &'static str,
     /// The option that it needs.
     pub scope: Scope,
-    /// The knobs. `{iface}` is the interface, and `*` stands for each queue or interrupt.
+    /// The pattern for the names of the stage's knobs. `{iface}` stands for the interface, and `*`
+    /// stands for each queue or interrupt.
     pub pattern: &'static str,
     /// The kind of its values.
     pub kind: Kind,
-    /// The largest number that is ever set.
+    /// The largest number to which `tune` sets a knob of the stage.
     pub max: u64,
-    /// Why no larger number is set.
+    /// The reason why `tune` sets no larger number than `max`.
     pub bound: &'static str,
-    /// The first Linux that has it.
+    /// The first version of Linux that has this setting.
     pub since: &'static str,
     /// Why the value is changed.
     pub why: &'static str,
-    /// What `--undo` cannot restore, or nothing.
+    /// A description of what `--undo` cannot restore after a change. The text is empty if `--undo`
+    /// restores everything.
     pub not_restored: &'static str,
 }
 
@@ -67,7 +70,7 @@ const BASE: Stage = Stage {
     not_restored: "",
 };
 
-/// All stages. Plans change them in this order.
+/// All stages. A plan changes the stages in the order of this table.
 pub const STAGES: &[Stage] = &[
     Stage {
         name: "channels",
@@ -296,12 +299,12 @@ pub const STAGES: &[Stage] = &[
 ];
 
 impl Stage {
-    /// The stage of this name.
+    /// Returns the stage of this name.
     pub fn named(name: &str) -> Option<&'static Self> {
         STAGES.iter().find(|stage| stage.name == name)
     }
 
-    /// The stage of a knob.
+    /// Returns the stage of a knob.
     pub fn of(knob: &Knob) -> Option<&'static Self> {
         STAGES.iter().find(|stage| {
             let begin = stage.pattern.split(['{', '*']).next().unwrap_or_default();

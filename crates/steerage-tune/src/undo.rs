@@ -1,5 +1,6 @@
-//! The undo file: what was set, and the values before. It is on the disk before the first change, so
-//! that everything can be restored after a crash of this program.
+//! The undo file contains the values that `tune` set, and the values that the knobs had before. The
+//! file is on the disk before the first change. Therefore all old values can be restored even after
+//! this program has crashed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::OpenOptions;
@@ -22,17 +23,19 @@ use crate::plan::Plan;
 use crate::root::Root;
 use crate::setting::Setting;
 
-/// The version of the file's format.
+/// The version of the undo file's format.
 const VERSION: u32 = 1;
-/// The longest undo file that is read. A machine with 1,024 queues has less.
+/// The maximum number of bytes that are read from an undo file. The undo file of a machine with
+/// 1,024 queues is smaller.
 const FILE_MAX: u64 = 16 << 20;
 const DIRECTORY_MODE: u32 = 0o755;
 
-/// Which interface of which boot the values belong to.
+/// Identifies the interface, and the boot of the machine, to which the values in an undo file
+/// belong.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Identity {
     boot: String,
-    /// The number of the inode that stands for the network namespace.
+    /// The inode number of the interface's network namespace.
     namespace: String,
     index: String,
     address: String,
@@ -58,15 +61,18 @@ struct Record {
     identity: Identity,
     /// The values before.
     before: Setting,
-    /// The values that tune may have set. A knob with another value was changed by somebody else.
+    /// The values to which `tune` may have set each knob. If a knob has another value, another
+    /// program or the administrator has changed it.
     ours: BTreeMap<Knob, BTreeSet<String>>,
-    /// What was kept after measuring, or `None` until then.
+    /// The setting that was kept after the measurement. The value is `None` until the measurement
+    /// has ended.
     kept: Option<Setting>,
-    /// The interrupts that irqbalance leaves alone for tune.
+    /// The interrupts that irqbalance must not move, at the request of `tune`.
     banned: Vec<u32>,
-    /// The .link file that tune wrote, and its text.
+    /// The path and the text of the .link file that `tune` wrote.
     link_file: Option<(PathBuf, String)>,
-    /// The values that this file sets, which tune itself does not keep.
+    /// The values that systemd sets because of the .link file. `tune` itself does not maintain
+    /// these values.
     #[serde(default)]
     linked: Setting,
 }
@@ -81,18 +87,18 @@ pub struct Undo {
 /// What an undo did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Restored {
-    /// The knobs that have their old value again.
+    /// The knobs that were restored to their old values, and these values.
     pub restored: Setting,
-    /// One line for each knob that was left alone, and why.
+    /// For each knob that was not restored, one line with the reason.
     pub left: Vec<String>,
 }
 
 impl Undo {
-    /// Reads the undo file of an interface in this network namespace, if there is one.
+    /// Reads the undo file of an interface in this network namespace, if it exists.
     ///
     /// # Errors
     ///
-    /// The file is damaged, or another user could have written it.
+    /// Fails if the undo file is damaged, or if another user could have written it.
     pub fn load(directory: &Path, machine: &Machine, interface: &str) -> Result<Option<Self>, TuneError> {
         let here = Identity::of(machine.root(), interface);
         for path in paths(directory, interface, &here) {
@@ -107,7 +113,7 @@ impl Undo {
     ///
     /// # Errors
     ///
-    /// As for [`load`](Self::load).
+    /// Fails like [`load`](Self::load).
     pub fn load_all(directory: &Path, machine: &Machine) -> Result<Vec<Self>, TuneError> {
         let entries = match Directory::open(directory).and_then(|directory| directory.entries()) {
             Ok(entries) => entries,
@@ -132,7 +138,8 @@ impl Undo {
         let (parent, name) = (path.parent().unwrap_or(Path::new("/")), path.file_name().unwrap_or_default());
         let text = (|| -> io::Result<String> {
             let directory = Directory::open(parent)?;
-            // In a directory such as /tmp, another user could have created the file.
+            // In a directory such as /tmp, to which other users may write, another user could have
+            // created the file.
             let owner = directory.stat(name)?.st_uid;
             if ![0, geteuid().as_raw()].contains(&owner) {
                 return Err(io::Error::other(format!("it belongs to user {owner}")));
@@ -154,19 +161,22 @@ impl Undo {
         Ok(Some(Self { path: path.to_owned(), record }))
     }
 
-    /// Whether the file belongs to the interface in this network namespace. After a restart of the
-    /// machine, the number of a namespace means nothing.
+    /// Returns true if the undo file belongs to the interface in this network namespace. After a
+    /// restart of the machine, the recorded number of the namespace has no meaning, so it is not
+    /// compared.
     fn is_about(&self, interface: &str, here: &Identity) -> bool {
         let then = &self.record.identity;
         self.record.interface == interface && (then.boot != here.boot || then.namespace == here.namespace)
     }
 
-    /// Writes an undo file for all plans that will be tried. Call `begin` before the first change. An
-    /// older file of the same interface keeps its values.
+    /// Writes an undo file for all plans that will be tried. Call `begin` before the first change.
+    /// If the interface already has an undo file, the new file contains the old values of that
+    /// file.
     ///
     /// # Errors
     ///
-    /// The file was not written. Change nothing then.
+    /// Fails if the undo file cannot be written. Without the undo file, the caller must not change
+    /// anything.
     pub fn begin(directory: &Path, machine: &mut Machine, interface: &str, plans: &[&Plan]) -> Result<Self, TuneError> {
         let here = Identity::of(machine.root(), interface);
         let old = Self::load(directory, machine, interface)?.filter(|old| old.record.identity == here);
@@ -191,20 +201,24 @@ impl Undo {
         Ok(undo)
     }
 
-    /// Records what was kept after measuring. All remaining knobs must have their old values again.
+    /// Records the setting that is kept after the measurement. When `keep` is called, all other
+    /// knobs must have their old values again.
     ///
     /// # Errors
     ///
-    /// The file was not written.
+    /// Fails if the undo file cannot be written.
     pub fn keep(&mut self, machine: &mut Machine, mut kept: Setting) -> Result<(), TuneError> {
         let record = &mut self.record;
-        // Two candidates that were kept may have set a value and set it back.
+        // One kept candidate may have set a knob, and a later kept candidate may have set it back.
+        // Values that equal the old value are removed here.
         kept.0.retain(|knob, value| !record.before.0.get(knob).is_some_and(|old| machine.is_same(knob, old, value)));
-        // A new number of queues may have reset knobs that tune itself does not set.
+        // If `tune` changed the number of queues, the kernel may have reset knobs that `tune`
+        // itself does not set.
         let resets = kept.0.keys().any(|knob| knob.of_card().is_some_and(|(_, name)| name.starts_with("channels/")));
         record.before.0.retain(|knob, _| kept.0.contains_key(knob) || (resets && !record.ours.contains_key(knob)));
         record.ours = kept.0.iter().map(|(knob, value)| (knob.clone(), [value.clone()].into())).collect();
-        // What the kernel has set meanwhile may be restored. Any other value will be somebody else's.
+        // Values that the kernel has set meanwhile count as values of `tune`, so an undo may
+        // replace them. If a knob gets yet another value later, another program has set it.
         for knob in record.before.0.keys().filter(|knob| !kept.0.contains_key(knob)) {
             record.ours.insert(knob.clone(), machine.read(knob).into_iter().collect());
         }
@@ -212,12 +226,12 @@ impl Undo {
         self.save()
     }
 
-    /// Adds knobs that are set to keep the setting, such as those of new queues. Call `extend` before
-    /// they are set.
+    /// Adds knobs to the undo file that are set later to maintain the setting, such as the knobs of
+    /// new queues. Call `extend` before you set these knobs.
     ///
     /// # Errors
     ///
-    /// The file was not written.
+    /// Fails if the undo file cannot be written.
     pub fn extend(&mut self, machine: &mut Machine, more: &Setting) -> Result<(), TuneError> {
         for (knob, value) in &more.0 {
             let Ok(now) = machine.read(knob) else { continue };
@@ -228,12 +242,13 @@ impl Undo {
         self.save()
     }
 
-    /// Makes the record one of the present boot and interface, whose present values are the old
-    /// values from now on. Returns false if the record is of this boot and interface already.
+    /// Assigns the undo file to the present boot and interface. When `renew` has returned, the
+    /// present values of the knobs count as the old values. Returns false if the undo file already
+    /// belongs to this boot and interface.
     ///
     /// # Errors
     ///
-    /// The file was not written.
+    /// Fails if the undo file cannot be written.
     pub fn renew(&mut self, machine: &mut Machine) -> Result<bool, TuneError> {
         let here = Identity::of(machine.root(), &self.record.interface);
         if here == self.record.identity {
@@ -247,21 +262,22 @@ impl Undo {
         Ok(true)
     }
 
-    /// Records the interrupts that irqbalance was made to leave alone.
+    /// Records in the undo file the interrupts that irqbalance must not move.
     ///
     /// # Errors
     ///
-    /// The file was not written.
+    /// Fails if the undo file cannot be written.
     pub fn record_bans(&mut self, interrupts: &[u32]) -> Result<(), TuneError> {
         self.record.banned = interrupts.to_vec();
         self.save()
     }
 
-    /// Lets irqbalance move interrupts again that tune did not change after all.
+    /// Lets irqbalance move interrupts again if the kept setting does not change the CPUs of these
+    /// interrupts.
     ///
     /// # Errors
     ///
-    /// The file was not written.
+    /// Fails if the undo file cannot be written.
     pub fn release_interrupts(&mut self, root: &Root) -> Result<(), TuneError> {
         let kept = irq::interrupts(self.kept().into_iter().flat_map(|kept| kept.0.keys()));
         let free: Vec<u32> = self.record.banned.iter().copied().filter(|irq| !kept.contains(irq)).collect();
@@ -274,7 +290,8 @@ impl Undo {
         self.record_bans(&kept)
     }
 
-    /// Makes irqbalance leave the interrupts alone again, which it forgets when it restarts.
+    /// Tells irqbalance again not to move the recorded interrupts. irqbalance forgets the list when
+    /// it restarts.
     pub fn ban_again(&self, root: &Root) {
         let socket = irq::irqbalance(root).filter(|_| !self.record.banned.is_empty());
         if let Some(Err(error)) = socket.map(|socket| irq::ban(&socket, &self.record.banned)) {
@@ -282,12 +299,13 @@ impl Undo {
         }
     }
 
-    /// Writes a .link file. systemd sets its values from then on, so those of them that tune has kept get
-    /// their old values again.
+    /// Writes a .link file. When the .link file exists, systemd sets the values in this file, and
+    /// `tune` no longer maintains them. Knobs that `tune` has maintained so far get their old
+    /// values again.
     ///
     /// # Errors
     ///
-    /// The undo file or the .link file was not written, or a value was not set.
+    /// Fails if the undo file or the .link file cannot be written, or if a value cannot be set.
     pub fn write_link_file(&mut self, machine: &mut Machine, file: &LinkFile) -> Result<(), TuneError> {
         let record = &mut self.record;
         let mut old = Setting::default();
@@ -305,7 +323,8 @@ impl Undo {
         self.save()?;
         link_file::write(file)?;
         old.apply(machine)?;
-        // The old number of queues has reset what was kept for queues, and has removed new queues.
+        // When the number of queues was restored, the kernel reset the kept values of the queues,
+        // and removed new queues.
         if let Some(kept) = &mut self.record.kept {
             kept.0.retain(|knob, _| machine.read(knob).is_ok());
             kept.apply(machine)?;
@@ -313,37 +332,40 @@ impl Undo {
         self.save()
     }
 
-    /// The interface.
+    /// Returns the interface.
     pub fn interface(&self) -> &str {
         &self.record.interface
     }
 
-    /// Where the file is.
+    /// Returns the path of the undo file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What was kept, or `None` if tune ended before it had measured.
+    /// Returns the setting that was kept, or `None` if `tune` ended before the end of the
+    /// measurement.
     pub fn kept(&self) -> Option<&Setting> {
         self.record.kept.as_ref()
     }
 
-    /// Whether the values are of this boot and of the interface that now has this name.
+    /// Returns true if the undo file belongs to this boot, and to the interface that now has this
+    /// name.
     pub fn is_current(&self, machine: &Machine) -> bool {
         Identity::of(machine.root(), &self.record.interface) == self.record.identity
     }
 
-    /// Whether tune wrote a .link file.
+    /// Returns true if `tune` wrote a .link file for this interface.
     pub fn has_link_file(&self) -> bool {
         self.record.link_file.is_some()
     }
 
-    /// The values that systemd sets by the .link file.
+    /// Returns the values that systemd sets because of the .link file.
     pub fn linked(&self) -> &Setting {
         &self.record.linked
     }
 
-    /// What differs between the .link file and what tune wrote, as a line. `None` if nothing differs.
+    /// Describes in one line how the .link file differs from the text that `tune` wrote. Returns
+    /// `None` if the file is unchanged.
     pub fn link_file_differs(&self) -> Option<String> {
         let (path, text) = self.record.link_file.as_ref()?;
         match std::fs::read_to_string(path) {
@@ -353,13 +375,13 @@ impl Undo {
         }
     }
 
-    /// All knobs that an undo may write to.
+    /// Returns all knobs that an undo may write to.
     pub fn knobs(&self) -> impl Iterator<Item = &Knob> {
         self.record.before.0.keys()
     }
 
-    /// The files that an undo may write to. If queues come and go, all files of the interface's queues
-    /// are among them, because a new queue has new files.
+    /// Returns the files that an undo may write to. If queues can be created and removed, the
+    /// result includes the files of all queues of the interface, because a new queue has new files.
     pub fn files(&self, queues_change: bool) -> BTreeSet<String> {
         let queues_change = queues_change || self.knobs().any(|knob| knob.0.contains("/channels/"));
         let file = |knob: &Knob| match knob.0.split_once("/queues/") {
@@ -370,8 +392,8 @@ impl Undo {
         self.knobs().filter(is_file).map(file).collect()
     }
 
-    /// Loads the program of the flow dissector if it is part of what was kept. Call
-    /// `load_dissector` before capabilities are dropped.
+    /// Loads the BPF program of the flow dissector if the kept setting includes it. Call
+    /// `load_dissector` before you drop capabilities.
     pub fn load_dissector(&self, machine: &mut Machine) {
         if self.knobs().any(|knob| knob.0 == DISSECTOR) {
             machine.load_dissector();
@@ -384,12 +406,13 @@ impl Undo {
         write_durably(&self.path, text.as_bytes(), Readers::All).map_err(failed)
     }
 
-    /// Restores the old values, and removes the undo file. Knobs that somebody else has changed
-    /// meanwhile are left alone.
+    /// Restores the old values, and removes the undo file. Knobs that another program or the
+    /// administrator has changed in the meantime are not restored.
     ///
     /// # Errors
     ///
-    /// A value was not restored. The undo file stays, so that another attempt is possible.
+    /// Fails if a value cannot be restored. The undo file is not removed then, so that another
+    /// attempt is possible.
     pub fn restore(self, machine: &mut Machine) -> Result<Restored, TuneError> {
         let mut result = Restored::default();
         let mut outcome = Ok(());
@@ -408,7 +431,8 @@ impl Undo {
                 };
                 result.left.push(format!("{interface} {what}: its values were left alone"));
             }
-            // A card may forget its rules together with the feature, so the rules are removed first.
+            // The rules are removed first, because a card may delete its rules when the feature for
+            // rules is turned off.
             let (rules, others): (Vec<_>, Vec<_>) = self.record.before.0.iter().partition(|(knob, _)| knob.is_rule());
             for (knob, old) in rules.into_iter().chain(others) {
                 if is_same || !knob.is_of(&self.record.interface) {
@@ -479,8 +503,8 @@ impl Record {
     }
 }
 
-/// The possible paths of an interface's undo file. Interfaces of two namespaces can have the same
-/// name, and then the second file also has the number of its namespace in its name.
+/// Returns the possible paths of an interface's undo file. If interfaces in two namespaces have the
+/// same name, the name of the second file also contains the number of the namespace.
 fn paths(directory: &Path, interface: &str, here: &Identity) -> [PathBuf; 2] {
     let number: String = here.namespace.chars().filter(char::is_ascii_digit).collect();
     [directory.join(format!("{interface}@{number}.json")), directory.join(format!("{interface}.json"))]
@@ -492,11 +516,11 @@ fn free_path(directory: &Path, interface: &str, here: &Identity) -> Result<PathB
     Ok(if is_taken { long } else { short })
 }
 
-/// Creates the directory of undo files, so that a sandbox can allow writing to it.
+/// Creates the directory for undo files, so that a sandbox can allow this program to write to it.
 ///
 /// # Errors
 ///
-/// The directory cannot be created, or another user could change it.
+/// Fails if the directory cannot be created, or if another user may write to it.
 pub fn create_directory(directory: &Path) -> Result<Directory, TuneError> {
     let created = Directory::create_all(directory, DIRECTORY_MODE);
     created.map_err(|error| TuneError::Save { path: directory.to_owned(), error: error.into() })

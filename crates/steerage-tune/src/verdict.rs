@@ -1,26 +1,27 @@
-//! Decides from pairs of windows whether a setting is kept.
+//! Decides from pairs of measurement windows whether a setting is kept.
 
 use std::fmt;
 
 use crate::facts::{CpuCounts, Sample};
 
-/// A change is kept if it gains at least this much. A smaller gain is not worth reordering packets,
-/// and the next measurement might see a loss instead.
+/// A change is kept only if its gain is at least this share. A smaller gain is not worth the
+/// reordering of packets, and the next measurement might show a loss instead.
 const GAIN_MIN: f64 = 0.03;
 
-/// The interrupts of a CPU take this share of its time at the machine's limit. The rest of the time
-/// is for the threads that share the CPU with ksoftirqd.
+/// The machine is at its limit if a CPU spends at least this share of its time in interrupts.
+/// Threads that share the CPU with ksoftirqd use the remaining time.
 const LIMIT: f64 = 0.9;
 
-/// A window with fewer packets says nothing about the time that a packet takes.
+/// The minimum number of packets in a measurement window. With fewer packets, the time per packet
+/// is not known well enough.
 const PACKETS_MIN: u64 = 1_000;
 
-/// A window in which interrupts took fewer ticks says nothing either: a tick is 10 ms, and the time
-/// would be known to no better than a fifth.
+/// The minimum number of ticks that CPUs must spend in interrupts in a measurement window. The
+/// kernel counts whole ticks of 10 ms, so five ticks give an accuracy of a fifth.
 const TICKS_MIN: f64 = 5.0;
 
-/// A smaller share of lost packets says nothing: neither that the machine is at its limit, nor that
-/// more packets are lost than before.
+/// A share of lost packets that is smaller than this is ignored. Such a small share does not show
+/// that the machine is at its limit, or that more packets are lost than before.
 const LOST_MIN: f64 = 0.001;
 
 /// The quantiles of Student's t-distribution for a two-sided interval of 99 %, for 1 to 30 degrees
@@ -30,27 +31,31 @@ const T_99: [f64; 30] = [
     2.898, 2.878, 2.861, 2.845, 2.831, 2.819, 2.807, 2.797, 2.787, 2.779, 2.771, 2.763, 2.756, 2.750,
 ];
 
-/// What was counted in a window.
+/// The counts of one measurement window.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Window {
     /// The length in seconds.
     pub seconds: f64,
-    /// Packets that the kernel handled.
+    /// The number of packets that the kernel handled.
     pub packets: u64,
     /// Packets that were lost.
     pub lost: u64,
-    /// The ticks of all CPUs in interrupts, and with threaded NAPI also in the kernel.
+    /// The number of ticks that all CPUs spent in interrupts. With threaded NAPI, the number
+    /// includes ticks in the kernel outside of interrupts.
     pub ticks: f64,
-    /// The same of the busiest CPU.
+    /// The number of ticks that the busiest CPU spent in interrupts, counted in the same way as
+    /// `ticks`.
     pub busiest_ticks: f64,
-    /// The share of its time that this CPU spent so.
+    /// The share of its time that the busiest CPU spent in interrupts, counted in the same way as
+    /// `ticks`.
     pub busiest: f64,
 }
 
 impl Window {
-    /// The window from the difference of two samples. `losses_are_received` says that the interface
-    /// counts packets that are lost later as received, as network cards do and veth does not.
-    /// `threads` says that packets may also be handled outside of interrupts.
+    /// Creates a window from the difference between two readings of the counters.
+    /// `losses_are_received` is true if the interface counts a packet as received even if it is
+    /// lost later. Network cards count such packets as received, and a veth does not. `threads` is
+    /// true if packets may also be handled outside of interrupts.
     pub fn of(passed: &Sample, seconds: f64, losses_are_received: bool, threads: bool) -> Self {
         let time = |cpu: &CpuCounts| (cpu.softirq + if threads { cpu.system } else { 0 }) as f64;
         let backlogs: u64 = passed.cpus.values().map(|cpu| cpu.dropped + cpu.flow_limit).sum();
@@ -82,9 +87,11 @@ impl Window {
         self.packets < PACKETS_MIN || self.ticks < TICKS_MIN
     }
 
-    /// Whether a larger share of the packets is lost than in all of these windows, by more than the
-    /// windows differ, and no more packets are handled. A sender without a limit always loses packets:
-    /// if the machine handles more of its packets, it also sends more that are lost.
+    /// Returns true if this window lost a larger share of its packets than each of the other
+    /// windows. The difference must exceed the differences between these windows, and the machine
+    /// must not have handled packets at a higher rate. The rate matters because packets of a sender
+    /// without a limit are always lost. If the machine handles more packets of this sender, it may
+    /// also lose more of them.
     pub fn loses_more_than(&self, others: &[Self]) -> bool {
         let shares = || others.iter().map(Self::lost_share);
         let (most, least) = (shares().fold(0.0, f64::max), shares().fold(1.0, f64::min));
@@ -94,20 +101,21 @@ impl Window {
     }
 }
 
-/// The quotient of new and old, with its interval of confidence of 99 %.
+/// The ratio of a new value to an old value, with its confidence interval of 99 %.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ratio {
-    /// The geometric mean of the pairs' quotients.
+    /// The geometric mean of the ratios of all pairs.
     pub mean: f64,
-    /// The lower end of the interval.
+    /// The lower end of the confidence interval.
     pub low: f64,
     /// The upper end.
     pub high: f64,
 }
 
 impl Ratio {
-    /// The ratio of pairs, by the t-distribution of their logarithms. With fewer than two pairs the
-    /// interval has no ends. `None` if there is no pair, or a value is not positive.
+    /// Computes the mean ratio of pairs of an old and a new value, and its confidence interval from
+    /// the t-distribution of the logarithms. With fewer than two pairs, the confidence interval is
+    /// unlimited. Returns `None` if there is no pair, or if a value is not positive.
     pub fn of(pairs: impl IntoIterator<Item = (f64, f64)>) -> Option<Self> {
         let logarithms: Vec<f64> = pairs.into_iter().map(|(old, new)| (new / old).ln()).collect();
         if logarithms.is_empty() || !logarithms.iter().all(|logarithm| logarithm.is_finite()) {
@@ -136,48 +144,55 @@ impl fmt::Display for Ratio {
     }
 }
 
-/// Why a setting is kept or taken back.
+/// The reason why a setting is kept or taken back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// More or fewer packets at the machine's limit.
+    /// The machine was at its limit, and handled more or fewer packets with the new setting.
     Throughput,
-    /// The busiest CPU needs less or more time for a packet, so the limit is higher or lower.
+    /// The busiest CPU needs less or more time per packet. Therefore the machine's limit is higher
+    /// or lower with the new setting.
     Evenness,
-    /// All CPUs together need less or more time for a packet.
+    /// All CPUs together need less or more time per packet with the new setting.
     CpuTime,
-    /// No difference beyond noise.
+    /// The differences between the old and the new setting are not larger than the noise.
     Noise,
-    /// More packets were lost, and the window ended at once.
+    /// More packets were lost with the new setting, and its measurement window ended at once.
     Drops,
-    /// Too few packets to compare.
+    /// Too few packets arrived to compare the settings.
     TooFew,
 }
 
-/// The result of a comparison.
+/// The result of a comparison between an old and a new setting.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
-    /// Whether the new setting is kept.
+    /// True if the new setting is kept.
     pub keep: bool,
     /// Why.
     pub reason: Reason,
-    /// Whether the machine was at its limit, so that the throughput says something.
+    /// True if the machine was at its limit. Only at the limit does the throughput show whether the
+    /// setting helps.
     pub at_limit: bool,
-    /// New packets per second for each old one.
+    /// The ratio between the packet rates with the new and with the old setting.
     pub throughput: Option<Ratio>,
-    /// The same for the time that the busiest CPU needs for a packet.
+    /// The ratio between the times that the busiest CPU needs per packet with the new and with the
+    /// old setting.
     pub busiest: Option<Ratio>,
-    /// The same for the time that all CPUs need for a packet.
+    /// The ratio between the times that all CPUs together need per packet with the new and with the
+    /// old setting.
     pub cost: Option<Ratio>,
 }
 
 impl Verdict {
-    /// Judges pairs of an old and a new window. `drops_rose` says that the last new window ended
-    /// because of its drops.
+    /// Compares pairs of windows: one with the old setting, and one with the new setting.
+    /// `drops_rose` is true if the last window with the new setting ended early because packets
+    /// were dropped.
     ///
-    /// The first of three figures that differs beyond noise decides: the throughput, if the machine
-    /// was at its limit; the time per packet of the busiest CPU, which sets the limit; the time per
-    /// packet of all CPUs. Exchanging old and new always turns a setting that is kept into one that is
-    /// taken back, so a second measurement does not undo the first.
+    /// Three figures are compared in order, and the first figure that differs by more than the
+    /// noise decides. The first figure is the throughput, if the machine was at its limit. The
+    /// second is the time per packet of the busiest CPU, which determines the limit. The third is
+    /// the time per packet of all CPUs. If a new setting is kept, a comparison in the other
+    /// direction would not keep the old setting. Therefore a second measurement does not undo the
+    /// first one.
     pub fn of(pairs: &[(Window, Window)], drops_rose: bool) -> Self {
         let ratio = |value: fn(&Window) -> f64| Ratio::of(pairs.iter().map(|(old, new)| (value(old), value(new))));
         let limited = pairs.iter().filter(|(old, new)| old.is_at_limit() || new.is_at_limit()).count();
@@ -198,7 +213,7 @@ impl Verdict {
             verdict.reason = Reason::TooFew;
             return verdict;
         }
-        // A higher throughput is good, and less time for a packet is good.
+        // A setting is better if the throughput is higher, or if the time per packet is shorter.
         let throughput =
             verdict.throughput.filter(|_| verdict.at_limit).map(|ratio| (ratio.is_more(), ratio.is_less()));
         let less = |ratio: Option<Ratio>| ratio.map(|ratio| (ratio.is_less(), ratio.is_more()));
@@ -252,14 +267,15 @@ impl fmt::Display for Verdict {
 mod tests {
     use super::*;
 
-    /// A window of five seconds: thousands of packets, thousands lost, ticks of all CPUs and of the
-    /// busiest.
+    /// Creates a measurement window of five seconds. `packets` and `lost` are in thousands. `ticks`
+    /// is the number of ticks of all CPUs, and `busiest_ticks` that of the busiest CPU.
     fn window(packets: u64, lost: u64, ticks: f64, busiest_ticks: f64) -> Window {
         let (packets, lost) = (packets * 1_000, lost * 1_000);
         Window { seconds: 5.0, packets, lost, ticks, busiest_ticks, busiest: busiest_ticks / 500.0 }
     }
 
-    /// Six pairs, whose values differ by up to two percent from pair to pair.
+    /// Creates six pairs of measurement windows. The values differ by up to two percent from pair
+    /// to pair.
     fn pairs(old: Window, new: Window) -> Vec<(Window, Window)> {
         let noisy = |window: Window, nth: u32| {
             let factor = 1.0 + 0.01 * f64::from(nth % 3);
@@ -285,7 +301,7 @@ mod tests {
         let (one, two) = (window(1_000, 0, 200.0, 200.0), window(1_000, 0, 240.0, 130.0));
         assert_eq!(verdict(one, two), (true, Reason::Evenness, false));
         assert_eq!(verdict(two, one), (false, Reason::Evenness, false));
-        // As even as before, and cheaper.
+        // The new setting spreads the load as evenly as the old setting, but needs less CPU time.
         let cheap = window(1_000, 0, 150.0, 130.0);
         assert_eq!(verdict(two, cheap), (true, Reason::CpuTime, false));
     }
@@ -302,10 +318,10 @@ mod tests {
     fn noise_is_taken_back() {
         let same = window(1_000, 0, 200.0, 150.0);
         assert_eq!(verdict(same, same), (false, Reason::Noise, false));
-        // A gain of two percent that is certain is too small.
+        // A gain of two percent is too small to be kept, even if it is certain.
         let gain = |_| (window(1_000, 0, 200.0, 150.0), window(1_000, 0, 200.0, 147.0));
         assert_eq!(Verdict::of(&(0..6).map(gain).collect::<Vec<_>>(), false).reason, Reason::Noise);
-        // A gain of a fifth on average that is anything but certain.
+        // The gain is a fifth on average, but it is very uncertain.
         let wild = [120.0, 220.0, 90.0, 160.0, 70.0, 100.0];
         let wild: Vec<_> = wild.map(|ticks| (same, window(1_000, 0, 200.0, ticks))).into();
         let verdict = Verdict::of(&wild, false);
@@ -317,28 +333,31 @@ mod tests {
         let before = [window(1_000, 1, 200.0, 150.0), window(1_000, 2, 200.0, 150.0)];
         assert!(window(1_000, 20, 200.0, 150.0).loses_more_than(&before));
         assert!(!window(1_000, 2, 200.0, 150.0).loses_more_than(&before));
-        // As much more as the windows before differ among themselves is noise.
+        // If the difference to the earlier windows is not larger than the difference between them,
+        // it is noise.
         let noisy = [window(1_000, 10, 200.0, 150.0), window(1_000, 60, 200.0, 150.0)];
         assert!(!window(1_000, 100, 200.0, 150.0).loses_more_than(&noisy));
         assert!(window(1_000, 140, 200.0, 150.0).loses_more_than(&noisy));
-        // Whatever the other figures say.
+        // The throughput decides, even if the other two figures are worse.
         let better = pairs(window(1_000, 300, 490.0, 490.0), window(1_700, 900, 900.0, 480.0));
         let verdict = Verdict::of(&better, true);
         assert_eq!((verdict.keep, verdict.reason), (false, Reason::Drops));
     }
 
-    /// On a veth, the sender itself does the receiver's work while RPS is off, and cannot send more than
-    /// the machine handles. With RPS it can, and the backlog drops the rest.
+    /// On a veth without RPS, the sending thread also does the receiver's work. Therefore the
+    /// thread cannot send more packets than the machine handles. With RPS, the sender can send more
+    /// packets, and the backlog drops those that do not fit.
     #[test]
     fn a_sender_without_a_limit_loses_packets_and_gets_more_of_them_through() {
         let (old, new) = (window(1_000, 0, 490.0, 490.0), window(1_800, 5_400, 900.0, 480.0));
         assert!(!new.loses_more_than(&[old]));
         assert_eq!(verdict(old, new), (true, Reason::Throughput, true));
-        // The same losses without a gain end the window.
+        // With the same losses, the window ends if the machine does not handle packets at a higher
+        // rate.
         assert!(window(1_000, 5_400, 900.0, 480.0).loses_more_than(&[old]));
     }
 
-    /// A few lost packets do not mean that the machine handles no more.
+    /// The machine does not count as being at its limit if it lost only a few packets.
     #[test]
     fn a_few_lost_packets_are_no_limit() {
         let (old, new) = (window(1_000, 0, 200.0, 150.0), Window { lost: 3, ..window(1_100, 0, 200.0, 150.0) });
@@ -353,7 +372,8 @@ mod tests {
         assert_eq!(Verdict::of(&[], false).reason, Reason::TooFew);
     }
 
-    /// The interval of three pairs, computed by hand: logarithms 0, ln 1.1 and ln 1.21.
+    /// The confidence interval of three pairs, computed by hand from the logarithms 0, ln 1.1 and
+    /// ln 1.21.
     #[test]
     fn the_interval_is_students() {
         let ratio = Ratio::of([(1.0, 1.0), (10.0, 11.0), (100.0, 121.0)]).unwrap();

@@ -1,5 +1,5 @@
-//! Keeps a setting: sets it again when the kernel reports that the link, its queues or the CPUs have
-//! changed.
+//! Maintains a setting. When the kernel reports that the link, its queues or the CPUs have changed,
+//! the setting's values are set again.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,11 +20,12 @@ use crate::setting::{Difference, Setting};
 use crate::stage::{STAGES, Stage};
 use crate::undo::Undo;
 
-/// The time after messages for which no messages are read. The kernel keeps the messages of that time,
-/// so a machine that creates and deletes many interfaces wakes this process at most five times a second.
+/// The pause after the kernel's messages were read. The kernel stores further messages during the
+/// pause. Therefore this process wakes up at most five times a second, even if many interfaces are
+/// created and deleted.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Waits for changes of one interface.
+/// Watches one interface and maintains its kept setting.
 #[derive(Debug)]
 pub struct Watch {
     interface: String,
@@ -33,7 +34,7 @@ pub struct Watch {
     counts: Arc<WatchCounts>,
 }
 
-/// What a watch has seen and done so far.
+/// The counts of a watch: the kernel's messages, and the values that were set again.
 #[derive(Debug, Default)]
 pub struct WatchCounts(Mutex<Counted>);
 
@@ -44,8 +45,8 @@ struct Counted {
     failures: BTreeMap<&'static str, u64>,
 }
 
-/// The subjects of the kernel's messages about the interface. `lost` counts how often messages were lost
-/// because too many arrived, after which everything is compared.
+/// The names of the counts of the kernel's messages, by subject. `lost` counts how often messages
+/// were lost because too many arrived. After it has lost messages, the watch compares all values.
 const EVENTS: [&str; 4] = ["link", "queues", "cpus", "lost"];
 const LINK: usize = 0;
 const QUEUES: usize = 1;
@@ -54,36 +55,36 @@ const LOST: usize = 3;
 
 impl WatchCounts {
     fn counted(&self) -> MutexGuard<'_, Counted> {
-        // A count cannot be half-way changed.
+        // The counts are valid even if another thread panicked while it held the lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The kernel's messages about the interface, by what they are about.
+    /// Returns the number of the kernel's messages about the interface, by subject.
     pub fn events(&self) -> [(&'static str, u64); EVENTS.len()] {
         let counts = self.counted().events;
         std::array::from_fn(|nth| (EVENTS[nth], counts[nth]))
     }
 
-    /// The values that were set again, by stage.
+    /// Returns the number of values that were set again, by stage.
     pub fn set_again(&self) -> Vec<(&'static str, u64)> {
         by_stage(&self.counted().set_again)
     }
 
-    /// The values that could not be set again, by stage.
+    /// Returns the number of values that could not be set again, by stage.
     pub fn failures(&self) -> Vec<(&'static str, u64)> {
         by_stage(&self.counted().failures)
     }
 }
 
-/// A count for each stage, also if it is 0.
+/// Returns the count of each stage, including counts of 0.
 fn by_stage(counts: &BTreeMap<&'static str, u64>) -> Vec<(&'static str, u64)> {
     STAGES.iter().map(|stage| (stage.name, counts.get(stage.name).copied().unwrap_or(0))).collect()
 }
 
-/// Why waiting ended.
+/// The reason why [`Watch::wait`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Watched {
-    /// The descriptor of the caller is readable.
+    /// The caller's file descriptor `stop` is readable.
     Stopped,
     /// The link, its queues or the CPUs have changed.
     Changed,
@@ -94,7 +95,7 @@ impl Watch {
     ///
     /// # Errors
     ///
-    /// There is no such interface, or the kernel refuses a socket.
+    /// Fails if the interface does not exist, or if the kernel refuses a socket.
     pub fn open(machine: &Machine, interface: &str) -> Result<Self, TuneError> {
         let failed = |error| TuneError::Watch { interface: interface.to_owned(), error };
         let index = machine.root().read(&format!("/sys/class/net/{interface}/ifindex")).map_err(failed)?;
@@ -104,16 +105,17 @@ impl Watch {
         Ok(Self { interface: interface.to_owned(), links, devices, counts: Arc::default() })
     }
 
-    /// The counts of the watch. They change while the watch runs.
+    /// Returns the counts of the watch, which change while the watch runs.
     pub fn counts(&self) -> Arc<WatchCounts> {
         Arc::clone(&self.counts)
     }
 
-    /// Waits until something has changed, or until `stop` is readable.
+    /// Waits until the link, its queues or the CPUs have changed, or until the file descriptor
+    /// `stop` is readable.
     ///
     /// # Errors
     ///
-    /// The interface was deleted.
+    /// Fails if the interface was deleted.
     pub fn wait(&mut self, stop: BorrowedFd<'_>) -> Result<Watched, TuneError> {
         loop {
             if self.wait_for(&[stop, self.links.as_fd(), self.devices.as_fd()], None)? {
@@ -128,7 +130,8 @@ impl Watch {
         }
     }
 
-    /// Waits until one of the descriptors is readable. Returns whether the first one is.
+    /// Waits until one of the file descriptors is readable. Returns true if the first descriptor is
+    /// readable.
     fn wait_for(&self, fds: &[BorrowedFd<'_>], time: Option<Duration>) -> Result<bool, TuneError> {
         let mut waiting: Vec<PollFd<'_>> = fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
         let time = time.and_then(|time| Timespec::try_from(time).ok());
@@ -136,11 +139,12 @@ impl Watch {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(TuneError::Watch { interface: self.interface.clone(), error: error.into() }),
         }
-        // The result is also true if the other end was closed.
+        // The result is also true if the other end of the first descriptor was closed.
         Ok(!waiting[0].revents().is_empty())
     }
 
-    /// Reads all messages. Returns whether one is about the interface, its queues or the CPUs.
+    /// Reads all messages of the kernel. Returns true if a message is about the interface, its
+    /// queues or the CPUs.
     fn read(&mut self) -> Result<bool, TuneError> {
         let (mut events, mut is_gone) = ([0; EVENTS.len()], false);
         let links_complete = self.links.read(&mut |change| {
@@ -152,7 +156,7 @@ impl Watch {
             events[QUEUES] += u64::from(path.contains(&queues) && action != "remove");
             events[CPUS] += u64::from(path.contains("/system/cpu/cpu") && ["online", "offline"].contains(&action));
         });
-        // Lost messages may have been about the interface.
+        // Lost messages count, because they may have been about the interface.
         events[LOST] += u64::from(!links_complete) + u64::from(!devices_complete);
         let mut counted = self.counts.counted();
         counted.events.iter_mut().zip(events).for_each(|(all, new)| *all += new);
@@ -162,12 +166,12 @@ impl Watch {
         }
     }
 
-    /// Sets again what differs from what was kept, also on queues that are new. Passes each change or
-    /// failure to `log`.
+    /// Sets all knobs again whose values differ from the kept setting, and sets the knobs of new
+    /// queues. `log` is called with each change or failure.
     ///
     /// # Errors
     ///
-    /// The undo file was not written.
+    /// Fails if the undo file cannot be written.
     pub fn set_again(
         &self,
         machine: &mut Machine,
@@ -185,7 +189,8 @@ impl Watch {
             undo.ban_again(machine.root());
         }
         for difference in differences {
-            // A queue that is gone comes back with an event of its own.
+            // The knob's queue no longer exists. If the queue is created again, the kernel sends
+            // another message.
             if difference.now.is_none() {
                 continue;
             }
@@ -202,12 +207,12 @@ impl Watch {
     }
 }
 
-/// A value that was set again, or an attempt that failed.
+/// A value that the watch set again, or a failed attempt to set it.
 #[derive(Debug)]
 pub struct SetAgain {
     /// What differed.
     pub difference: Difference,
-    /// Why the value could not be set.
+    /// The error if the value could not be set.
     pub error: Option<TuneError>,
 }
 
@@ -222,8 +227,8 @@ impl fmt::Display for SetAgain {
     }
 }
 
-/// The values for the knobs of queues that appeared after the setting was made. A stage whose queues
-/// all have the same value has that value on a new queue, too.
+/// Returns values for the knobs of queues that were created after the setting. If all queues have
+/// the same value in a stage, a new queue gets this value too.
 fn on_new_queues(machine: &mut Machine, interface: &str, kept: &Setting) -> Setting {
     let mut new = Setting::default();
     for stage in STAGES.iter().filter(|stage| stage.pattern.contains("/queues/")) {

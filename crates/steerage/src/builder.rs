@@ -1,4 +1,4 @@
-//! The builder of an instance: all settings of a program, with their defaults.
+//! [`Builder`] builds an instance: it has all settings of a program, with their defaults.
 
 use std::fmt;
 use std::sync::Arc;
@@ -22,12 +22,12 @@ use steerage_topology::{CpuId, CpuMask, NodeMap, Topology, present, usable_memor
 use crate::handle::Handle;
 use crate::instance::{Instance, STACK_BYTES, Threads};
 
-/// An instance whose handlers get messages, and what posts the messages.
+/// An instance whose handlers get messages, and the post that sends the messages.
 type WithPost<H> = (Instance<WithMessages<H>>, Post<<H as TakesMessages>::Message>);
 
 type FlowKeyFn = Arc<dyn Fn(FlowHasher, Affinity, Layers) -> QueueHasher + Send + Sync>;
 
-/// Builds an instance. Every setting except the inputs has a default.
+/// Builds an instance. Every setting has a default, except the inputs.
 ///
 /// ```
 /// use steerage::{Batch, Builder, Cpu, Handler, Hash, testing};
@@ -57,7 +57,7 @@ type FlowKeyFn = Arc<dyn Fn(FlowHasher, Affinity, Layers) -> QueueHasher + Send 
 #[must_use = "nothing is built until `build` is called"]
 pub struct Builder {
     cpus: Option<CpuMask>,
-    /// The CPUs of [`virtual_cpus`](Self::virtual_cpus).
+    /// The number of CPUs that [`virtual_cpus`](Self::virtual_cpus) has set.
     there: Option<CpuMask>,
     rps_cpus: Option<CpuMask>,
     queue_masks: Vec<(usize, CpuMask)>,
@@ -128,16 +128,17 @@ impl Builder {
         }
     }
 
-    /// Sets the CPUs to run on, with one thread each. Default: the CPUs that this process may use.
-    /// [`build`](Self::build) returns [`BuildError::NoSuchCpu`] for a CPU that the machine does not
-    /// have.
+    /// Sets the CPUs on which the instance runs. Each CPU gets one thread. By default, the instance
+    /// runs on the CPUs that this process may use. [`build`](Self::build) returns
+    /// [`BuildError::NoSuchCpu`] for a CPU that the machine does not have.
     pub fn cpus(mut self, cpus: CpuMask) -> Self {
         self.cpus = Some(cpus);
         self
     }
 
-    /// Runs on CPUs 0 to `count - 1`, even if the machine does not have them. Their threads are not
-    /// pinned, and sleep as soon as they are idle. For tests. No other CPU exists then.
+    /// Runs the instance on CPUs 0 to `count - 1`, even if the machine does not have these CPUs.
+    /// The threads of virtual CPUs are not pinned, and sleep as soon as they are idle. For tests.
+    /// An instance with virtual CPUs has no other CPUs.
     pub fn virtual_cpus(mut self, count: usize) -> Self {
         self.cpus = Some((0..count.min(CPUS_MAX + 1)).map(|cpu| CpuId(cpu as u16)).collect());
         self.there = self.cpus.clone();
@@ -145,66 +146,112 @@ impl Builder {
         self
     }
 
-    /// Sets whether each thread is pinned to its CPU, if that is allowed. Default: yes.
+    /// Sets whether each thread is pinned to its CPU, if the system allows it. Default: yes.
     pub fn pin(mut self, yes: bool) -> Self {
         self.threads.pin = yes;
         self
     }
 
-    /// Sets the CPUs over which packets are spread. Default: all CPUs of the instance. A CPU
-    /// outside the mask only receives. An empty mask turns steering off, so each packet is handled
-    /// on the CPU that received it.
+    /// Sets the CPUs over which packets are spread. By default, packets are spread over all CPUs of
+    /// the instance. A CPU that is not in the mask only receives. An empty mask turns steering off.
+    /// Each packet is then handled on the CPU that received it.
     pub fn rps_cpus(mut self, mask: CpuMask) -> Self {
         self.rps_cpus = Some(mask);
         self
     }
 
-    /// Sets the CPUs over which the packets of one queue are spread. This mask replaces the mask of
-    /// the queue's device or of the instance. Queues are numbered over all inputs, in the order in
-    /// which the inputs are added, as in
+    /// Sets the CPUs over which the packets of one queue are spread. A queue's mask replaces the
+    /// mask of the queue's device and the mask of the instance. Queues are numbered over all
+    /// inputs, in the order in which the inputs are added, as in
     /// [`Handle::set_queue_rps_cpus`](steerage_core::control::Handle::set_queue_rps_cpus).
     pub fn queue_rps_cpus(mut self, queue: usize, mask: CpuMask) -> Self {
         self.queue_masks.push((queue, mask));
         self
     }
 
-    /// Adds a device for receiving. Its queues are assigned to the CPUs in turn.
+    /// Adds a device that receives packets. The queues of the device are assigned to the CPUs in
+    /// turn.
     pub fn input(self, input: Input) -> Self {
         self.input_on(input, &[], None)
     }
 
-    /// Adds a device for receiving, and returns the number of the input. Handlers get this number
-    /// from [`Batch::input`](crate::Batch::input).
+    /// Adds a device that receives packets, and returns the number of the input. Handlers get this
+    /// number from [`Batch::input`](crate::Batch::input).
     pub fn add_input(&mut self, input: Input) -> InputId {
         self.inputs.push(InputSpec { input, rx_cpus: Vec::new(), mask: None });
         InputId((self.inputs.len() - 1) as u16)
     }
 
-    /// Adds a device whose queues are assigned to `rx_cpus` in turn, or to all CPUs if the list is
-    /// empty. A CPU that is not one of [`cpus`](Self::cpus) only receives. `mask` replaces the
-    /// instance's mask for this device.
+    /// Adds a device that receives packets. The queues of the device are assigned to the CPUs in
+    /// `rx_cpus` in turn, or to all CPUs if this list is empty. A CPU in `rx_cpus` that is not one
+    /// of [`cpus`](Self::cpus) only receives. `mask` replaces the instance's mask for this device.
     pub fn input_on(mut self, input: Input, rx_cpus: &[CpuId], mask: Option<CpuMask>) -> Self {
         self.inputs.push(InputSpec { input, rx_cpus: rx_cpus.to_vec(), mask });
         self
     }
 
-    /// Adds a device for sending. The first output is [`TxId(0)`](crate::TxId), and so on.
+    /// Adds a device that sends packets. The first output has the number [`TxId(0)`](crate::TxId),
+    /// the second `TxId(1)`, and so on.
     pub fn output(mut self, output: Output) -> Self {
         self.add_output(output);
         self
     }
 
-    /// Adds a device for sending, and returns the number of the output. Handlers send to this
-    /// number with [`Packet::transmit`](crate::Packet::transmit).
+    /// Adds a device that sends packets, and returns the number of the output. Handlers pass the
+    /// number of an output to [`Packet::transmit`](crate::Packet::transmit).
+    ///
+    /// This function sends all packets except broadcasts, and at the end a packet of its own with the
+    /// number of broadcasts:
+    ///
+    /// ```
+    /// use steerage::{Batch, Builder, Cpu, Handler, LinkType, TxId, testing};
+    ///
+    /// struct Unicast {
+    ///     to: TxId,
+    ///     broadcasts: u8,
+    /// }
+    ///
+    /// impl Handler for Unicast {
+    ///     type Moved = ();
+    ///     type Report = ();
+    ///
+    ///     fn handle(&mut self, batch: &mut Batch<'_>, _cpu: &mut Cpu) {
+    ///         for packet in batch.iter_mut() {
+    ///             if packet.data().starts_with(&[0xff; 6]) {
+    ///                 self.broadcasts += 1;
+    ///                 packet.discard();
+    ///             } else {
+    ///                 packet.transmit(self.to);
+    ///             }
+    ///         }
+    ///     }
+    ///
+    ///     fn finish(self, cpu: &mut Cpu) {
+    ///         // If there is no room, the packet is not sent.
+    ///         let _ = cpu.send(self.to, LinkType::ETHERNET, &[self.broadcasts; 60]);
+    ///     }
+    /// }
+    ///
+    /// let (output, recorded) = testing::output();
+    /// let input = testing::input([[0xff; 60], [2; 60]]);
+    /// let mut builder = Builder::new().virtual_cpus(1).originated_max(1).input(input);
+    /// let to = builder.add_output(output);
+    /// let running = builder.build(move |_cpu| Unicast { to, broadcasts: 0 })?.start()?;
+    /// let ledger = running.join().snapshot;
+    /// assert_eq!(recorded.packets(), [[2; 60].into(), [1; 60].into()]);
+    /// assert_eq!((ledger.verdicts().transmitted, ledger.cpus[0].originated), (1, 1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn add_output(&mut self, output: Output) -> TxId {
         self.outputs.push(output);
-        // An instance with more outputs than `OUTPUTS_MAX` is refused.
+        // Building fails if there are more than `OUTPUTS_MAX` outputs.
         TxId((self.outputs.len() - 1) as u8)
     }
 
-    /// Adds a sender, by which threads outside of the path send packets to the output `to`: packets
-    /// that handlers [kept](crate::Packet::keep), and copies of other frames. At most `places`
-    /// packets may wait. See [`Sender`] for the end of the run.
+    /// Adds a sender. Threads outside of the receive path can use the sender to send packets to the
+    /// output `to`: packets that handlers have [kept](crate::Packet::keep), and copies of other
+    /// frames. At most `places` packets may wait in the sender. [`Sender`] explains when the run of
+    /// an instance with a sender ends.
     ///
     /// ```
     /// use std::sync::mpsc;
@@ -249,7 +296,7 @@ impl Builder {
     /// ```
     ///
     /// # Errors
-    /// [`BuildError::System`] if the process has no file descriptor left.
+    /// [`BuildError::System`] if the process has no free file descriptor.
     pub fn add_sender(&mut self, to: TxId, places: usize) -> Result<Sender, BuildError> {
         let failed = |error| BuildError::System { operation: "make an eventfd for a sender", error };
         let sender = Sender::new(to, places).map_err(failed)?;
@@ -257,9 +304,9 @@ impl Builder {
         Ok(sender)
     }
 
-    /// The counters of the packet function, which any thread reads during the run and after it:
-    /// [`Handle::counters`](crate::Handle::counters) returns them. They are in snapshots, in metrics,
-    /// and in what `steerage top` shows.
+    /// Sets the counters of the packet function. Any thread can read the counters during the run
+    /// and after it: [`Handle::counters`](crate::Handle::counters) returns them. The counters also
+    /// appear in snapshots, in metrics, and in `steerage top`.
     ///
     /// ```
     /// use steerage::stats::CpuCounter;
@@ -296,23 +343,38 @@ impl Builder {
         &self.counters
     }
 
-    /// Sets the hash and its key. Default: AES (SipHash-1-3 on a CPU without AES), with a random
-    /// key.
+    /// Sets the hash function and its key. Default: AES (SipHash-1-3 on a CPU without AES), with a
+    /// random key.
     pub fn hash(mut self, hasher: FlowHasher) -> Self {
         self.hasher = Some(hasher);
         self
     }
 
     /// Sets a function that determines the flow of an Ethernet frame. If the function returns
-    /// `None`, and on links other than Ethernet, the flow is read from the headers as usual. To
-    /// keep both directions of a flow together, return [`FlowKey::both_directions`].
+    /// `None`, the flow is read from the headers as usual. On links other than Ethernet, the flow
+    /// is read from the headers too. If both directions of a flow should stay together, return
+    /// [`FlowKey::both_directions`].
+    ///
+    /// ```
+    /// use steerage::flow::{self, HeaderKind, Layers};
+    /// use steerage::{Builder, FlowKey, LinkType};
+    ///
+    /// /// A GTP-U tunnel as a whole, by its endpoint identifier (3GPP TS 29.281).
+    /// fn gtp_tunnel(frame: &[u8]) -> Option<FlowKey> {
+    ///     let found = flow::dissect(frame, LinkType::ETHERNET, Layers::Inner);
+    ///     let tunnel = found.tunnel.filter(|tunnel| tunnel.kind == HeaderKind::GtpU)?;
+    ///     Some(FlowKey::from_bytes(&tunnel.id?.to_be_bytes()))
+    /// }
+    ///
+    /// let _builder = Builder::new().flow_key(gtp_tunnel);
+    /// ```
     pub fn flow_key(self, key: impl Fn(&[u8]) -> Option<FlowKey> + Clone + Send + Sync + 'static) -> Self {
         self.flow_key_with_link(move |frame, link| if link == LinkType::ETHERNET { key(frame) } else { None })
     }
 
-    /// Like [`flow_key`](Self::flow_key), but the function is called for the frames of all links,
-    /// and with the type of the frame's first header. For TUN interfaces, whose frames begin with
-    /// an IP header ([`LinkType::RAW`]).
+    /// Like [`flow_key`](Self::flow_key), but the function is called for the frames of all links.
+    /// The function gets the type of the frame's first header. Use this function for TUN
+    /// interfaces, whose frames begin with an IP header ([`LinkType::RAW`]).
     pub fn flow_key_with_link(
         mut self,
         key: impl Fn(&[u8], LinkType) -> Option<FlowKey> + Clone + Send + Sync + 'static,
@@ -322,110 +384,119 @@ impl Builder {
         self
     }
 
-    /// Selects which flow counts if packets are in tunnels. Default: the innermost flow. The
-    /// setting applies only to the hash of steerage, not to the hash of a device.
+    /// Selects which flow is used if a packet is inside a tunnel. By default, the innermost flow is
+    /// used. The setting applies only to the hash that steerage computes, and not to the hash of a
+    /// device.
     pub fn layers(mut self, layers: Layers) -> Self {
         self.layers = layers;
         self
     }
 
-    /// Sets whether a device's own hash may be used. The device's hash is used only if it keeps
+    /// Sets whether the hash of a device may be used. A device's hash is used only if it keeps
     /// together the packets that the handler needs together. Default: yes.
     pub fn device_hash(mut self, yes: bool) -> Self {
         self.device_hash = yes.then_some(None);
         self
     }
 
-    /// Uses a device's own hash if it keeps together the packets that `affinity` names, instead of
-    /// the [`AFFINITY`](crate::Handler::AFFINITY) of the handler. Use this for handlers whose
-    /// result does not depend on which packets they get together.
+    /// Uses the hash of a device if it keeps together the packets that `affinity` names. Without a
+    /// call of this function, the [`AFFINITY`](crate::Handler::AFFINITY) of the handler decides.
+    /// Use this function for a handler whose result does not depend on which packets it gets
+    /// together.
     pub fn device_affinity(mut self, affinity: Affinity) -> Self {
         self.device_hash = Some(Some(affinity));
         self
     }
 
-    /// Sets how many frames may wait for a CPU: `netdev_max_backlog`. The limit holds for all live
-    /// queues together. Each queue that can wait has its own limit of the same size. Default: 1000.
+    /// Sets how many frames may wait for one CPU: `netdev_max_backlog`. The limit on waiting frames
+    /// applies to all live queues together. Each queue that can wait has its own limit of the same
+    /// size. Default: 1000.
     pub fn backlog(mut self, frames: usize) -> Self {
         self.limits.backlog = frames;
         self
     }
 
-    /// Sets the number of frames that one poll takes from a queue: `dev_weight`. The lists that are
-    /// handed over have the same length. Default and maximum:
+    /// Sets how many frames one poll takes from a queue: `dev_weight`. The lists of frames that are
+    /// handed to other CPUs have the same maximum length. Default and maximum:
     /// [`POLL_BUDGET`](crate::limits::POLL_BUDGET).
     pub fn dev_weight(mut self, frames: usize) -> Self {
         self.limits.dev_weight = frames;
         self
     }
 
-    /// Sets the size of each queue's local page cache, in pages. 0 switches the cache off. A queue
-    /// whose device provides blocks has a cache only if you call this, for frames that are copied.
-    /// Default: [`LpcMemory::default_pages`](crate::memory::LpcMemory::default_pages).
+    /// Sets the size of each queue's local page cache, in pages. With 0, there is no cache. A queue
+    /// whose device provides blocks has a cache only if you call this function. The cache of such a
+    /// queue is for frames that are copied. Default:
+    /// [`LpcMemory::default_pages`](crate::memory::LpcMemory::default_pages).
     pub fn lpc_pages(mut self, pages: usize) -> Self {
         self.lpc_pages = Some(pages);
         self
     }
 
-    /// Sets the NUMA node of each CPU. Default: the machine's nodes, or one node without pinning.
+    /// Sets the NUMA node of each CPU. By default, CPUs have the nodes of the machine. If threads
+    /// are not pinned, there is only one node.
     pub fn nodes(mut self, nodes: NodeMap) -> Self {
         self.nodes = Some(nodes);
         self
     }
 
-    /// Sets the longest frame, in bytes, that is copied out of its device's page if the device has
-    /// a ring of pages: `rx-copybreak`. Default: 0, which copies no frame.
+    /// Sets the maximum length of frames that are copied out of their device's page, in bytes. Only
+    /// devices with a ring of pages copy frames in this way: `rx-copybreak`. The default is 0, with
+    /// which no frame is copied.
     pub fn copybreak(mut self, bytes: usize) -> Self {
         self.queue_limits.copybreak = bytes;
         self
     }
 
-    /// Sets the longest frame, in bytes, that [`Packet::linearise`](crate::Packet::linearise) can
-    /// join into one page. Pages are at least this long. With the default of 0, pages are as long
-    /// as the inputs need, which is enough unless an input receives a frame into several buffers.
-    /// Maximum: [`FRAME_BYTES_MAX`].
+    /// Sets the maximum length of frames that [`Packet::linearise`](crate::Packet::linearise) can
+    /// join into one page, in bytes. Pages have at least this length. The default is 0. With 0,
+    /// pages are as long as the inputs need. The length that the inputs need is enough, unless an
+    /// input receives a frame in several buffers. Maximum: [`FRAME_BYTES_MAX`].
     pub fn linear_bytes(mut self, bytes: usize) -> Self {
         self.linear_bytes = bytes.min(FRAME_BYTES_MAX);
         self
     }
 
-    /// Sets how many packets of a queue handlers may keep at a time. Default: 1024.
+    /// Sets how many packets of a queue handlers may keep at the same time. Default: 1024.
     pub fn kept_max(mut self, packets: usize) -> Self {
         self.kept_max = packets;
         self
     }
 
-    /// Sets how many packets of its own a CPU's handler may send at a time: see
-    /// [`Cpu::send`](crate::Cpu::send). Each of these packets reserves a page of the pool. Default:
-    /// 0, or 64 with a [sender](Self::add_sender). Maximum: [`ORIGINATED_MAX`](crate::limits::ORIGINATED_MAX).
+    /// Sets how many packets of its own the handler of a CPU may send at a time: see
+    /// [`Cpu::send`](crate::Cpu::send). For each packet that a handler may send, a page of the pool
+    /// is reserved. The default is 0, or 64 with a [sender](Self::add_sender). Maximum:
+    /// [`ORIGINATED_MAX`](crate::limits::ORIGINATED_MAX).
     pub fn originated_max(mut self, packets: usize) -> Self {
         self.originated_max = packets.min(ORIGINATED_MAX);
         self
     }
 
-    /// Sets the limit of packet memory and rings, in bytes. Default: 1 GiB.
+    /// Sets the limit on the memory of packets and rings together, in bytes. Default: 1 GiB.
     pub fn memory_max(mut self, bytes: usize) -> Self {
         self.memory_max = bytes;
         self
     }
 
-    /// Sets whether to check that each bucket's packets complete in order of arrival. Default: no.
+    /// Sets whether the instance checks that the packets of each bucket are finished in order of
+    /// arrival. Default: no.
     pub fn check_order(mut self, yes: bool) -> Self {
         self.check_order = yes;
         self
     }
 
-    /// Sets whether consecutive segments of a TCP or UDP flow within a batch are merged before the
-    /// handler: see [`Batch`](crate::Batch). Use this for bulk transfers, if the handler does the
-    /// same work for each packet of a flow. Default: no.
+    /// Sets whether consecutive segments of a TCP or UDP flow in a batch are merged before the
+    /// handler is called: see [`Batch`](crate::Batch). Use merging for bulk transfers if the
+    /// handler does the same work for each packet of a flow. Default: no.
     pub fn coalesce(mut self, yes: bool) -> Self {
         self.coalesce = yes;
         self
     }
 
-    /// Sets whether frames are hashed even if one CPU has all buckets. Use this for handlers that
-    /// call [`flow_hash`](crate::Packet::flow_hash) and need the fragments of a datagram together,
-    /// since the table of fragments exists only if frames are hashed at arrival. Default: no.
+    /// Sets whether frames are hashed even if one CPU has all buckets. Use this setting for
+    /// handlers that call [`flow_hash`](crate::Packet::flow_hash) and need the fragments of a
+    /// datagram together. The fragment table exists only if frames are hashed when they arrive.
+    /// Default: no.
     pub fn always_hash(mut self, yes: bool) -> Self {
         self.always_hash = yes;
         self
@@ -437,9 +508,10 @@ impl Builder {
         self
     }
 
-    /// Sets the stack of each thread that [`Instance::start`] starts, in bytes. A handler is created
-    /// on this stack, and moved there by value, so a handler may have a quarter of this size, without
-    /// what it keeps in a `Box` or a `Vec`. [`Instance::start`] refuses a larger handler. Default:
+    /// Sets the stack size of each thread that [`Instance::start`] starts, in bytes. A handler is
+    /// created on the stack of its CPU's thread, and is moved by value on this stack. A handler may
+    /// take a quarter of the stack. Data that the handler keeps in a `Box` or a `Vec` does not
+    /// count. If a handler is larger, [`Instance::start`] returns an error. Default:
     /// [`STACK_BYTES`](crate::limits::STACK_BYTES), for handlers of up to 512 KiB.
     pub fn stack_size(mut self, bytes: usize) -> Self {
         self.threads.stack_size = bytes;
@@ -448,17 +520,18 @@ impl Builder {
 
     /// Sets the policy that assigns buckets to the CPUs of a mask.
     ///
-    /// With [`Balance`](crate::Balance), the default, the CPU that receives does all the work while
-    /// it keeps up. Other CPUs are added as the load grows. With [`Hash`](crate::Hash), every CPU
-    /// has an equal share of the buckets from the beginning, as in Linux. Each steering group has
-    /// its own policy, created by [`Policy::fresh`]. A policy that panics, or that chooses a CPU which
-    /// the group does not have, is reported once and replaced by [`Hash`](crate::Hash).
+    /// With [`Balance`](crate::Balance), the default, the CPU that receives does all the work as
+    /// long as it keeps up. Other CPUs are added when the load grows. With [`Hash`](crate::Hash),
+    /// every CPU has an equal share of the buckets from the beginning, as in Linux. Each group of
+    /// queues has its own policy, which [`Policy::fresh`] creates. If a policy panics, or chooses a
+    /// CPU that the group does not have, this is reported once, and the policy is replaced by
+    /// [`Hash`](crate::Hash).
     pub fn policy(mut self, policy: impl Policy + 'static) -> Self {
         self.policy = Box::new(Guarded::new(policy));
         self
     }
 
-    /// Builds the instance. Each CPU calls `make` on its own thread to create its handler. No CPU
+    /// Builds the instance. To create its handler, each CPU calls `make` on its own thread. No CPU
     /// runs yet.
     ///
     /// # Errors
@@ -488,7 +561,7 @@ impl Builder {
     /// `places` messages may wait for each CPU.
     ///
     /// # Errors
-    /// As [`build`](Self::build).
+    /// The errors of [`build`](Self::build).
     pub fn build_with_messages<H, F>(self, places: usize, make: F) -> Result<WithPost<H>, BuildError>
     where
         H: TakesMessages,
@@ -514,7 +587,8 @@ impl Builder {
         }
         let workers = self.cpus.unwrap_or_else(|| Topology::read().default_mask());
         let named = self.inputs.iter().flat_map(|asked| &asked.rx_cpus).copied().chain(workers.iter());
-        // Threads that are not pinned run anywhere, whatever the names of their CPUs are.
+        // Threads that are not pinned may run on any CPU, independent of the CPU numbers in their
+        // names.
         let there = self.there.or_else(|| present().filter(|_| self.threads.pin));
         there.map_or(Ok(()), |there| there.check(named))?;
         Ok(Spec {

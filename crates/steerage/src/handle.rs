@@ -1,4 +1,5 @@
-//! The handle of an instance: the handle of the core, and the control of policies.
+//! The handle of an instance. The handle of `steerage` combines the handle of the core with the
+//! control of policies.
 
 use std::ops::Deref;
 
@@ -7,8 +8,8 @@ use steerage_flow::Timestamp;
 use steerage_ledger::CounterSnapshot;
 use steerage_policy::{Guarded, Policy, SharedControl};
 
-/// Changes, reads and stops an instance, from any thread, during the run and after it. For the
-/// methods, see [`control::Handle`].
+/// A handle changes, reads and stops an instance. A handle can be used on any thread, during the
+/// run and after it. A handle also has the methods of [`control::Handle`].
 ///
 /// ```
 /// use std::time::Duration;
@@ -32,31 +33,31 @@ impl Handle {
         Self { core, control }
     }
 
-    /// Replaces the policy. All steering groups start over with the new policy. When this returns,
-    /// the new policy has chosen its first CPUs, and buckets begin to move to these CPUs.
-    /// [`is_settled`](control::Handle::is_settled) returns true when the buckets have arrived.
+    /// Replaces the policy. All groups of queues start over with the new policy. When this function
+    /// returns, the new policy has chosen its first CPUs, and buckets begin to move to these CPUs.
+    /// [`is_settled`](control::Handle::is_settled) returns true after the buckets have arrived.
     pub fn set_policy(&self, policy: impl Policy + 'static) {
         self.control.set_policy(Guarded::new(policy));
     }
 
     /// Reads the counters of the packet function, by CPU and in total: see
-    /// [`Builder::counters`](crate::Builder::counters). Reading them disturbs no CPU.
+    /// [`Builder::counters`](crate::Builder::counters). Reading the counters disturbs no CPU.
     pub fn counters(&self) -> Vec<CounterSnapshot> {
         self.ledgers().counters(&self.cpus())
     }
 
-    /// Lets the policy do the work that is due at `now`. Returns the time at which to call this
-    /// function next, or `None` if the policy has no work until another policy is set. The time is
-    /// the time of the CPUs' clock: [`now`](control::Handle::now), unless the CPUs use a clock of
-    /// the program.
+    /// Lets the policy do the work that is due at the time `now`. Returns the time at which
+    /// `control` should be called next. Returns `None` if the policy has no work until another
+    /// policy is set. `now` and the returned time are times on the clock of the CPUs:
+    /// [`now`](control::Handle::now), unless the CPUs use a clock that the program supplies.
     ///
-    /// [`Instance::start`](crate::Instance::start) starts a thread that calls this. A program that
-    /// runs CPUs on its own threads must call it from another thread: see
+    /// [`Instance::start`](crate::Instance::start) starts a thread that calls this function. A
+    /// program that runs CPUs on its own threads must call this function from another thread: see
     /// [`Instance::split`](crate::Instance::split).
     ///
-    /// A call before this time has no effect. A late call does no harm, because the last map stays
-    /// in force. If another thread is in this function, the call returns at once with an early
-    /// time.
+    /// A call before the returned time has no effect. A late call loses no packets, because packets
+    /// follow the last map until the call. If another thread is in `control`, the call returns at
+    /// once with an early time.
     pub fn control(&self, now: Timestamp) -> Option<Timestamp> {
         self.control.check(now)
     }

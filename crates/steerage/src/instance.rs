@@ -1,4 +1,5 @@
-//! A built instance, which runs on its own threads or is split into parts for the caller's threads.
+//! [`Instance`] is an instance that was built. An instance runs on its own threads, or is split
+//! into parts for the caller's threads.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,21 +16,23 @@ use steerage_topology::{CpuId, CpuWatch, PinnedThreads};
 
 use crate::handle::Handle;
 
-/// An instance that has been built and does not run yet.
+/// An instance that was built but does not run yet.
 pub struct Instance<H: Handler> {
     parts: Vec<CpuPart<H>>,
     handle: Handle,
     threads: Threads,
 }
 
-/// The stack of each thread of an instance, in bytes, as that of Rust's threads.
+/// The stack size of each thread of an instance, in bytes. This size is the default of Rust's
+/// threads.
 pub const STACK_BYTES: usize = 2 << 20;
 
-/// A handler is on the stack several times while it is created, since it is moved by value.
+/// While a handler is created, it is on the stack several times, because it is moved by value.
 const HANDLERS_PER_STACK: usize = 4;
 
-/// How long a join waits for CPUs that close their devices after all packets were handled. A driver may
-/// restart its card when its XDP program is detached, which takes seconds.
+/// The maximum time for which a join waits for CPUs that close their devices after all packets were
+/// handled. When its XDP program is detached, a driver may restart its network card. This takes
+/// seconds.
 const CLOSE_MAX: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Copy)]
@@ -55,10 +58,11 @@ impl<H: Handler> Instance<H> {
         self.handle.clone()
     }
 
-    /// Splits the instance into one part per CPU, which the caller runs on its own threads. No
-    /// thread is started, pinned or named. The caller must also call [`Handle::control`].
-    /// Otherwise, the policy never checks the load: with [`Balance`](crate::Balance), no CPU ever
-    /// joins. [`Hash`](struct@crate::Hash) needs no calls.
+    /// Splits the instance into one part for each CPU. The caller runs the parts on its own
+    /// threads. This function starts, pins and names no threads. The caller must also call
+    /// [`Handle::control`] regularly. If `control` is not called, the policy never checks the load.
+    /// With [`Balance`](crate::Balance), no CPU ever joins. With [`Hash`](struct@crate::Hash),
+    /// calls of `control` are not needed.
     ///
     /// ```
     /// use std::thread;
@@ -87,12 +91,12 @@ impl<H: Handler> Instance<H> {
         (self.parts, self.handle)
     }
 
-    /// Starts a pinned thread for each CPU. Starts another thread that calls [`Handle::control`]
-    /// and watches the CPUs.
+    /// Starts one pinned thread for each CPU. Starts another thread, which calls
+    /// [`Handle::control`] and watches the CPUs.
     ///
     /// # Errors
-    /// [`BuildError::System`] if a thread cannot be started, [`BuildError::HandlerTooLarge`] if a
-    /// handler has more than a quarter of the [stack](crate::Builder::stack_size).
+    /// [`BuildError::System`] if a thread cannot be started. [`BuildError::HandlerTooLarge`] if a
+    /// handler takes more than a quarter of the [stack](crate::Builder::stack_size).
     pub fn start(self) -> Result<Running<H::Report>, BuildError> {
         let bytes = size_of::<H>();
         if bytes > self.threads.stack_size / HANDLERS_PER_STACK {
@@ -113,10 +117,10 @@ impl<H: Handler> Instance<H> {
     }
 }
 
-/// A running instance. Dropping this value stops the run, as
-/// [`Handle::stop`](steerage_core::control::Handle::stop) does, and does not wait for the end.
-/// [`join`](Self::join) waits for the end, and [`detach`](Self::detach) lets the run continue
-/// without this value.
+/// A running instance. If this value is dropped, the run is stopped, as by
+/// [`Handle::stop`](steerage_core::control::Handle::stop). The drop does not wait for the end of
+/// the run. [`join`](Self::join) waits for the end of the run. [`detach`](Self::detach) lets the
+/// run continue without this value.
 ///
 /// ```
 /// use std::time::Duration;
@@ -140,18 +144,20 @@ pub struct Running<R> {
     reports: Arc<Mutex<Vec<(CpuId, R)>>>,
 }
 
-/// The threads of a run. They do not have the handler's type, so that they are compiled once.
+/// The threads of a run. The threads do not have the handler's type, so that this code is compiled
+/// once.
 #[derive(Debug)]
 struct CpuThreads {
     run: StopsWhenDropped,
     threads: Vec<JoinHandle<()>>,
-    /// Each CPU that has ended, and whether the path did not panic there.
+    /// Receives a message when a CPU has ended. The message contains the CPU, and true if the
+    /// receive path did not panic on it.
     ended: Receiver<(CpuId, bool)>,
     cpus: Vec<CpuId>,
     control: ControlThread,
 }
 
-/// Stops the run when dropped, so that an error does not leave the run's threads running.
+/// Stops the run when it is dropped, so that the threads of the run do not continue after an error.
 #[derive(Debug)]
 struct StopsWhenDropped {
     handle: Handle,
@@ -172,24 +178,24 @@ impl Drop for StopsWhenDropped {
 pub struct Outcome<R> {
     /// The ledger at the end.
     pub snapshot: Snapshot,
-    /// The report of each CPU's handler.
+    /// The reports of the handlers, by CPU.
     pub reports: Vec<(CpuId, R)>,
-    /// CPUs that did not end in time because their handlers did not return. The threads of these
-    /// CPUs are still running.
+    /// The CPUs that did not end in time, because their handlers did not return. The threads of
+    /// CPUs that did not end in time are still running.
     pub left_behind: Vec<CpuId>,
-    /// CPUs on which the path panicked, or on which a handler panicked while it was created or
-    /// finished. Panics while a handler handles packets are not included.
+    /// The CPUs on which the receive path panicked, or on which a handler panicked while it was
+    /// created or finished. Panics of a handler while it handles packets are not included.
     pub failed: Vec<CpuId>,
-    /// CPUs whose reports are incomplete, because their handlers were made again after a panic or
-    /// because they did not return in time. These reports cover only the packets after the last
-    /// time.
+    /// The CPUs whose reports are incomplete, because their handlers were created again after a
+    /// panic, or because they did not return in time. An incomplete report covers only the packets
+    /// after the last new handler was created.
     pub partial: Vec<CpuId>,
 }
 
 impl<R> Outcome<R> {
-    /// What the numbers of the outcome alone do not show, in one sentence each: incomplete and
-    /// missing reports, a slow handler that lost packets, a device's hash that fills few buckets.
-    /// Empty after a run without such an event.
+    /// Facts that the numbers of the outcome alone do not show, in one sentence each: incomplete
+    /// and missing reports, a slow handler that lost packets, a device's hash that fills few
+    /// buckets. The list is empty if a run had none of these events.
     pub fn notes(&self) -> Vec<String> {
         let missing = |cpus: &[CpuId], why: &'static str| -> Vec<String> {
             cpus.iter().map(|cpu| format!("CPU {cpu}: its report is missing, because {why}")).collect()
@@ -206,20 +212,20 @@ impl<R> Running<R> {
         self.threads.run.handle.clone()
     }
 
-    /// Lets the run continue until every queue has ended or the returned handle stops it. The final
-    /// reports of the handlers are lost.
+    /// Lets the run continue until every queue has ended, or until the returned handle stops it.
+    /// The reports of the handlers are lost in this case.
     pub fn detach(mut self) -> Handle {
         self.threads.run.armed = false;
         self.handle()
     }
 
-    /// Waits until every queue has ended or a stop is complete, and until the outputs have finished
-    /// ([`Handle::finish_outputs`](steerage_core::control::Handle::finish_outputs)). After a stop,
-    /// `join` does not wait for a CPU whose handler does not return.
+    /// Waits until every queue has ended or a stop is complete. After that, waits until the outputs
+    /// have finished ([`Handle::finish_outputs`](steerage_core::control::Handle::finish_outputs)).
+    /// After a stop, `join` does not wait for a CPU whose handler does not return.
     pub fn join(self) -> Outcome<R> {
         let Outcome { snapshot, left_behind, failed, partial, .. } = self.threads.join();
         let mut reports = std::mem::take(&mut *self.reports.lock().unwrap_or_else(PoisonError::into_inner));
-        // A CPU that was left behind may have ended since then.
+        // A CPU that did not end in time may have ended since then.
         reports.retain(|(cpu, _)| !left_behind.contains(cpu));
         reports.sort_by_key(|(cpu, _)| *cpu);
         Outcome { snapshot, reports, left_behind, failed, partial }
@@ -227,7 +233,7 @@ impl<R> Running<R> {
 }
 
 impl CpuThreads {
-    /// Starts a thread for each CPU, which runs the CPU's body, and the thread of control.
+    /// Starts a thread for each CPU, which runs `body`, and the control thread.
     fn start(
         cpus: Vec<CpuId>,
         bodies: Vec<Box<dyn FnOnce() + Send>>,
@@ -255,7 +261,8 @@ impl CpuThreads {
                     tracing::error!(cpu = cpu.0, "the receive path panicked; everything stops");
                     stops.stop();
                 }
-                // The receiving end may already be dropped.
+                // Sending fails if the receiver of this channel was dropped before, which is no
+                // error.
                 let _ = to_join.send((cpu, has_ended));
                 drop(keeps_control);
             };
@@ -271,7 +278,8 @@ impl CpuThreads {
         Ok(Self { run: StopsWhenDropped { handle, armed: true }, threads, ended, cpus, control })
     }
 
-    /// Waits for the end. The outcome has no reports, because these have the handler's type.
+    /// Waits for the end. The outcome has no reports yet, because the type of the reports depends
+    /// on the handler.
     fn join(mut self) -> Outcome<()> {
         let (mut ended, mut failed) = (Vec::with_capacity(self.cpus.len()), Vec::new());
         let mut stopping: Option<Instant> = None;

@@ -1,16 +1,16 @@
 //! Receive packet steering in user space: spreads the packets of one busy receive queue over many
 //! CPUs, flow by flow, in order, in batches, and without locks.
 //!
-//! Linux steers packets inside the kernel (RPS). This crate steers packets for programs. A packet
-//! function is a [`Handler`], and each CPU has its own handler. All packets of a flow go to the
-//! same handler, in order. If the flow moves to another CPU, its state moves with it.
+//! Linux steers packets inside the kernel (RPS). This crate steers packets to functions in your
+//! program. A packet function is a [`Handler`], and each CPU has its own handler. All packets of a
+//! flow go to the same handler, in order. If the flow moves to another CPU, its state moves too.
 //!
 //! # Example
 //!
-//! This program counts the packets of some addresses on a live interface. The file `watched` has
-//! one address per line, and SIGHUP reads it again. Ctrl-C ends the program. To listen to the
-//! interface, the program needs the capability CAP_NET_RAW, which it drops before it handles
-//! packets.
+//! The following program counts the packets of some addresses on a live interface. The file
+//! `watched` contains one address per line. When the program gets SIGHUP, it reads the file again.
+//! Ctrl-C ends the program. To listen to the interface, the program needs the capability
+//! CAP_NET_RAW, which it drops before it handles packets.
 //!
 //! ```no_run
 //! use std::collections::HashSet;
@@ -102,54 +102,54 @@
 //! }
 //! ```
 //!
-//! Devices are in the crate [steerage-device](https://docs.rs/steerage-device): interfaces, capture
-//! files, TUN and TAP, generated traffic.
+//! The crate [steerage-device](https://docs.rs/steerage-device) contains devices: interfaces,
+//! capture files, TUN and TAP, generated traffic.
 //!
 //! # Modules
 //!
-//! **The root** has what a program needs to run packet functions. [`Builder`] has all settings, and
-//! builds an [`Instance`]. Its [`start`](Instance::start) returns a [`Running`], and a [`Handle`]
-//! changes, reads and stops the instance from any thread. A [`Handler`] gets a [`Batch`] of
-//! [`Packet`]s and the [`Cpu`] that runs it. At the end, [`Outcome`] has the reports of the
-//! handlers.
+//! **The root module** contains what a program needs to run packet functions. [`Builder`] has all
+//! settings, and builds an [`Instance`]. [`start`](Instance::start) runs the instance and returns a
+//! [`Running`]. A [`Handle`] changes, reads and stops the instance from any thread. A [`Handler`]
+//! gets a [`Batch`] of [`Packet`]s and the [`Cpu`] on which it runs. At the end, [`Outcome`]
+//! contains the reports of the handlers.
 //!
-//! [`prelude`] has the names that nearly every program imports.
+//! [`prelude`] contains the names that nearly every program imports.
 //!
-//! [`packet`] has the parts of packets, the verdicts on them, and [`Kept`](packet::Kept) packets,
-//! which outlive their batch and which any thread can send by a [`Sender`](packet::Sender).
+//! [`packet`] contains the parts of packets and the verdicts on them. [`Kept`](packet::Kept)
+//! packets outlive their batch. Any thread can send kept packets through a
+//! [`Sender`](packet::Sender).
 //!
-//! [`messages`] are values that other threads send to packet functions.
+//! [`messages`] lets other threads send values to packet functions.
 //!
-//! [`flow`] computes a frame's [`FlowKey`], a full [`Dissection`](flow::Dissection), or a hash. The
-//! module also has the [`PacketClock`](flow::PacketClock), for timeouts that follow the packets'
-//! own times.
-//! [`flow::Table`] keeps state by flow, which expires and moves with its bucket.
-//! [`flow::wire`] has protocol numbers, the layout of headers, the Internet checksum and a builder
-//! of frames.
+//! [`flow`] computes a frame's [`FlowKey`], a full [`Dissection`](flow::Dissection), or a hash.
+//! [`PacketClock`](flow::PacketClock) is for timeouts that follow the packets' own times.
+//! [`flow::Table`] keeps state by flow. The state in a table expires, and it moves with its bucket.
+//! [`flow::wire`] contains protocol numbers, the layout of headers, the Internet checksum and a
+//! builder for frames.
 //!
-//! [`stats`] is the ledger. A [`Snapshot`] has all counts by queue, CPU and output. Each lost
-//! packet counts for exactly one [`DropReason`](stats::DropReason). The snapshot also has the
-//! [counters](Builder::counters) of the packet function.
+//! [`stats`] is the ledger. A [`Snapshot`] contains all counts by queue, CPU and output. Each lost
+//! packet is counted for exactly one [`DropReason`](stats::DropReason). A snapshot also contains
+//! the [counters](Builder::counters) of the packet function.
 //!
-//! A [`policy`] decides which CPUs of a mask get work. [`Balance`], the default, adds CPUs as the
-//! load grows. With [`Hash`](struct@Hash), all CPUs have equal shares, as in Linux. Your own policy
-//! implements [`Policy`](policy::Policy).
+//! A [`policy`] decides which CPUs of a mask handle packets. [`Balance`], the default, adds CPUs as
+//! the load grows. With [`Hash`](struct@Hash), all CPUs get equal shares of the buckets, as in
+//! Linux. To write your own policy, implement [`Policy`](policy::Policy).
 //!
 //! [`testing`] runs packet functions and devices in unit tests, without threads:
 //! [`run`](testing::run), [`HandlerTester`](testing::HandlerTester),
 //! [`QueueTester`](testing::QueueTester).
 //!
-//! [`device`] is for authors of devices: [`RxQueue`](device::RxQueue) to receive,
-//! [`TxQueue`](device::TxQueue) to send.
+//! [`device`] is for people who write devices: they implement [`RxQueue`](device::RxQueue) to
+//! receive and [`TxQueue`](device::TxQueue) to send.
 //!
 //! [`threads`] is for programs that run the CPUs on their own threads, or in an async runtime: see
 //! [`Instance::split`].
 //!
-//! [`topology`] reads the CPUs of the machine, their caches, NUMA nodes and control groups, and has
-//! CPU lists and masks.
+//! [`topology`] reads the CPUs of the machine, their caches, NUMA nodes and control groups.
+//! `topology` also contains CPU lists and masks.
 //!
-//! [`limits`] has the defaults and ranges of settings. [`memory`] has huge pages for your own
-//! tables, and the size of page caches.
+//! [`limits`] contains the defaults and ranges of settings. [`memory`] contains memory in huge
+//! pages for your own tables, and the size of page caches.
 //!
 //! # Guides
 //!
@@ -180,8 +180,8 @@ pub use {steerage_testing as testing, steerage_topology as topology};
 /// The ledger: how many packets were received, delivered and dropped, by CPU, queue and output.
 ///
 /// With the feature `serde`, a [`Snapshot`] can be written and read, for example as JSON. The keys
-/// are those of `snapshot` in the program's report. The addresses of flows
-/// ([`Elephant::flow`](stats::Elephant::flow)) are not written.
+/// of a serialized snapshot are the same as those of `snapshot` in the program's report. The
+/// addresses of flows ([`Elephant::flow`](stats::Elephant::flow)) are not written.
 pub mod stats {
     pub use steerage_ledger::{
         Backing, BucketSnapshot, CostEstimate, CounterError, CounterSnapshot, Counters, CpuCounter, CpuSnapshot,
@@ -190,7 +190,7 @@ pub mod stats {
     };
 }
 
-/// Policies: which CPUs of a mask get work. Programs can have their own policies.
+/// Policies decide which CPUs of a mask handle packets. Programs can have their own policies.
 pub mod policy {
     #[doc(hidden)]
     pub use steerage_policy::is_same_distance;
@@ -210,13 +210,93 @@ pub mod packet {
     pub use steerage_handler::each::{Each, each};
 }
 
-/// Messages from other threads to packet functions: see
-/// [`Builder::build_with_messages`].
+/// Messages from other threads to packet functions: see [`Builder::build_with_messages`].
 pub mod messages {
     pub use steerage_handler::messages::{Post, TakesMessages, Unposted, WithMessages};
 }
 
-/// The interface of devices, for authors of devices.
+/// The interface of devices, for people who write devices.
+///
+/// # A ring of pages
+///
+/// If a card or another process fills the pages, the device posts pages in advance:
+///
+/// - `Capabilities::posted` says how many pages the device posts at most.
+/// - `Completions::refill` posts pages. A `Fit` says how long a frame may be and where in the page
+///   the frame begins. `Completions::alloc` takes one page.
+/// - When a page is filled, `Completions::rx_finish` hands the frame over and returns another page
+///   to post in its place. If no other page is free, the frame is dropped (`no_page`) and its own
+///   page is returned, so that the ring never has a hole.
+/// - Pages without a frame return by `Completions::give_page`, or from `RxQueue::close`. The pool
+///   does not get back a page that the device merely drops. In debug and fuzz builds, writing to a
+///   returned page causes a panic.
+/// - A `Posted` of the region in `RxQueue::open` converts pages to addresses, for the ring, and
+///   back.
+///
+/// A page has at least 128 bytes (`HEADROOM`) before the frame, for `prepend`, and 64 bytes
+/// (`TAILROOM`) after the longest frame, for `append`. To hand over a page from
+/// `Completions::alloc`, write the frame at `Fit::offset` and call `Completions::push` with
+/// `Completion::new(page, fit.offset(), len)`.
+///
+/// # Memory of its own
+///
+/// A device with its own memory, such as a mapped ring or file, can lend frames from it instead of
+/// copying them. If a packet function writes to a lent frame or keeps it, the frame is copied to a
+/// page first.
+///
+/// - `Blocks::map` returns the blocks and a `Claim`, without which no code can write to a block,
+///   read it or lend from it. `RxQueue::open` returns the blocks with `Opened::lending`, and the
+///   device keeps the claim.
+/// - `Completions::lending` returns the part of a block after the last frame that was lent. Hand
+///   frames over from front to back: one with `Lending::push`, or many with `Lending::push_each`.
+/// - The time of a frame and its length on the wire are in a `FrameHeader` of 16 bytes before the
+///   frame. In a page, this header is at the end of the headroom (`Completion::with_header`).
+///
+/// A frame that extends beyond its page or block is counted as lost (`device`).
+///
+/// # Frames in several buffers
+///
+/// A `Gather` collects the buffers of a frame, of which the first must contain all headers.
+/// `Completions::gather` adds a buffer, and so does `Completions::rx_finish_part`, which returns
+/// another page to post. `Completions::push_gathered` hands the frame over, and
+/// `Completions::spoil` reports a lost buffer. `RxQueue::close` calls `Gather::close`, which
+/// returns the pages of an incomplete frame.
+///
+/// ```rust
+/// use steerage::device::{Completions, Gather, Page};
+///
+/// /// A buffer of the ring was filled: hands it over, and posts another page in its place.
+/// fn filled(
+///     out: &mut Completions<'_>,
+///     begun: &mut Gather,
+///     posted: &mut Page,
+///     page: Page,
+///     len: usize,
+///     last: bool,
+/// ) {
+///     *posted = out.rx_finish_part(begun, page, steerage::limits::HEADROOM, len);
+///     if last {
+///         out.push_gathered(begun, None);
+///     }
+/// }
+/// ```
+///
+/// # Super-frames
+///
+/// An `Offload` (module `flow::offload`) says how to cut a super-frame.
+///
+/// - `Offload::from_virtio` reads and checks a `virtio_net_hdr`. `Offload::super_frame` is for a
+///   device that made the headers itself. After an error, report the frame with
+///   `Completions::lost`. `Lending::push_offload` hands the frame over, with 32 bytes before it
+///   (`OFFLOAD_BYTES`). The device counts packets on the wire in `DeviceCounts` (`wire_packets`,
+///   `wire_bytes`).
+/// - `Offload::to_virtio` makes the header for the kernel, and `Segments` cuts the frame. An output
+///   that does not support super-frames must refuse them. `TxCapabilities::merged` says that
+///   `TxQueue::send` accepts packets that were merged before the handler, each of which counts in
+///   `Sent` as `packet.frames()`. Otherwise the output gets the single packets.
+/// - Share the blocks among CPUs (`Blocks::shared`). Otherwise a CPU that stalls may take all of
+///   them. If no block is free, go on receiving: copy short packets into pages, and report
+///   super-frames as lost.
 pub mod device {
     pub use steerage_core::completions::{Completions, Filled, Gather, Lending, OFFLOAD_BYTES};
     pub use steerage_core::device::{
@@ -248,7 +328,7 @@ pub mod flow {
     pub use steerage_handler::table::{Moment, Part, Table};
 }
 
-/// For programs that run the CPUs on their own threads: see [`Instance::split`].
+/// This module is for programs that run the CPUs on their own threads: see [`Instance::split`].
 pub mod threads {
     pub use steerage_core::softnet::{CpuPart, Softnet, Stepped};
     pub use steerage_core::{Armed, platform::Machine};
@@ -256,7 +336,7 @@ pub mod threads {
     pub use {steerage_core::platform::Platform, steerage_core::softnet::Phase, steerage_mem::park::Bell};
 }
 
-/// The limits for programs: defaults and ranges of settings, and sizes.
+/// The limits that programs need: defaults and ranges of settings, and sizes.
 pub mod limits {
     pub use crate::instance::STACK_BYTES;
     pub use steerage_core::limits::{
@@ -269,7 +349,8 @@ pub mod limits {
     pub use steerage_mem::{FRAME_BYTES_MAX, SEGMENTS_MAX};
 }
 
-/// Memory for a program's own tables, the size of page caches, and why packet memory was too large.
+/// Memory for a program's own tables, the size of page caches, and the error of an instance that
+/// needs too much packet memory.
 pub mod memory {
     #[doc(hidden)]
     pub use steerage_mem::supply::{LOT_SLOTS, Needs, QueueNeeds};
@@ -277,12 +358,12 @@ pub mod memory {
     pub use steerage_topology::usable_memory;
 }
 
-/// The items that nearly every program imports.
+/// The names that nearly every program imports.
 pub mod prelude {
     pub use crate::{Batch, Builder, Cpu, CpuId, CpuMask, Handle, Handler, Input, Packet, Running, Snapshot};
 }
 
-/// The example of the crate's README.
+/// The example in the README of this crate.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

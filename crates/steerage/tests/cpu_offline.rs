@@ -1,7 +1,7 @@
-//! CPUs that the kernel takes offline and online again: with its own switch, if this machine has
-//! one, and with a cpuset.
+//! Tests what happens if the kernel takes CPUs offline and online again. The tests use the kernel's
+//! CPU switch, if this machine has one, and a cpuset.
 //!
-//! These tests have their own test binary. The tests take CPUs away from the whole process and
+//! These tests have a test binary of their own. The tests take CPUs away from the whole process and
 //! machine, so no other test may run at the same time.
 
 use std::fs::{self, OpenOptions};
@@ -22,23 +22,24 @@ use steerage::{
 use steerage_fixtures::HANG;
 use steerage_fixtures::handlers::Nothing;
 
-/// Switches a CPU off. Dropping this value switches the CPU on again. If the process ends in
-/// another way, a shell switches the CPU on.
+/// Switches a CPU off. When this value is dropped, the CPU goes online again. If the process ends
+/// in another way, a shell switches the CPU on.
 struct Off {
     switch: PathBuf,
     guard: Child,
 }
 
-/// Starts a shell that runs a command on a path when its standard input is closed, and so at the
-/// latest when this process has ended. The shell has its own session, so that it survives if the
-/// process group of a hanging test is killed.
+/// Starts a shell that runs a command on a path when its standard input is closed. The standard
+/// input is closed at the latest when this process ends. The shell has a session of its own. The
+/// shell therefore survives if the process group of a hanging test is killed.
 fn after_the_end(command: &str, path: &Path) -> io::Result<Child> {
     let script = format!("cat >/dev/null; {command}");
     Command::new("setsid").args(["sh", "-c", &script]).arg(path).stdin(Stdio::piped()).spawn()
 }
 
-/// Whether there are cpusets of cgroup v1. These cpusets do not get a CPU back when it is online
-/// again, so other programs would keep fewer CPUs.
+/// Returns true if this machine has cpusets of cgroup v1. A CPU that went offline does not return
+/// to the cpusets of cgroup v1 when it is online again. So after the test, other programs would
+/// have fewer CPUs.
 fn are_old_cpusets() -> bool {
     let entries = fs::read_dir("/sys/fs/cgroup/cpuset").into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).any(|path| path.is_dir())
@@ -115,11 +116,11 @@ fn wait_until_on(handle: &Handle, cpus: &CpuMask) {
     }
 }
 
-/// Only one test runs at a time, since each test takes CPUs away from the whole process.
+/// Only one test runs at a time, because each test takes CPUs away from the whole process.
 static CPUS: Mutex<()> = Mutex::new(());
 
-/// A cpuset for this process. When this value is dropped, the process returns to its former cpuset.
-/// If the process ends in another way, a shell removes the cpuset.
+/// A cpuset that contains this process. When this value is dropped, the process returns to its
+/// previous cpuset. If the process ends in another way, a shell removes the cpuset.
 struct Cpuset {
     folder: PathBuf,
     guard: Child,
@@ -204,7 +205,7 @@ fn a_cpu_that_goes_is_missed_and_welcome_back() {
     let skip = |why: &str| {
         let _ = writeln!(io::stderr(), "skipped: {why}");
     };
-    // Use the last CPU, since other programs on this machine mostly use the first CPUs.
+    // The test uses the last CPU, because other programs on this machine mostly use the first CPUs.
     let Some(last) = ours.last().filter(|_| ours.len() > 1) else { return skip("there is one CPU only") };
     if are_old_cpusets() {
         return skip("there are cpusets of cgroup v1, which would not get the CPU back");
@@ -216,8 +217,8 @@ fn a_cpu_that_goes_is_missed_and_welcome_back() {
     wait_until_on(&handle, &ours);
     let off = match Off::new(last) {
         Ok(off) => off,
-        // Virtual machines and containers have no switch, or do not allow its use. The invented
-        // machines of `topology/tests.rs` cover this case.
+        // Virtual machines and containers have no CPU switch, or do not allow using it. The
+        // invented machines in `topology/tests.rs` cover this case.
         Err(why) => return skip(&why),
     };
     let without: CpuMask = ours.iter().filter(|cpu| *cpu != last).collect();

@@ -1,11 +1,11 @@
-//! A round of a packet CPU neither waits for a lock nor allocates memory, while masks change a
-//! thousand times per second, snapshots are read in a loop, a policy is active, and CPUs are
-//! declared dead.
+//! Tests that a round of a packet CPU neither waits for a lock nor allocates memory. Meanwhile,
+//! masks change a thousand times per second, snapshots are read in a loop, a policy is active, and
+//! CPUs are declared dead.
 //!
-//! A build with debug assertions marks the rounds. The control lock panics if a packet CPU would
-//! wait for the lock. The allocator of this test binary ends the process if memory is allocated in
-//! a round. The test takes three seconds by default. In the long checks and by hand, the test takes
-//! a minute: `STEERAGE_SECONDS=60 cargo test -p steerage --test rounds`.
+//! In a build with debug assertions, rounds are marked. The control lock panics if a packet CPU
+//! would wait for it. The allocator of this test binary ends the process if a round allocates
+//! memory. The test takes three seconds by default. In the long checks, or when it is started by
+//! hand, the test takes a minute: `STEERAGE_SECONDS=60 cargo test -p steerage --test rounds`.
 #![cfg(debug_assertions)]
 #![allow(unsafe_code)]
 
@@ -27,7 +27,7 @@ use steerage::{
 use steerage_fixtures::HANG;
 use steerage_mem::round;
 
-/// Allocates like the system's allocator, but ends the process if a round allocates.
+/// Allocates like the system's allocator, but ends the process if a round allocates memory.
 struct NotInARound;
 
 fn check() {
@@ -162,7 +162,7 @@ impl Handler for Counts {
 
 const CPUS: u16 = 4;
 
-/// How long a handler stalls. A CPU for which a move waits is declared dead after a second.
+/// How long a handler stalls. A CPU is declared dead if a move has waited for it for a second.
 const AWAY: Duration = Duration::from_millis(1500);
 
 fn change_masks(handle: &Handle, until: &AtomicBool) {

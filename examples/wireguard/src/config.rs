@@ -7,17 +7,18 @@ use base64::prelude::{BASE64_STANDARD, Engine};
 use boringtun::x25519::{PublicKey, StaticSecret};
 use ip_network::IpNetwork;
 
-/// The section `[Interface]`, and all sections `[Peer]`.
+/// The contents of a configuration file: the section `[Interface]` and all sections `[Peer]`.
 #[derive(Default)]
 pub(crate) struct Config {
     pub(crate) private_key: Option<StaticSecret>,
     pub(crate) listen_port: u16,
     pub(crate) peers: Vec<PeerConfig>,
-    /// Keys that only wg-quick knows, such as `Address`. The gateway leaves them to the user.
+    /// Configuration keys that only wg-quick uses, such as `Address`. The gateway ignores these
+    /// keys.
     pub(crate) ignored: Vec<String>,
 }
 
-/// A section `[Peer]`.
+/// One section `[Peer]`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PeerConfig {
     pub(crate) public_key: [u8; 32],
@@ -33,7 +34,7 @@ impl PeerConfig {
     }
 }
 
-/// Reads a configuration. Errors name the line.
+/// Reads a configuration. An error message contains the line of the file that is wrong.
 pub(crate) fn read(text: &str) -> Result<Config, String> {
     let mut config = Config::default();
     for (nth, line) in text.lines().enumerate() {
@@ -83,7 +84,7 @@ fn key(base64: &str) -> Result<[u8; 32], Box<dyn Error>> {
     BASE64_STANDARD.decode(base64)?.try_into().map_err(|_| "a key has 32 bytes".into())
 }
 
-/// A prefix such as `10.0.0.0/24`, or a single address.
+/// Parses a prefix such as `10.0.0.0/24`, or a single address.
 fn network(prefix: &str) -> Result<IpNetwork, Box<dyn Error>> {
     let (address, bits) = prefix.split_once('/').unwrap_or((prefix, ""));
     let address: IpAddr = address.parse()?;

@@ -1,8 +1,9 @@
-//! The packet function: it seals packets for peers, and opens what they send.
+//! The packet function of the gateway. The gateway encrypts ("seals") packets for peers, and
+//! decrypts ("opens") the messages that peers send.
 //!
-//! A peer's state is on the CPU that has the bucket of its packets, and it moves with the bucket. So no
-//! lock protects it, and the numbers of its packets leave in order, on however many CPUs the gateway
-//! runs.
+//! The state of a peer is on the CPU that has the bucket of the peer's packets, and moves with the
+//! bucket. Therefore no lock protects this state. On any number of CPUs, the packets of a peer
+//! leave in the order of their WireGuard numbers.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::AddAssign;
@@ -15,58 +16,61 @@ use steerage::{Batch, BucketId, Cpu, Handler, InputId, LinkType, Packet, Timesta
 
 use crate::network::{Network, PeerId, Sender, datagram, newborn};
 
-/// How often the timers of peers are checked: keepalives, new handshakes, expiry.
+/// The interval at which the timers of peers are checked, for keepalives, new handshakes and
+/// expiry.
 const TIMERS_EVERY: Duration = Duration::from_millis(250);
 
-/// The longest headers in front of a message: IPv6 and UDP.
+/// The length of the longest headers in front of a WireGuard message: IPv6 and UDP.
 const HEADERS_BYTES: usize = ipv6::BYTES + udp::BYTES;
 
-/// The longest message: a datagram of the largest size.
+/// The length of the longest WireGuard message: the payload of the longest UDP datagram.
 const MESSAGE_BYTES_MAX: usize = 1 << 16;
 
-/// A peer's state. It moves with the bucket.
+/// The state of a peer. The state moves with the peer's bucket.
 pub(crate) struct Peer {
     pub(crate) tunnel: Tunn,
-    /// The source of the last authentic message.
+    /// The source address of the last authentic message from the peer.
     endpoint: Option<SocketAddr>,
 }
 
 impl Peer {
-    /// A peer without a session.
+    /// Makes the state of a peer without a session.
     pub(crate) fn new(network: &Network, id: PeerId) -> Self {
         Self { tunnel: network.tunnel(id), endpoint: network.peers[id].endpoint }
     }
 }
 
-/// The numbers of the devices.
+/// The numbers of the gateway's input and output devices.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Devices {
-    /// The input of packets from inside. All other packets come from outside.
+    /// The input that receives packets from the inner network (the TUN). The packets of all other
+    /// inputs come from the outer network.
     pub(crate) inside: InputId,
     pub(crate) to_inside: TxId,
     pub(crate) to_outside: TxId,
 }
 
-/// How many packets and messages met which fate.
+/// For each outcome, the number of packets and messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
-    /// Packets from inside that were sealed.
+    /// Packets from the inner network that were encrypted.
     pub(crate) sealed: u64,
-    /// Packets from outside that were opened.
+    /// Packets from the outer network that were decrypted.
     pub(crate) opened: u64,
     /// Packets that belong to no peer.
     pub(crate) no_peer: u64,
     /// Packets for a peer whose address is not known yet.
     pub(crate) no_endpoint: u64,
-    /// Messages that are not authentic, or not new.
+    /// Messages that are not authentic, or that repeat an earlier message.
     pub(crate) refused: u64,
-    /// Packets from an address that the peer may not use.
+    /// Packets from an inner address that the peer may not use.
     pub(crate) not_allowed: u64,
-    /// Packets that came to a CPU that does not have their peer.
+    /// Packets that arrived on a CPU that does not have the state of their peer.
     pub(crate) strayed: u64,
-    /// Packets for which this CPU had no room to send.
+    /// Packets that were dropped because the output had no free space.
     pub(crate) no_room: u64,
-    /// Packets and messages that came merged with others. Each also counts by its fate.
+    /// Packets and messages that arrived merged with other packets. Each merged packet is also
+    /// counted by its outcome.
     pub(crate) merged: u64,
 }
 
@@ -84,7 +88,7 @@ impl AddAssign for Counts {
     }
 }
 
-/// Makes the state of a peer that a CPU has and does not know yet.
+/// Makes the state of a peer when a CPU needs it for the first time.
 pub(crate) type MakePeer = Box<dyn FnMut(PeerId) -> Peer + Send>;
 
 /// One CPU's part of the gateway.
@@ -92,9 +96,9 @@ pub(crate) struct Gateway {
     network: Arc<Network>,
     devices: Devices,
     make: MakePeer,
-    /// The peers that this CPU has.
+    /// The state of the peers whose buckets are on this CPU.
     peers: Vec<Option<Box<Peer>>>,
-    /// A packet from inside in one piece.
+    /// The buffer for a packet from the inner network in one piece.
     plain: Box<[u8]>,
     out: Out,
 }
@@ -111,7 +115,7 @@ impl Gateway {
         Self { network, devices, make, peers, plain: vec![0; MESSAGE_BYTES_MAX].into(), out }
     }
 
-    /// A packet from inside leaves as a message to its peer.
+    /// Encrypts a packet from the inner network and sends it as a message to its peer.
     fn seal(&mut self, packet: &[u8], bucket: impl FnOnce() -> BucketId, cpu: &mut Cpu) {
         let Some(id) = self.network.routed_to(packet) else { return self.out.counts.no_peer += 1 };
         let Some(peer) = find(&self.network, &mut self.peers, id, bucket, &mut self.make) else {
@@ -119,14 +123,16 @@ impl Gateway {
         };
         let Some(to) = peer.endpoint else { return self.out.counts.no_endpoint += 1 };
         self.out.counts.sealed += 1;
-        // Without a session, the packet waits in the tunnel, and this is the first message of a handshake.
+        // If there is no session, the packet waits in `tunnel`, and `message` is the first message
+        // of a handshake.
         if let TunnResult::WriteToNetwork(message) = peer.tunnel.encapsulate(packet, self.out.message()) {
             let len = message.len();
             self.out.send_outside(len, to, cpu);
         }
     }
 
-    /// A message from outside leaves as a packet to the inside, or is answered.
+    /// Decrypts a message from the outer network and sends the packet to the inner network, or
+    /// replies to the message.
     fn open(&mut self, from: SocketAddr, message: &[u8], bucket: impl FnOnce() -> BucketId, cpu: &mut Cpu) {
         let id = match self.network.sender(from.ip(), message, self.out.message()) {
             Sender::Peer(id) => id,
@@ -139,7 +145,8 @@ impl Gateway {
         let mut message = message;
         loop {
             match peer.tunnel.decapsulate(Some(from.ip()), message, self.out.message()) {
-                // A cookie proves nothing, because it is sent before the message is checked.
+                // A cookie reply proves nothing about the sender, because it is sent before the
+                // message is checked.
                 TunnResult::WriteToNetwork(cookie) if cookie[0] == COOKIE_REPLY => {
                     let len = cookie.len();
                     return self.out.send_outside(len, from, cpu);
@@ -163,7 +170,7 @@ impl Gateway {
                 TunnResult::Err(_) => return self.out.counts.refused += 1,
             }
         }
-        // The peer may have moved to another network.
+        // The message is authentic, and the peer may have moved to another network.
         peer.endpoint = Some(from);
     }
 
@@ -178,11 +185,12 @@ impl Gateway {
     }
 }
 
-/// The type of a cookie reply, the first byte of the message.
+/// The type of a cookie reply, which is the first byte of the message.
 const COOKIE_REPLY: u8 = 3;
 
-/// The state of a peer. It is made if this CPU has the peer's bucket but no state: at the beginning, and after the
-/// state was lost with a CPU.
+/// Returns the state of a peer. The state is made if this CPU has the peer's bucket but not the
+/// peer's state. A CPU does not have the state at the beginning, and also not after another CPU has
+/// lost it.
 fn find<'p>(
     network: &Network,
     peers: &'p mut [Option<Box<Peer>>],
@@ -207,7 +215,7 @@ impl Handler for Gateway {
             let bucket = |packet: &Packet<'_>| packet.bucket();
             match packet.parts() {
                 None => self.handle_one(input, packet.data(), || bucket(&packet), cpu),
-                // A super-frame, or a checksum that is not finished.
+                // This packet is a super-frame, or its checksum is not finished.
                 Some(parts) => {
                     let is_merged = packet.offload().is_some_and(|offload| offload.is_super_frame());
                     let mut plain = std::mem::take(&mut self.plain);
@@ -253,22 +261,22 @@ impl Handler for Gateway {
     }
 }
 
-/// The buffer in which messages are written, and the counts.
+/// The buffer in which messages are written, and the counters.
 struct Out {
     devices: Devices,
     port: u16,
-    /// Room for headers, then a message.
+    /// A buffer with space for the headers and then a message.
     frame: Box<[u8]>,
     counts: Counts,
 }
 
 impl Out {
-    /// The room for a message.
+    /// Returns the buffer's space for a message.
     fn message(&mut self) -> &mut [u8] {
         &mut self.frame[HEADERS_BYTES..]
     }
 
-    /// Sends the packet that was opened.
+    /// Sends the packet that was decrypted.
     fn send_inside(&mut self, len: usize, may_send: bool, cpu: &mut Cpu) {
         if !may_send {
             return self.counts.not_allowed += 1;
@@ -279,7 +287,8 @@ impl Out {
         }
     }
 
-    /// Sends the message to a peer. Addresses are in the headers; the kernel fills in the rest.
+    /// Sends the message to a peer. `put_headers` writes the addresses, and the kernel fills in the
+    /// remaining fields.
     fn send_outside(&mut self, len: usize, to: SocketAddr, cpu: &mut Cpu) {
         let begin = HEADERS_BYTES - udp::BYTES - if to.is_ipv4() { ipv4::BYTES } else { ipv6::BYTES };
         put_headers(&mut self.frame[begin..HEADERS_BYTES + len], self.port, to);
@@ -289,7 +298,8 @@ impl Out {
     }
 }
 
-/// Writes the headers of a datagram in front of its payload. The kernel chooses the source address, and makes the UDP checksum.
+/// Writes the headers of a datagram in front of its payload. The kernel chooses the source address
+/// and computes the UDP checksum.
 pub(crate) fn put_headers(frame: &mut [u8], from_port: u16, to: SocketAddr) {
     let nobody: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let ip = IpHeader::new(nobody, to.ip(), protocol::UDP);

@@ -36,18 +36,19 @@ use crate::network::{Network, birth};
 
 const USAGE: &str = "usage: steerage-wireguard FILE INTERFACE [--no-offload] [--gro] [--shake]";
 
-/// The MTU of WireGuard's interfaces: 1500 bytes without the headers of IPv6, UDP and WireGuard.
+/// The MTU of a WireGuard interface: 1500 bytes minus the headers of IPv6, UDP and WireGuard.
 const MTU: usize = 1420;
 
-/// The longest packet that a CPU sends: a sealed packet, with its headers.
+/// The longest packet that a CPU sends: an encrypted packet with its headers.
 const FRAME_BYTES: usize = MTU + 80;
 
 /// The options of a run.
 #[derive(Clone, Copy, Debug, Default)]
 struct Options {
-    /// Nothing is merged or cut by the kernel: no super-frames on the TUN, and each datagram on its own.
+    /// The kernel neither merges nor segments packets: the TUN has no super-frames, and the socket
+    /// delivers each datagram separately.
     no_offload: bool,
-    /// The packets of a batch are merged before the packet function.
+    /// steerage merges the packets of a batch before it calls the packet function.
     gro: bool,
     /// The mask changes 100 times a second.
     shake: bool,
@@ -68,7 +69,8 @@ impl Options {
     }
 }
 
-/// Makes each peer's state known to the CPU that has its bucket. Peers with a keepalive start their handshake on their own.
+/// An input that makes the CPU of each bucket create the state of the bucket's peers. Peers with a
+/// keepalive start their handshake on their own.
 struct Births(std::ops::Range<usize>);
 
 impl RxQueue for Births {
@@ -105,7 +107,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     config.ignored.iter().for_each(|key| eprintln!("{file}: {key} is left to you"));
     let private_key = config.private_key.ok_or_else(|| format!("{file}: [Interface] has no PrivateKey"))?;
 
-    // This socket receives IPv4, too.
+    // An IPv6 socket that is bound to the unspecified address also receives IPv4 packets.
     let outside = UdpOptions::new((Ipv6Addr::UNSPECIFIED, config.listen_port).into());
     let outside = outside.offloads(!options.no_offload).open()?;
     let inside = TapOptions::new(Layer::Tun, interface.as_str()).mtu(MTU).offloads(!options.no_offload).open()?;
@@ -113,7 +115,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let network = Arc::new(Network::new(private_key, port, config.peers)?);
     println!("listening on port {port} for {} peers", network.peers.len());
 
-    // Only one thread gets the signals: the one that waits for them.
+    // All threads block the signals, except the thread that waits for them.
     let signals = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM]);
     signals.thread_block()?;
     let devices = Devices { inside: InputId(0), to_inside: TxId(0), to_outside: TxId(1) };

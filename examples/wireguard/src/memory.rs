@@ -1,6 +1,8 @@
-//! Measures the gateway without a network: recorded traffic of eight peers is sealed or opened by one CPU and by two, in turn.
+//! Measures the gateway without a network: one CPU and two CPUs in turn encrypt or decrypt recorded
+//! traffic of eight peers.
 //!
-//! The costs of a packet are measured in the same rounds, and with them the bound for two CPUs.
+//! The costs of a packet are measured in the same rounds. These costs determine the highest
+//! possible rate of two CPUs.
 
 use std::error::Error;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -17,18 +19,20 @@ use crate::gateway::{Counts, Devices, Gateway, Peer, put_headers};
 use crate::network::Network;
 use crate::traffic::{Check, Checked, Connected, Frames, PEERS, Recorded, Work, connect, plain, sealed};
 
-/// A way to handle the packets.
+/// A way to handle the packets: which CPUs take part, and what they do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Series {
     /// One CPU receives packets and does nothing with them: r.
     Receive,
     /// One CPU does everything: r + w.
     One,
-    /// One CPU receives and gives everything to the second CPU, which does nothing with it: r + h.
+    /// One CPU receives packets and hands all of them to the second CPU, which does nothing with
+    /// them: r + h.
     Give,
-    /// One CPU receives and gives everything to the second CPU, which does the work: w + c.
+    /// One CPU receives packets and hands all of them to the second CPU, which does the work: w +
+    /// c.
     Take,
-    /// Two CPUs, with three peers on the CPU that receives and five on the other one.
+    /// Two CPUs, with three peers on the receiving CPU and five peers on the other CPU.
     Two,
     /// The policy `balance` spreads the peers over two CPUs.
     Balance,
@@ -49,13 +53,13 @@ impl Series {
 /// The outcome of a run.
 #[derive(Clone, Copy, Debug, Default)]
 struct Run {
-    /// Nanoseconds per packet of the second half.
+    /// Nanoseconds per packet in the second half of the run.
     nanos: f64,
-    /// The share of the packets that the CPU that receives handled itself.
+    /// The share of the packets that the receiving CPU handled itself.
     own: f64,
 }
 
-/// Prints a row per round, and the medians.
+/// Prints one row for each round, and then the medians.
 pub(crate) fn measure(rounds: usize, packets: usize) -> Result<(), Box<dyn Error>> {
     println!("the flow key of a handshake's first message: {:.0} us", handshake_key()?.as_nanos() as f64 / 1000.0);
     println!("ns per packet: r receive, w work, h give, c take; one CPU, two CPUs");
@@ -86,7 +90,7 @@ pub(crate) fn measure(rounds: usize, packets: usize) -> Result<(), Box<dyn Error
 /// The number of values of a round, in the order in which they are printed.
 const VALUES: usize = 12;
 
-/// Runs all series. Each round begins with a different one.
+/// Runs all series in turn. Each round begins with a different series.
 fn measure_round(work: Work, packets: usize, round: usize) -> Result<[f64; VALUES], Box<dyn Error>> {
     const SERIES: [Series; 6] =
         [Series::Receive, Series::One, Series::Give, Series::Take, Series::Two, Series::Balance];
@@ -113,9 +117,9 @@ fn print_row(work: Work, values: &[f64; VALUES]) {
     );
 }
 
-/// The time for the flow key of the first message of a handshake.
+/// Returns the time that the flow key of a handshake's first message takes.
 fn handshake_key() -> Result<Duration, Box<dyn Error>> {
-    // The rate limiter lets these pass.
+    // The rate limiter allows this number of handshake messages.
     const TIMES: u32 = 100;
     let Connected { network, mut theirs, .. } = connect()?;
     let mut frame = vec![0; 28 + 148];
@@ -129,7 +133,7 @@ fn handshake_key() -> Result<Duration, Box<dyn Error>> {
     Ok(began.elapsed() / TIMES)
 }
 
-/// Makes the packets of this work.
+/// Makes the packets or messages for this kind of work.
 fn record(work: Work, theirs: &mut [Tunn; PEERS], packets: usize) -> Frames {
     match work {
         Work::Seal => plain(packets),
@@ -137,7 +141,7 @@ fn record(work: Work, theirs: &mut [Tunn; PEERS], packets: usize) -> Frames {
     }
 }
 
-/// Records traffic, and handles it.
+/// Records traffic, and handles it in this series.
 fn run(work: Work, series: Series, packets: usize) -> Result<Run, Box<dyn Error>> {
     let Connected { network, ours, mut theirs } = connect()?;
     let frames = record(work, &mut theirs, packets);
@@ -149,7 +153,8 @@ fn run(work: Work, series: Series, packets: usize) -> Result<Run, Box<dyn Error>
     }
 }
 
-/// The nanoseconds per packet of two gateways that run at the same time, each on a CPU of its own with half of the packets.
+/// Returns the nanoseconds per packet of two gateways that run at the same time. Each gateway has
+/// its own CPU and half of the packets.
 fn run_apart(work: Work, packets: usize) -> Result<f64, Box<dyn Error>> {
     let half = || -> Result<_, Box<dyn Error>> {
         let Connected { network, ours, mut theirs } = connect()?;
@@ -169,7 +174,7 @@ fn run_apart(work: Work, packets: usize) -> Result<f64, Box<dyn Error>> {
     Ok(1.0 / rate)
 }
 
-/// Counts packets.
+/// A handler that only counts packets.
 struct Discard;
 
 impl Handler for Discard {
@@ -182,7 +187,7 @@ impl Handler for Discard {
 }
 
 fn receive_only(cpus: CpuMask, series: Series, frames: Frames, network: &Arc<Network>) -> Result<Run, Box<dyn Error>> {
-    // Packets that are given away have a flow key and a hash.
+    // In the series that hand packets to the other CPU, packets have a flow key and a hash.
     let builder = |builder: Builder| builder.always_hash(series == Series::Give).build(|_cpu| Discard);
     Ok(handle_all(cpus, series, frames, network, builder)?.0)
 }
@@ -198,7 +203,8 @@ fn gateway(
 ) -> Result<Run, Box<dyn Error>> {
     let packets = (frames.bytes.len() / frames.each) as u64;
     let devices = Devices { inside: InputId(u16::from(work == Work::Open)), to_inside: TxId(0), to_outside: TxId(0) };
-    // Each session goes to the CPU that has the bucket of its peer when its first packet comes.
+    // Each session moves to the CPU that has the bucket of its peer when the peer's first packet
+    // arrives.
     let ours = Arc::new(Mutex::new(ours.map(Some)));
     let checked = Arc::new(Checked::new(work));
     let peers = Arc::clone(network);
@@ -219,7 +225,7 @@ fn gateway(
     let mut counts = Counts::default();
     outcome.reports.into_iter().for_each(|(_cpu, part)| counts += part);
     let done = if work == Work::Seal { counts.sealed } else { counts.opened };
-    // If a packet overtakes another packet, the check refuses all later packets.
+    // If a packet overtakes another packet of its peer, `Checked` refuses all later packets.
     let sent: u64 = outcome.snapshot.cpus.iter().map(|cpu| cpu.originated).sum();
     if [done, sent] != [packets; 2] {
         let dropped = outcome.snapshot.dropped();
@@ -228,7 +234,7 @@ fn gateway(
     Ok(run)
 }
 
-/// A run, and what its packet functions report.
+/// A run, and the results of its packet functions.
 type Measured<R> = Result<(Run, Outcome<R>), Box<dyn Error>>;
 
 /// Handles all packets, and times the second half.
@@ -285,7 +291,7 @@ mod tests {
         }
     }
 
-    /// The check sees a packet that overtook another of its peer.
+    /// `Checked` detects a packet that overtook another packet of its peer.
     #[test]
     fn the_check_can_fail() {
         let Connected { network, ours, mut theirs } = connect().unwrap();
@@ -298,8 +304,8 @@ mod tests {
         assert!(error.starts_with("1000 of 1000 packets were done"), "{error}"); // But not all of them were sent.
     }
 
-    /// A message with the number of a session that was never made belongs to no peer, and a packet
-    /// for an address that nobody has neither.
+    /// A message with the number of an unknown session has no flow key. A packet to an address that
+    /// belongs to no peer also has no flow key.
     #[test]
     fn strangers_have_no_flow_key() {
         let Connected { network, mut theirs, .. } = connect().unwrap();

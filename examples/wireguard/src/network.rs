@@ -1,4 +1,5 @@
-//! Which peer a packet belongs to. This is the flow key, so all packets of a peer come to one CPU.
+//! Finds the peer of a packet. The peer is the flow key, so that all packets of a peer are handled
+//! on one CPU.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -16,36 +17,37 @@ use steerage::flow::{FlowHasher, HashKey, bucket_of};
 
 use crate::config::PeerConfig;
 
-/// A peer, by its place in the configuration.
+/// The number of a peer: its position in the configuration.
 pub(crate) type PeerId = usize;
 
-/// How many handshake messages per second are answered without a cookie. Each message is counted up
-/// to three times: for the flow key, by the handler and by the peer.
+/// The number of handshake messages per second that are answered without a cookie. Each message is
+/// counted up to three times: for the flow key, by the handler and by the peer.
 const HANDSHAKES_PER_SECOND: u64 = 3 * 100;
 
-/// The interface and all peers, as configured. The CPUs share it and only read it.
+/// The interface and all peers, as configured. All CPUs share one `Network`, and only read it.
 pub(crate) struct Network {
     private_key: StaticSecret,
     public_key: PublicKey,
     pub(crate) port: u16,
     pub(crate) peers: Vec<PeerConfig>,
     by_key: HashMap<[u8; 32], PeerId>,
-    /// Peers by the number with which their messages to us begin, without its lowest 8 bits. Those
-    /// count sessions.
+    /// Finds the peer by the session index at the beginning of the peer's messages. The keys do not
+    /// have the lowest 8 bits of the index, which count the sessions of a peer.
     by_index: HashMap<u32, PeerId>,
     indices: Vec<u32>,
     by_bucket: HashMap<u16, Vec<PeerId>>,
     allowed: IpNetworkTable<PeerId>,
     pub(crate) limiter: Arc<RateLimiter>,
-    /// The hasher of the run. The network uses it to know each peer's bucket in advance.
+    /// The flow hasher of the run. The network uses this hasher to compute each peer's bucket in
+    /// advance.
     pub(crate) hasher: FlowHasher,
 }
 
-/// The sender of a datagram.
+/// The result of the search for the sender of a datagram.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Sender {
     Peer(PeerId),
-    /// A cookie of this many bytes must be sent back, because there are too many handshakes.
+    /// Too many handshakes arrive, so a cookie reply of this many bytes must be sent.
     Unproven(usize),
     Unknown,
 }
@@ -54,7 +56,8 @@ impl Network {
     pub(crate) fn new(private_key: StaticSecret, port: u16, peers: Vec<PeerConfig>) -> std::io::Result<Self> {
         let public_key = PublicKey::from(&private_key);
         let hasher = FlowHasher::keyed(&HashKey::random()?);
-        // Numbers are random, so that datagrams of other tunnels inside of this one are not mistaken for ours.
+        // The indices are random, so that the gateway does not mistake datagrams of another tunnel
+        // inside this tunnel for its own messages.
         let mut by_index = HashMap::new();
         let mut indices = Vec::new();
         while indices.len() < peers.len() {
@@ -87,18 +90,21 @@ impl Network {
         })
     }
 
-    /// The flow key of a frame: the number of its peer. The function is called on the CPU that receives.
+    /// Returns the flow key of a frame: the number of its peer. The receiving CPU calls this
+    /// function.
     ///
-    /// The first message of a handshake names its sender only in encrypted form, so this CPU has to do
-    /// one of the handshake's five Diffie-Hellman operations. This operation took 82 us on a busy
-    /// machine (the command `memory` prints the time). The rate limiter keeps it rare.
+    /// The first message of a handshake names its sender only in encrypted form. Therefore the
+    /// receiving CPU has to do one of the handshake's five Diffie-Hellman operations. This
+    /// operation took 82 us on a busy machine (the command `memory` prints the time). The rate
+    /// limiter bounds the number of these operations.
     pub(crate) fn flow_key(&self, frame: &[u8]) -> Option<FlowKey> {
         let peer = match (newborn(frame), datagram(frame)) {
             (Some(peer), _) => Some(peer),
             (_, Some((from, to_port, message))) if to_port == self.port => {
                 match self.sender(from.ip(), message, &mut [0; COOKIE_BYTES]) {
                     Sender::Peer(peer) => Some(peer),
-                    // A packet from inside that only looks like ours.
+                    // This packet is from the inner network, and only looks like a message to the
+                    // gateway.
                     _ => self.routed_to(frame),
                 }
             }
@@ -107,18 +113,20 @@ impl Network {
         peer.map(flow_key)
     }
 
-    /// The peer that a packet from inside is for: the longest allowed prefix of its destination counts.
+    /// Returns the peer to which a packet from the inner network is routed. The result is the peer
+    /// with the longest allowed prefix that contains the packet's destination.
     pub(crate) fn routed_to(&self, packet: &[u8]) -> Option<PeerId> {
         Some(*self.allowed.longest_match(Tunn::dst_address(packet)?)?.1)
     }
 
-    /// Whether a peer may send from this address.
+    /// Returns true if this peer may send packets from this address.
     pub(crate) fn may_send_from(&self, peer: PeerId, source: IpAddr) -> bool {
         self.allowed.longest_match(source).is_some_and(|(_, owner)| *owner == peer)
     }
 
-    /// The peer that a message from outside claims to be from. Nothing is proven by that, except that
-    /// the sender of a handshake knows our public key.
+    /// Returns the peer from which a message from the outer network claims to be. At this point,
+    /// nothing is proved about the sender, except that the sender of a handshake knows the
+    /// gateway's public key.
     pub(crate) fn sender(&self, from: IpAddr, message: &[u8], cookie: &mut [u8]) -> Sender {
         let indexed = |index: u32| self.by_index.get(&(index >> 8)).copied();
         let found = match Tunn::parse_incoming_packet(message) {
@@ -138,12 +146,12 @@ impl Network {
         found.map_or(Sender::Unknown, Sender::Peer)
     }
 
-    /// The peers whose packets fall into a bucket.
+    /// Returns the peers whose packets are in this bucket.
     pub(crate) fn in_bucket(&self, bucket: u16) -> &[PeerId] {
         self.by_bucket.get(&bucket).map_or(&[], Vec::as_slice)
     }
 
-    /// A tunnel to a peer, without a session yet.
+    /// Makes a tunnel to a peer, without a session.
     pub(crate) fn tunnel(&self, id: PeerId) -> Tunn {
         let peer = &self.peers[id];
         let limiter = Some(Arc::clone(&self.limiter));
@@ -165,18 +173,18 @@ fn flow_key(peer: PeerId) -> FlowKey {
     FlowKey::from_bytes(&(peer as u32).to_be_bytes())
 }
 
-/// A frame that no network can send, because it has no IP version. It makes the CPU that has a peer's bucket set up
-/// the peer.
+/// Makes a frame that no network can deliver, because it has no IP version. The frame makes the CPU
+/// that has a peer's bucket create the peer's state.
 pub(crate) fn birth(peer: PeerId) -> [u8; 8] {
     (peer as u64).to_be_bytes()
 }
 
-/// The peer of a frame that [`birth`] made.
+/// Returns the peer of a frame that [`birth`] made.
 pub(crate) fn newborn(frame: &[u8]) -> Option<PeerId> {
     Some(u64::from_be_bytes(frame.try_into().ok()?) as PeerId).filter(|_| frame[0] == 0)
 }
 
-/// The source, the destination's port and the payload of a UDP packet.
+/// Returns the source, the destination port and the payload of a UDP packet.
 pub(crate) fn datagram(packet: &[u8]) -> Option<(SocketAddr, u16, &[u8])> {
     let (source, datagram): (IpAddr, _) = match packet.first()? >> 4 {
         4 if packet.len() >= ipv4::BYTES && packet[ipv4::PROTOCOL_AT] == protocol::UDP => {

@@ -1,6 +1,6 @@
-//! Traffic of eight peers in memory.
+//! Makes traffic of eight peers in memory, to measure the gateway.
 //!
-//! Each packet has a number, and the output checks that the numbers of a peer only grow.
+//! Each packet has a number, and the output checks that the numbers of each peer only grow.
 
 use std::array;
 use std::error::Error;
@@ -22,31 +22,33 @@ use crate::network::Network;
 
 pub(crate) const PEERS: usize = 8;
 
-/// The length of each packet: that of TCP in a tunnel.
+/// The length of each packet: the length of a full TCP segment in a tunnel.
 const PACKET_BYTES: usize = 1420;
 
 /// The number of a packet is in its last bytes.
 const NUMBER_BYTES: usize = 4;
 
-/// The work that the packets need.
+/// The work that the gateway does with the packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
     Seal,
     Open,
 }
 
-/// A network of peers, each with a session.
+/// A network of peers, in which each peer has a session.
 pub(crate) struct Connected {
     pub(crate) network: Arc<Network>,
     pub(crate) ours: [Peer; PEERS],
     pub(crate) theirs: [Tunn; PEERS],
 }
 
-/// How many peers the first of two CPUs has if each has half of the buckets. It has to receive, which takes a fifth of the
-/// time, so it gets fewer peers than the other CPU.
+/// The number of peers on the first of two CPUs, if each CPU has half of the buckets. The first CPU
+/// also receives, which takes a fifth of its time. Therefore the first CPU gets fewer peers than
+/// the second CPU.
 const OF_FIRST: usize = 3;
 
-/// Connects the peers. They are in buckets of their own, since buckets are what a policy moves.
+/// Connects the peers with the gateway. Each peer has a separate bucket, because a policy moves
+/// whole buckets.
 pub(crate) fn connect() -> Result<Connected, Box<dyn Error>> {
     let secret = || StaticSecret::from(array::from_fn(|_| fastrand::u8(..)));
     let (our_key, their_keys) = (secret(), array::from_fn::<_, PEERS, _>(|_| secret()));
@@ -76,7 +78,7 @@ pub(crate) fn connect() -> Result<Connected, Box<dyn Error>> {
 }
 
 impl Peer {
-    /// Gives both sides a session. The other side begins.
+    /// Gives both sides a session. `other` sends the first message of the handshake.
     fn shake_hands(&mut self, other: &mut Tunn) -> Option<()> {
         let (mut there, mut back) = ([0; 256], [0; 256]);
         let TunnResult::WriteToNetwork(first) = other.format_handshake_initiation(&mut there, false) else {
@@ -89,14 +91,15 @@ impl Peer {
     }
 }
 
-/// Packets or messages of the same length, one behind the other.
+/// Packets or messages of the same length, stored one after another.
 #[derive(Clone, Debug)]
 pub(crate) struct Frames {
     pub(crate) bytes: Vec<u8>,
     pub(crate) each: usize,
 }
 
-/// The packet with this number, from and to the inner address of its peer.
+/// Makes the packet with this number. The packet's source and destination are the inner address of
+/// its peer.
 pub(crate) fn packet(number: usize) -> [u8; PACKET_BYTES] {
     let mut packet = [0; PACKET_BYTES];
     let peer = [10, 0, 0, (number % PEERS) as u8];
@@ -105,12 +108,12 @@ pub(crate) fn packet(number: usize) -> [u8; PACKET_BYTES] {
     packet
 }
 
-/// The packets of the peers, as a TUN delivers them.
+/// Makes the packets of the peers as a TUN delivers them.
 pub(crate) fn plain(packets: usize) -> Frames {
     Frames { bytes: (0..packets).flat_map(packet).collect(), each: PACKET_BYTES }
 }
 
-/// The messages of the peers, as a socket receives them.
+/// Makes the messages of the peers as a socket receives them.
 pub(crate) fn sealed(theirs: &mut [Tunn; PEERS], packets: usize) -> Frames {
     let each = 28 + PACKET_BYTES + 32; // The headers of IP and UDP, and those of a message with its tag.
     let mut bytes = vec![0; packets * each];
@@ -123,18 +126,19 @@ pub(crate) fn sealed(theirs: &mut [Tunn; PEERS], packets: usize) -> Frames {
     Frames { bytes, each }
 }
 
-/// Frames in memory. The device waits for the CPUs, as a file does.
+/// An input device that delivers frames from memory. The device can wait for the CPUs, as a file
+/// can.
 pub(crate) struct Recorded {
     frames: Frames,
-    /// How many bytes were received.
+    /// The number of bytes that were received.
     next: usize,
-    /// At how many bytes the measured part begins.
+    /// The number of bytes at which the measured part begins.
     begin: usize,
     began: Arc<OnceLock<Instant>>,
 }
 
 impl Recorded {
-    /// The time at which the last `measured` packets begin is noted in `began`.
+    /// When the last `measured` packets begin, the device stores the time in `began`.
     pub(crate) fn new(frames: Frames, measured: usize, began: Arc<OnceLock<Instant>>) -> Self {
         let begin = frames.bytes.len().saturating_sub(measured * frames.each);
         Self { frames, next: 0, begin, began }
@@ -164,7 +168,7 @@ impl RxQueue for Recorded {
     }
 }
 
-/// The order of each peer's packets.
+/// Checks the order of each peer's packets.
 pub(crate) struct Checked {
     work: Work,
     /// The latest number of each peer, plus one.
@@ -178,7 +182,8 @@ impl Checked {
         Self { work, latest: array::from_fn(|_| AtomicU32::new(0)) }
     }
 
-    /// The peer and the number of a packet. Messages to a peer are numbered by WireGuard.
+    /// Returns the peer and the number of a packet. For messages to a peer, the number is
+    /// WireGuard's message counter.
     fn number(&self, frame: &[u8]) -> Option<(usize, u32)> {
         let at = |at: usize| frame.get(at..)?.first_chunk::<4>().copied();
         match self.work {
@@ -194,7 +199,8 @@ impl TxQueue for Check {
         while let Some(packet) = packets.next_packet() {
             let frame = packet.received().data;
             if let Some((peer, number)) = self.0.number(frame) {
-                // Relaxed: when a bucket moves, the new CPU sees what the old one stored.
+                // `Relaxed` suffices: after a bucket has moved, the new CPU sees the values that
+                // the old CPU stored.
                 let latest = self.0.latest[peer].swap(number + 1, Ordering::Relaxed);
                 if latest > number {
                     return Err(DeviceError::new(

@@ -1,6 +1,6 @@
-//! The gateway beside wireguard-go, each in a network namespace. Needs root, and the program
-//! `wireguard` of `go install golang.zx2c4.com/wireguard@latest`, on the path or named by
-//! `WIREGUARD_GO`.
+//! Tests the gateway with wireguard-go, each in its own network namespace. The tests need root, and
+//! the program `wireguard` of `go install golang.zx2c4.com/wireguard@latest`, in the `PATH` or
+//! named by `WIREGUARD_GO`.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -20,7 +20,7 @@ const GATEWAY: usize = 0;
 /// The namespace of wireguard-go.
 const PEER: usize = 1;
 
-/// A key pair, in the two forms in which programs read keys.
+/// A key pair. Programs read its keys in hexadecimal or in base 64.
 struct Keys {
     secret: [u8; 32],
     public: [u8; 32],
@@ -37,7 +37,7 @@ fn hex(key: &[u8]) -> String {
     key.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A program that ends with the test.
+/// A child process, which is ended when this value is dropped.
 struct Running(Child);
 
 impl Running {
@@ -53,7 +53,7 @@ impl Drop for Running {
     }
 }
 
-/// wireguard-go, with the socket by which it is configured.
+/// A running wireguard-go, with the socket through which it is configured.
 struct WireguardGo {
     program: PathBuf,
     name: String,
@@ -62,7 +62,7 @@ struct WireguardGo {
 }
 
 impl WireguardGo {
-    /// Starts it, or starts it again: it then has no session.
+    /// Starts wireguard-go. After a restart, wireguard-go has no session.
     fn start(&mut self, namespaces: &Namespaces) {
         self.running = None;
         let mut command = Command::new(&self.program);
@@ -90,7 +90,7 @@ impl WireguardGo {
         answer
     }
 
-    /// A number that it knows about its peer.
+    /// Returns a number from wireguard-go's information about its peer.
     fn number(&self, key: &str) -> u64 {
         let answer = self.ask("get=1\n\n");
         let value = answer.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
@@ -98,7 +98,8 @@ impl WireguardGo {
     }
 }
 
-/// How often a kernel has seen packets overtake others, see `TCPSACKReorder` in /proc/net/netstat.
+/// Returns the number of times that the kernel of a namespace has received TCP packets out of order
+/// (`TCPSACKReorder` in /proc/net/netstat).
 fn reordered(namespaces: &Namespaces, nth: usize) -> u64 {
     let text = namespaces.within(nth, || fs::read_to_string("/proc/thread-self/net/netstat").unwrap());
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("TcpExt: ")).map(str::split_whitespace);
@@ -117,8 +118,9 @@ fn wireguard_go() -> Option<PathBuf> {
     program
 }
 
-/// Both make handshakes, carry traffic both ways in order while the peer's bucket moves, and find
-/// each other again after the peer has changed its address or lost its session.
+/// The gateway and wireguard-go make handshakes. Traffic in both directions stays in order while
+/// the peer's bucket moves. The connection also works again after the peer has changed its address
+/// or lost its session.
 #[test]
 fn it_understands_wireguard_go() {
     let Some(program) = wireguard_go() else { return };
@@ -156,7 +158,8 @@ fn it_understands_wireguard_go() {
     command.arg(&file).args(["wg0", "--shake"]).stdout(Stdio::null());
     let mut gateway = Running(namespaces.within(GATEWAY, || command.spawn().unwrap()));
 
-    // The gateway begins by itself, because it sends keepalives. wireguard-go does not know its address.
+    // The gateway begins the handshake, because it sends keepalives. At this time, its peer
+    // wireguard-go does not know the gateway's address.
     until("there is a session", || go.number("last_handshake_time_sec") > 0);
     let received = go.number("rx_bytes");
     until("keepalives arrive", || go.number("rx_bytes") > received);
@@ -168,17 +171,18 @@ fn it_understands_wireguard_go() {
     };
     ping_both();
 
-    // The buckets move a hundred times a second meanwhile.
+    // During this transfer, the buckets move a hundred times a second.
     tcp_transfer(&namespaces, PEER, GATEWAY, address("10.99.0.1"), 50_000_000);
     tcp_transfer(&namespaces, GATEWAY, PEER, address("10.99.0.2"), 50_000_000);
     assert_eq!([reordered(&namespaces, GATEWAY), reordered(&namespaces, PEER)], [0, 0]);
 
-    // The peer moves to another address, and says something. The gateway answers there.
+    // The peer moves to another address, and sends a packet. The gateway replies to the new
+    // address.
     namespaces.must(PEER, "addr del 10.210.0.2/24 dev far");
     namespaces.must(PEER, "addr add 10.210.0.77/24 dev far");
     ping_both();
 
-    // The peer begins again without a session, from an address that the gateway must remember.
+    // The peer restarts without a session, at an address that the gateway must remember.
     let first = go.number("last_handshake_time_sec");
     go.settings += "endpoint=10.210.0.1:51820\n";
     go.start(&namespaces);
@@ -189,7 +193,7 @@ fn it_understands_wireguard_go() {
     fs::remove_file(file).unwrap();
 }
 
-/// The gateway with a configuration of one peer at the other end of the veth.
+/// Starts the gateway at the other end of the veth, with a configuration of one peer.
 fn gateway(namespaces: &Namespaces, nth: usize, ours: &Keys, theirs: &Keys, options: &[&str]) -> Running {
     let file = env::temp_dir().join(format!("steerage-wireguard-{}-{nth}.conf", process::id()));
     let configuration = format!(
@@ -212,7 +216,8 @@ fn gateway(namespaces: &Namespaces, nth: usize, ours: &Keys, theirs: &Keys, opti
     running
 }
 
-/// TCP arrives unchanged with each way of merging, and only those ways merge that should.
+/// TCP data arrives unchanged with each way of merging. Packets are merged only where merging is
+/// switched on.
 #[test]
 fn merging_is_a_choice() {
     for (options, merges) in

@@ -1,4 +1,4 @@
-//! Capture files, uncompressed and compressed.
+//! Fuzz targets for capture files, uncompressed and compressed.
 
 use std::cell::RefCell;
 use std::io::{self, Read};
@@ -21,14 +21,15 @@ pub(crate) fn pcap(bytes: &[u8]) {
     let Some((choice, rest)) = bytes.split_first() else { return };
     let mut file = MAGICS[usize::from(choice & 3)].to_le_bytes().to_vec();
     if choice & 4 == 0 {
-        // Use a valid version. The fuzzer itself finds invalid versions.
+        // The target writes a header with a valid version. The fuzzer finds files with invalid
+        // versions on its own.
         file.extend(if choice & 2 == 0 { [2, 0, 4, 0] } else { [0, 2, 0, 4] });
     }
     file.extend(rest);
     check(&file);
 }
 
-/// Any bytes after a section header of pcapng, in both byte orders.
+/// Fuzz target: any bytes after a section header of pcapng, in both byte orders.
 pub(crate) fn pcapng(bytes: &[u8]) {
     let Some((choice, rest)) = bytes.split_first() else { return };
     let order = |number: u32| if choice & 1 == 0 { number.to_le_bytes() } else { number.to_be_bytes() };
@@ -50,7 +51,7 @@ pub(crate) fn zstd(bytes: &[u8]) {
 /// Checks that reading ends, delivers no more bytes than the file has, and does not depend on the
 /// pieces in which the bytes arrive.
 fn check(bytes: &[u8]) {
-    // Each poll that finds data reads a piece or delivers something.
+    // Each poll that finds data either reads a piece of the file or delivers frames.
     let polls = 3 * bytes.len() + 100;
     let Some((frames, error)) = read(bytes, usize::MAX, polls) else { panic!("it does not end") };
     assert!(frames.iter().map(|(_, frame)| frame.len()).sum::<usize>() <= bytes.len());
@@ -65,8 +66,8 @@ fn check(bytes: &[u8]) {
     assert!(Some((frames, error)) == read(bytes, piece, polls), "in pieces of {piece} it reads otherwise");
 }
 
-/// Checks that the first polls do no harm. If the capture has ended by then, reading it in pieces
-/// must give the same result.
+/// Checks that the first polls cause no panic. If the capture has ended after these polls, reading
+/// it in pieces must give the same result.
 fn check_packed(bytes: &[u8]) {
     let Some(read_whole) = read(bytes, usize::MAX, PACKED_POLLS_MAX) else { return };
     if let Some(error) = &read_whole.1 {
@@ -78,9 +79,9 @@ fn check_packed(bytes: &[u8]) {
     let is_unpacking =
         |(_, error): &(_, Option<String>)| error.as_ref().is_some_and(|error| error.contains("cannot unpack"));
     if is_unpacking(&read_whole) || is_unpacking(&in_pieces) {
-        // Bytes that were unpacked in the same step as the damage are lost with it, and pieces make
-        // the steps smaller. The reader may therefore find an error of the capture format before
-        // the damage.
+        // If a step of the decompressor finds damage, all bytes of this step are lost. If the file
+        // arrives in smaller pieces, each step of the decompressor unpacks fewer bytes. The reader
+        // may therefore find an error of the capture format before the damage.
         assert!(read_whole.1.is_some() && in_pieces.1.is_some(), "in pieces of {piece} one of them is sound");
         let (few, many) = if in_pieces.0.len() < read_whole.0.len() {
             (&in_pieces.0, &read_whole.0)
@@ -97,8 +98,8 @@ fn check_packed(bytes: &[u8]) {
     assert_eq!(one, other, "in pieces of {piece}");
 }
 
-/// The number of bytes that arrive at a time. Most inputs get large pieces, because each piece
-/// takes a poll. A quarter of the inputs get small pieces.
+/// Returns the number of bytes that arrive at a time. Most inputs get large pieces, because each
+/// piece takes a poll. A quarter of the inputs get small pieces.
 fn piece_of(bytes: &[u8]) -> usize {
     let len = bytes.len();
     if len.is_multiple_of(4) { 1 + len % 61 } else { 64 + len % 191 }
@@ -109,7 +110,7 @@ fn without_numbers(mut text: String) -> String {
     text
 }
 
-/// A reader that returns the bytes in pieces, and nothing every other time, as a pipe may.
+/// A reader that returns the bytes in pieces. Every second call returns no bytes, as a pipe may do.
 struct Pieces {
     bytes: Vec<u8>,
     at: usize,
@@ -159,8 +160,9 @@ thread_local! {
     static READER: RefCell<Option<(Again, QueueTester)>> = const { RefCell::new(None) };
 }
 
-/// All frames, if the bytes arrive in pieces of this size, and the error's line if there is one.
-/// `None` if reading takes more than `polls` polls. Polls that find no data yet do not count.
+/// Reads a capture whose bytes arrive in pieces of this size. Returns all frames, and the error
+/// message if there is an error. Returns `None` if reading takes more than `polls` polls. Polls
+/// that find no data do not count towards this limit.
 fn read(bytes: &[u8], piece: usize, polls: usize) -> Option<(Vec<Headed>, Option<String>)> {
     let pieces = Pieces { bytes: bytes.to_vec(), at: 0, piece, silent: false };
     READER.with_borrow_mut(|reader| {

@@ -1,9 +1,9 @@
-//! Filters in the format of `tcpdump -ddd`.
+//! A fuzz target for filters in the format of `tcpdump -ddd`.
 
 use steerage_capture::filter::Filter;
 
-/// Any text, followed by a NUL and a frame. An invalid filter is refused with one line, and a valid
-/// filter runs on any frame.
+/// The input is any text, followed by a NUL and a frame. An invalid filter is refused with one
+/// line, and a valid filter runs on any frame.
 pub(crate) fn numbers(bytes: &[u8]) {
     let mut parts = bytes.splitn(2, |byte| *byte == 0);
     let (text, frame) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());

@@ -1,11 +1,11 @@
-//! Frames of any link type.
+//! Fuzz targets for frames of any link type.
 
 use steerage::LinkType;
 use steerage::flow::limits::FLOW_HEADERS_MAX;
 use steerage::flow::offload::{MERGED_MAX, Offload, Segments, VIRTIO_BYTES, coalesce};
 use steerage::flow::{self, Layers};
 
-/// Two bytes that select a link type, a byte that selects the layers, and a frame.
+/// The input has two bytes that select a link type, a byte that selects the layers, and a frame.
 pub(crate) fn dissect(bytes: &[u8]) {
     let Some(([low, high, layers], frame)) = bytes.split_first_chunk::<3>() else { return };
     let link = LinkType(u16::from_le_bytes([*low, *high]));
@@ -19,14 +19,15 @@ pub(crate) fn dissect(bytes: &[u8]) {
     assert!(found.ip.is_none_or(|ip| (ip.offset as usize) < frame.len()));
     assert_eq!(found.is_flow, found.ip.is_some());
     assert!(found.transport_offset.is_none_or(|at| (at as usize) < frame.len()));
-    // If there are fragments, they include the fragment of the innermost IP header.
+    // If the dissector finds fragments, one of them must be the fragment of the innermost IP
+    // header.
     if let Some(fragment) = found.fragment() {
         assert_eq!(found.ip.map(|ip| ip.offset), Some(fragment.ip_offset));
     }
 }
 
-/// A byte that selects a link type, a `virtio_net_hdr`, and a frame. The packets of the frame are
-/// merged and cut again.
+/// The input has a byte that selects a link type, a `virtio_net_hdr`, and a frame. The packets of
+/// the frame are merged and cut again.
 pub(crate) fn offload(bytes: &[u8]) {
     let Some((link, rest)) = bytes.split_first() else { return };
     let link = if link & 1 == 0 { LinkType::ETHERNET } else { LinkType::RAW };

@@ -1,4 +1,4 @@
-//! Packets of any kind for `forward` and `respond`.
+//! Fuzz targets that send packets of any kind to `forward` and `respond`.
 
 use std::cell::RefCell;
 use std::net::IpAddr;
@@ -16,15 +16,15 @@ const NEXT: [u8; 6] = [2, 0, 0, 0, 0, 7];
 const V4: [u8; 4] = [10, 0, 0, 2];
 const V6: [u8; 16] = [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2];
 const MTU: usize = 1500;
-/// An Ethernet header and a VLAN tag.
+/// The length of an Ethernet header and a VLAN tag.
 const LINK_BYTES: usize = ethernet::BYTES + vlan::BYTES;
 
-/// The number of frames of an input that are checked. More frames would not find more errors, and
-/// an input of empty frames would have thousands.
+/// The maximum number of frames of an input that are checked. More frames would not find more
+/// errors, and an input of empty frames would have thousands of frames.
 const FRAMES_MAX: usize = 32;
 
-/// Splits the input into frames. Two bytes before each frame give its length and the time that
-/// passes before it.
+/// Splits the input into frames. Two bytes before each frame state the frame's length, and the time
+/// that passes before the frame arrives.
 fn frames(mut bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     std::iter::from_fn(move || {
         let ([low, high], rest) = bytes.split_first_chunk::<2>()?;
@@ -75,8 +75,8 @@ fn table() -> Table {
     Table { interfaces, routes: Arc::new(routes), neighbours: Arc::new(neighbours) }
 }
 
-/// A router receives any frames. Each frame has one outcome, and no sent frame is longer than the
-/// interface allows.
+/// A router receives any frames. Each frame must have exactly one outcome, and no sent frame may be
+/// longer than the interface allows.
 pub(crate) fn forward(bytes: &[u8]) {
     ROUTER.with_borrow_mut(|router| {
         let Router(shared, tester) = router.get_or_insert_with(|| {
@@ -100,7 +100,8 @@ pub(crate) fn forward(bytes: &[u8]) {
             assert!(sent.iter().all(|frame| frame.bytes.len() <= MTU + LINK_BYTES));
             sent_in_all += sent.len();
         }
-        // The tester records the output, so the router is replaced before there is too much output.
+        // The tester records the output. Before the recorded output becomes too large, a new router
+        // replaces the old router.
         if sent_in_all > SENT_MAX {
             *router = None;
         }
@@ -113,8 +114,8 @@ const SENT_MAX: usize = 256;
 /// continue until the host is replaced.
 const INPUTS_MAX: usize = 64;
 
-/// A host receives any frames, and time passes. Each frame has one outcome, and no answer is longer
-/// than the link allows.
+/// A host receives any frames, and time passes. Each frame must have exactly one outcome, and no
+/// reply may be longer than the link allows.
 pub(crate) fn respond(bytes: &[u8]) {
     HOST.with_borrow_mut(|host| {
         let (inputs, Host(shared, tester)) = host.get_or_insert_with(|| {

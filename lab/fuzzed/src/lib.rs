@@ -1,5 +1,5 @@
-//! All parsers of untrusted bytes, as functions that take any bytes. Each function panics if it
-//! finds an error.
+//! The fuzz targets: functions that pass any bytes to a parser of untrusted bytes. Each function
+//! panics if it finds an error.
 //!
 //! A fuzzer calls these functions from `fuzz/`, with address sanitizer. The test `corpus` of this
 //! crate calls them with every file in `fuzz/corpus`.
@@ -13,8 +13,8 @@ mod hosts;
 mod names;
 mod run_files;
 
-/// The name of a target, which is also its directory in `fuzz/corpus`, and the function that takes
-/// any bytes.
+/// A fuzz target. A target has a name, which is also the name of its directory in `fuzz/corpus`,
+/// and a function that accepts any bytes.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
@@ -37,7 +37,7 @@ pub const TARGETS: &[Target] = &[
 /// Calls the target with this name.
 ///
 /// # Panics
-/// If the target does not exist, or if it finds an error.
+/// Panics if the target does not exist, or if it finds an error.
 pub fn run(name: &str, bytes: &[u8]) {
     let target = TARGETS.iter().find(|(target, _)| *target == name);
     let (_, check) = target.unwrap_or_else(|| panic!("there is no target {name}"));

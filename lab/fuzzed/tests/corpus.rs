@@ -18,7 +18,7 @@ fn files(archive: &[u8]) -> Vec<(String, &[u8])> {
     let (mut rest, mut found) = (archive, Vec::new());
     while let Some((header, after)) = rest.split_at_checked(BLOCK).filter(|(header, _)| header[0] != 0) {
         let size = usize::from_str_radix(text(&header[124..136]).trim(), 8).unwrap();
-        // The type `0` is a regular file.
+        // In a tar header, the type `0` means a regular file.
         if header[156] == b'0' {
             found.push((text(&header[..100]), &after[..size]));
         }
@@ -41,7 +41,7 @@ fn every_input_of_every_corpus() {
     }
 }
 
-/// An archive without a target would never be run.
+/// If an archive of inputs had no target, its inputs would never be tested.
 #[test]
 fn every_corpus_has_a_target() {
     for entry in fs::read_dir(corpora()).unwrap() {

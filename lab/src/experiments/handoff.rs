@@ -1,5 +1,5 @@
-//! Compares lists of packets with single packets, each with and without a CPU that only collects
-//! packets.
+//! Compares handing over lists of packets with handing over single packets. Each case runs with and
+//! without a CPU that only collects packets.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -17,12 +17,12 @@ use crate::runs::{CpuPair, ReadsHeaders, Times, none_lost, run, run_alone, run_a
 
 const LISTS: [u32; 4] = [1, 8, 32, POLL_BUDGET as u32];
 
-/// Estimates of the time per packet and per list in nanoseconds, which only determine the number of
-/// frames.
+/// An estimate of the time per packet and per list in nanoseconds. The estimate only determines the
+/// number of frames.
 const NANOS: f64 = 60.0;
 const NANOS_A_LIST: f64 = 250.0;
 
-/// The rate per second from which searches begin: every machine forwards more.
+/// The rate in packets per second at which searches begin. Every machine forwards more packets.
 const RATE_MIN: f64 = 250_000.0;
 
 /// Without the hand-off, the published forwarder reached about 60 % of the sender's rate.
@@ -54,8 +54,8 @@ pub(super) fn plan(settings: &Settings) -> Vec<Experiment> {
     vec![experiment, at_one_rate(settings)]
 }
 
-/// The published form: packets come at a rate of which one CPU forwards 60 %. The rate is found anew
-/// in each round.
+/// The experiment in its published form: packets arrive at such a rate that one CPU can forward 60
+/// % of them. The rate is determined again in each round.
 fn at_one_rate(settings: &Settings) -> Experiment {
     let mut experiment = Experiment::new("handoff-rate", 5, settings);
     let (on, time) = (settings.pair(), settings.measured / 8);
@@ -104,7 +104,7 @@ fn once(on: CpuPair, work: Work, collects: bool, list: usize, frames: u64) -> Re
     Ok(times.of_all(frames)?.measurement())
 }
 
-/// Forwards, and returns the number of forwarded packets too.
+/// Runs the router. The function also returns the number of forwarded packets.
 fn forward(
     on: CpuPair,
     builder: Builder,

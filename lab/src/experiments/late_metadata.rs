@@ -1,5 +1,6 @@
-//! Compares metadata that is made when a page is posted with metadata that is made when a packet is
-//! handled, as `build_skb` and as steerage make it, on one CPU as published and on two CPUs. Further
+//! Compares early metadata, which is made when a page is posted, with late metadata, which is made
+//! when a packet is handled. Late metadata is made in two ways: as in `build_skb`, and as in
+//! steerage. The cases run on one CPU, as in the published experiment, and on two CPUs. Further
 //! cases copy small frames out of the ring's pages.
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,7 +17,7 @@ use crate::runs::{CpuPair, run, run_alone, run_alone_at_rate};
 
 const FRAME_BYTES: [u32; 5] = [64, 256, 512, 1024, 1514];
 
-/// The published rate, from which the search for the rate that a CPU keeps up with begins.
+/// The published packet rate. The search for the highest rate without loss begins at this rate.
 const PUBLISHED_RATE: f64 = 1_488_137.0;
 
 /// The published loss with early metadata, in percent.
@@ -67,8 +68,9 @@ fn by_size(settings: &Settings) -> Experiment {
     experiment
 }
 
-/// Frames of 64 bytes arrive at a fixed rate, at which early metadata loses as much as published.
-/// The rate is found anew in each round, because the speed of a virtual machine changes.
+/// Frames of 64 bytes arrive at a fixed rate. At this rate, early metadata loses as many frames as
+/// in the published experiment. The rate is determined again in each round, because the speed of a
+/// virtual machine changes.
 fn loss(settings: &Settings, name: &'static str, cpus: usize) -> Experiment {
     let mut experiment = Experiment::new(name, 5, settings);
     let time = settings.measured / 8;
@@ -106,7 +108,8 @@ struct AtRate {
 impl AtRate {
     fn once(&self, rate: f64) -> Result<Loss, LabError> {
         let frames = frames_in(self.time, rate);
-        // A card that moderates its interrupts shows many frames at once to the one CPU.
+        // In runs on one CPU, the device delivers many frames at once, like a network card with
+        // interrupt moderation.
         let at_once = if self.cpus == 1 { POLL_BUDGET } else { 1 };
         let nic = NicOptions { frame_bytes: 64, frames, metadata: self.metadata, rate: Some(rate as u64), at_once };
         let (input, make) = nic.input();

@@ -1,9 +1,12 @@
-//! What an instance of 1,024 CPUs and 256 queues takes on this machine: its start, its memory, a snapshot, a load check, and waking all
-//! CPUs. The CPUs are virtual: their number counts, and not their speed.
+//! Measures the costs of an instance with 1,024 CPUs and 256 queues on this machine: its start, its
+//! memory, a snapshot, a load check, an idle CPU, and waking all CPUs. The CPUs are virtual,
+//! because only their number matters here, and not their speed. The last case measures the
+//! simulator itself.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
+use steerage::threads::{CpuPart, Machine, Softnet, Stepped};
 use steerage::{Batch, Builder, Cpu, CpuId, CpuMask, Handler, Hash, Instance};
 use steerage_sim::{Arrivals, Flows, Profile, ScaleRun, Steering, Work};
 
@@ -14,13 +17,24 @@ use crate::measurement::Measurement;
 const CPUS: usize = 1024;
 const QUEUES: usize = 256;
 
-/// The CPUs and queues of a smoke test.
+/// The numbers of CPUs and queues of a smoke test.
 const QUICK: (usize, usize) = (16, 4);
 
-/// The memory that docs/memory.md states as the default limit, and that a large instance needs.
+/// The memory for a large instance. According to docs/memory.md, this is the default memory limit.
 const MEMORY_MAX: usize = 2 << 30;
 
-/// The longest time in which all CPUs follow a change.
+/// The number of rounds of two parts. In the first part, each queue hands over five packets to each
+/// of 1,024 CPUs, so that nearly all rings are used. In the second part, the rounds of an idle CPU
+/// are measured. After 1,024 empty rounds, a CPU may ignore a ring.
+const ROUNDS_OF_QUEUES: usize = 80;
+const IDLE_ROUNDS: u32 = 500;
+
+/// The number of simulated packets, the number of simulated CPUs, and the work per packet.
+const SIMULATED: f64 = 1e6;
+const SIMULATED_CPUS: usize = 64;
+const SIMULATED_WORK: f64 = 1000.0;
+
+/// The time limit for all CPUs to apply a change.
 const FOLLOW_MAX: Duration = Duration::from_secs(60);
 
 struct Nothing;
@@ -35,7 +49,7 @@ impl Handler for Nothing {
 }
 
 fn arrivals(queues: usize) -> Arrivals {
-    Arrivals { queues, flows: 65_536, kind: Flows::Uniform, bursts: false, per_second: 1e6, seed: 1 }
+    Arrivals { queues, flows: 65_536, kind: Flows::Uniform, bursts: None, per_second: 1e6, seed: 1 }
 }
 
 fn build(cpus: usize, queues: usize) -> Result<Instance<Nothing>, LabError> {
@@ -47,7 +61,7 @@ fn millis(since: Instant) -> f64 {
     since.elapsed().as_secs_f64() * 1e3
 }
 
-/// Builds an instance, and takes snapshots of it.
+/// Builds an instance and takes snapshots of it.
 fn start(cpus: usize, queues: usize) -> Result<Measurement, LabError> {
     let began = Instant::now();
     let instance = build(cpus, queues)?;
@@ -63,13 +77,14 @@ fn start(cpus: usize, queues: usize) -> Result<Measurement, LabError> {
         .and("memory_mib", snapshot.memory.bytes() as f64 / f64::from(1 << 20)))
 }
 
-/// Runs a thread for each CPU, lets all of them follow another mask, and wakes all of them for the end.
+/// Runs a thread for each CPU. Changes the mask, waits until all CPUs have applied it, and finally
+/// wakes all CPUs to end the run.
 fn follow(cpus: usize) -> Result<Measurement, LabError> {
     let began = Instant::now();
     let running = build(cpus, 1)?.start()?;
     let started = millis(began);
     let handle = running.handle();
-    // The CPUs go to sleep.
+    // During this sleep, the CPUs of the instance become idle and fall asleep.
     thread::sleep(Duration::from_millis(200));
     let half: CpuMask = (0..cpus as u16 / 2).map(CpuId).collect();
     let began = Instant::now();
@@ -84,7 +99,51 @@ fn follow(cpus: usize) -> Result<Measurement, LabError> {
     Ok(Measurement::of("start_ms", started).and("follow_ms", followed).and("stop_ms", millis(began)))
 }
 
-/// The longest load check and the median, while `balance` spreads packets over all CPUs.
+/// Measures a round, and the check before a sleep, on a CPU whose rings were all used and are now
+/// empty.
+fn idle(cpus: usize, queues: usize) -> Result<Measurement, LabError> {
+    let input = Arrivals { per_second: 1e10, ..arrivals(queues) }.open(1.0).0;
+    let owners: Vec<CpuId> = (0..queues as u16).map(CpuId).collect();
+    let builder = Builder::new().virtual_cpus(cpus).policy(Hash).memory_max(MEMORY_MAX);
+    let (parts, _handle) = builder.input_on(input, &owners, None).build(|_| Nothing)?.split();
+    let mut all: Vec<Softnet<Nothing, Machine>> = parts.into_iter().map(CpuPart::enter_machine).collect();
+    for _ in 0..ROUNDS_OF_QUEUES {
+        all.iter_mut().for_each(|cpu| _ = cpu.step());
+    }
+    let Some(cpu) = all.last_mut() else { return Ok(Measurement::default()) };
+    while cpu.step() == Stepped::Worked {}
+    let began = Instant::now();
+    (0..IDLE_ROUNDS).for_each(|_| _ = cpu.step());
+    let round = began.elapsed() / IDLE_ROUNDS;
+    let began = Instant::now();
+    (0..IDLE_ROUNDS).for_each(|_| _ = cpu.arm());
+    let arm = began.elapsed() / IDLE_ROUNDS;
+    Ok(Measurement::of("idle_round_ns", round.as_nanos() as f64).and("sleep_ns", arm.as_nanos() as f64))
+}
+
+/// Simulates a million packets on 64 CPUs.
+fn simulate(settings: &Settings) -> Result<Measurement, LabError> {
+    let per_second = 0.7 * SIMULATED_CPUS as f64 / SIMULATED_WORK * 1e9;
+    let packets = if settings.ends_only { SIMULATED / 1e3 } else { SIMULATED };
+    let run = ScaleRun {
+        profile: settings.simulation.profile.clone(),
+        machine: settings.simulation.machine.clone(),
+        cpus: SIMULATED_CPUS,
+        receivers: SIMULATED_CPUS,
+        arrivals: Arrivals { per_second, ..arrivals(SIMULATED_CPUS / 4) },
+        steering: Steering::Hash,
+        work: Work::Fixed(SIMULATED_WORK),
+        warm_up: Duration::ZERO,
+        measured: Duration::from_secs_f64(packets / per_second),
+        stretch: 1.0,
+        backlog: steerage::limits::BACKLOG_DEFAULT,
+    };
+    let began = Instant::now();
+    run.once()?;
+    Ok(Measurement::of("simulated_s", began.elapsed().as_secs_f64()))
+}
+
+/// Measures the longest and the median load check while `balance` spreads packets over all CPUs.
 fn plan_checks(cpus: usize, queues: usize, settings: &Settings) -> Result<Measurement, LabError> {
     let machine = steerage_sim::Machine::of_one_cache(cpus);
     let run = ScaleRun {
@@ -94,7 +153,7 @@ fn plan_checks(cpus: usize, queues: usize, settings: &Settings) -> Result<Measur
         receivers: cpus,
         arrivals: Arrivals { per_second: 0.7 * cpus as f64 * 1e4, ..arrivals(queues) },
         steering: Steering::Balance,
-        // 100 us, so that half a second has few packets.
+        // The work of a packet takes 100 us, so that few packets are needed for half a second.
         work: Work::Fixed(1e5),
         warm_up: settings.measured / 5,
         measured: settings.measured / 5,
@@ -112,6 +171,10 @@ pub(super) fn plan(settings: &Settings) -> Vec<Experiment> {
     let mut experiment = Experiment::new("limits", 3, settings);
     experiment.case(format!("{CPUS} CPUs, {QUEUES} queues: start"), None, 1, move || start(cpus, queues));
     experiment.case(format!("{CPUS} CPUs: all follow a change"), None, 1, move || follow(cpus));
+    experiment.case(format!("{CPUS} CPUs, {QUEUES} queues: an idle CPU"), None, 1, move || idle(cpus, queues));
+    let of_simulation = settings.clone();
+    experiment
+        .case(format!("{SIMULATED_CPUS} CPUs: a million simulated packets"), None, 1, move || simulate(&of_simulation));
     let settings = settings.clone();
     experiment.case(format!("{CPUS} CPUs, {QUEUES} queues: load checks"), None, 1, move || {
         plan_checks(cpus, queues, &settings)

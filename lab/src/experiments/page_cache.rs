@@ -1,5 +1,5 @@
-//! The cost of a page on its way to a worker and back to its queue: with and without a local page
-//! cache, and for several cache sizes.
+//! Measures what it costs to send a page to a worker and back to its queue: without a local page
+//! cache, and with caches of several sizes.
 
 mod path;
 
@@ -19,7 +19,8 @@ use crate::measurement::Measurement;
 use crate::placement::pin;
 use crate::runs::{Busy, CpuPair};
 
-/// The number of polls of a queue that are in flight before its worker finishes the first one.
+/// A queue's worker returns the pages of the first poll only when this many polls of the queue are
+/// in flight.
 const POLLS_UNDER_WAY: usize = 8;
 
 /// The number of polls in a burst: as many as a backlog of default size has room for.
@@ -34,7 +35,7 @@ const QUEUES: [u32; 5] = [1, 2, 8, 32, 64];
 
 const MANY_QUEUES: [u32; 3] = [8, 32, 64];
 
-/// The approximate time that a page takes: without a frame, and with a frame.
+/// The approximate time per page in nanoseconds: without a frame, and with a frame.
 const NANOS: f64 = 12.0;
 const FRAME_NANOS: f64 = 120.0;
 
@@ -72,8 +73,9 @@ fn whole_path(settings: &Settings) -> Experiment {
     experiment
 }
 
-/// The published form: a rate at which the CPUs are busy all the time without the cache, and the
-/// CPU use with the cache at the same rate. The rate is found anew in each round.
+/// The experiment in its published form. The experiment first determines the rate at which the CPUs
+/// are busy all the time without the cache. At this rate, the experiment measures the CPU use with
+/// the cache. The rate is determined again in each round.
 fn at_one_rate(settings: &Settings) -> Experiment {
     let mut experiment = Experiment::new("page-cache-rate", 5, settings);
     let times = (settings.warm_up / 4, settings.measured);
@@ -154,13 +156,13 @@ fn add(experiment: &mut Experiment, settings: &Settings, name: &str, shape: Shap
     experiment.case(name, Some(shape.queues as f64), cpus, move || contend(&on, shape, pages));
 }
 
-/// When the pages of a queue return.
+/// When the pages of a queue are returned to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ComesHome {
     /// All pages of a poll return before the next poll.
     Inline,
-    /// For each sent poll, the pages of an earlier poll return, so that [`POLLS_UNDER_WAY`] are in
-    /// flight.
+    /// For each sent poll, the pages of an earlier poll return, so that [`POLLS_UNDER_WAY`] polls
+    /// are in flight.
     Steadily,
     /// The pages of many polls return at once.
     InBursts,
@@ -170,7 +172,8 @@ enum ComesHome {
 struct Shape {
     queues: usize,
     cache_pages: usize,
-    /// The length of the frame in each page. With 0, neither CPU reads or writes the bytes.
+    /// The length of the frame in each page. If the length is 0, neither CPU reads or writes the
+    /// bytes of the page.
     frame_bytes: usize,
     comes_home: ComesHome,
 }
@@ -180,8 +183,8 @@ impl Shape {
         Self { queues: queues as usize, cache_pages, frame_bytes: 0, comes_home: ComesHome::Steadily }
     }
 
-    /// The number of CPUs for these queues: as many as exist, but at least two if the queues
-    /// contend.
+    /// Returns the number of CPUs for these queues: all CPUs that exist, but at least two if the
+    /// queues contend for the pool.
     fn cpus(&self, there_are: usize) -> usize {
         self.queues.min(there_are.max(2))
     }
@@ -203,7 +206,7 @@ impl Shape {
 
     fn give_back(&self, (_, consumer): &mut Queue) {
         if self.frame_bytes == 0 {
-            // A mempool of DPDK does not fetch the bytes of its buffers either.
+            // Like a mempool of DPDK, `take_cached` does not fetch the bytes of the pages.
             consumer.take_cached(POLL_BUDGET);
         } else {
             consumer.take(POLL_BUDGET);
@@ -212,7 +215,7 @@ impl Shape {
         consumer.finish();
     }
 
-    /// Runs one turn of a queue. Returns the number of sent pages.
+    /// Sends the next pages of a queue. Returns the number of pages that were sent.
     fn turn(&self, queue: &mut Queue) -> usize {
         let polls = match self.comes_home {
             ComesHome::Inline | ComesHome::Steadily => 1,
@@ -294,12 +297,12 @@ fn across(on: CpuPair, mut loops: Vec<(PageLoop, Consumer)>, pages: usize) -> Re
     let (ready, is_ready) = mpsc::channel();
     thread::scope(|scope| {
         let worker = scope.spawn(move || {
-            // The thread must be pinned before anything is sent: otherwise no thread would return
+            // The thread must be pinned before any page is sent. Otherwise no thread would return
             // pages.
             pin(on.work)?;
             let _ = ready.send(());
-            // The consumer moves to this thread's own stack. On the other stack, it would share
-            // cache lines with data that the other thread writes.
+            // The consumer end of the ring is moved to this thread's own stack. On the stack of the
+            // other thread, it would share cache lines with data that the other thread writes.
             Ok(give_back(consumer, pages))
         });
         if is_ready.recv().is_err() {
@@ -338,8 +341,9 @@ fn give_back(mut consumer: Consumer, pages: usize) -> Duration {
 mod tests {
     use super::*;
 
-    /// The number of pages in a run: enough that warming up takes only a small part of the time.
-    const PAGES: usize = 200_000;
+    /// The number of pages in a run. The number is so large that the warm-up takes only a small
+    /// part of the time.
+    const PAGES: usize = 100_000;
 
     fn contended(cache_pages: usize, comes_home: ComesHome) -> Measurement {
         let shape = Shape { comes_home, frame_bytes: FRAME_BYTES, ..Shape::pages(5, cache_pages) };
@@ -353,8 +357,8 @@ mod tests {
             assert!(on.values["cached_percent"] > 95.0, "{comes_home:?}: {on:?}");
             assert_eq!(off.values["cached_percent"], 0.0, "{comes_home:?}: {off:?}");
             for measured in [on, off] {
-                // A thread's CPU time is not longer than the time that it ran, but the clocks may
-                // differ a little.
+                // The CPU time of a thread should not exceed the time that it ran, but the two
+                // clocks may differ a little.
                 assert!((0.0..=2.02).contains(&measured.values["cpus"]), "{measured:?}");
                 assert!(measured.values["cpu_ns"] > 0.0 && measured.values["page_ns"] > 0.0, "{measured:?}");
             }
@@ -365,7 +369,7 @@ mod tests {
     fn a_larger_cache_takes_more_of_a_burst() {
         let part = |pages| contended(pages, ComesHome::InBursts).values["cached_percent"];
         let parts = CACHE_SIZES.map(part);
-        // The larger caches can hold the whole burst.
+        // The larger caches have room for the pages of the whole burst.
         assert!(parts[..4].is_sorted_by(|a, b| a < b) && parts[3..].iter().all(|part| *part > 95.0), "{parts:?}");
     }
 

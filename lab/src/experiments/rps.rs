@@ -1,5 +1,5 @@
-//! Throughput with and without steering, for several amounts of work per packet and numbers of
-//! CPUs, and the effect of steering on delay.
+//! Measures throughput with and without steering, for several amounts of work per packet and
+//! numbers of CPUs. Also measures the effect of steering on delay.
 
 mod tun;
 
@@ -21,8 +21,8 @@ const COSTS: [u32; 8] = [0, 20, 50, 100, 200, 500, 1000, 2000];
 
 const DELAY_COST: Duration = Duration::from_nanos(500);
 
-/// The work per packet in the measurement of speed-up by number of CPUs: the work of a small
-/// server.
+/// The work per packet when the speed-up by the number of CPUs is measured. A small server needs
+/// about this amount of work per packet.
 const SPEED_UP_COST: Duration = Duration::from_nanos(500);
 
 /// The offered loads, in percent of the load that one CPU can handle.
@@ -49,7 +49,7 @@ const HASH: &str = "hash";
 struct Run {
     way: Way,
     cpus: Vec<usize>,
-    /// The number of queues, which the first CPUs receive, one queue each.
+    /// The number of queues. This number of CPUs receives packets, one queue for each CPU.
     queues: usize,
     warm_up: Duration,
     measured: Duration,
@@ -57,9 +57,9 @@ struct Run {
 
 struct Measured {
     per_second: f64,
-    /// The busy time of all CPUs per packet, in nanoseconds.
+    /// The busy time per packet in nanoseconds, summed over all CPUs.
     busy: f64,
-    /// The CPU time in seconds per second.
+    /// The CPU time in seconds per second of the run.
     cpus: f64,
     delays: Histogram,
 }
@@ -75,13 +75,13 @@ impl Run {
         self.warm_up + self.measured
     }
 
-    /// Runs packets that each need this much work, at this rate per second. If there is no rate,
-    /// packets arrive as fast as the path takes them.
+    /// Runs packets that arrive at this rate per second. Each packet needs the given work. If there
+    /// is no rate, packets arrive as fast as the path accepts them.
     fn once(&self, work: Duration, per_second: Option<f64>) -> Result<Measured, LabError> {
         self.measure(Paced::input_of_queues(per_second, self.queues), work, per_second.is_some())
     }
 
-    /// Runs the packets of `input`, which each need this much work.
+    /// Runs the packets of `input`. Each packet needs the given work.
     fn measure(&self, input: Input, work: Duration, records_delays: bool) -> Result<Measured, LabError> {
         let cpus: CpuMask = self.cpus.iter().map(|cpu| CpuId(*cpu as u16)).collect();
         let rx: Vec<CpuId> = self.cpus[..self.queues].iter().map(|cpu| CpuId(*cpu as u16)).collect();
@@ -170,14 +170,14 @@ fn by_cpus(settings: &Settings) -> Experiment {
     experiment
 }
 
-/// A quarter of the CPUs receives, as in the published measurement with 4 queues and 16 CPUs; or one
-/// CPU, if there are fewer than 8.
+/// Returns a quarter of the CPUs, as in the published measurement with 4 queues and 16 CPUs.
+/// Returns one CPU if there are fewer than 8.
 fn fewer_queues(cpus: usize) -> usize {
     (cpus / 4).max(1)
 }
 
-/// The runs that compare more queues without steering with fewer queues with steering, and the
-/// number of CPUs of each.
+/// Returns runs that compare two arrangements: more queues without steering, and fewer queues with
+/// steering. Also returns the number of CPUs of each run.
 fn runs_by_queues(settings: &Settings) -> impl Iterator<Item = (&'static str, usize, Run)> + '_ {
     let all = settings.cpus.len();
     let fewer = fewer_queues(all);
@@ -229,8 +229,8 @@ pub(super) fn delay(settings: &Settings) -> Vec<Experiment> {
             [(INLINE, Way::Inline, 1), (WORKER, Way::Worker, 2), (ALL, Way::Hash, all), (BALANCE, Way::Balance, all)];
         for (name, way, cpus) in ways {
             let run = Run::new(way, cpus, settings);
-            // One CPU needs about as long for a packet as the work on the packet takes. The
-            // overhead is small compared with that time.
+            // On one CPU, a packet takes hardly longer than its work, because the overhead of the
+            // path is small.
             let per_second = 1e9 / DELAY_COST.as_nanos() as f64 * f64::from(load) / 100.0;
             experiment.takes(run.takes());
             experiment.case(name, Some(f64::from(load)), cpus, move || {

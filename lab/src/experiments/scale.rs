@@ -1,7 +1,8 @@
-//! The real path on up to 1,024 simulated CPUs: see docs/scale.md.
+//! Runs the real receive path on up to 1,024 simulated CPUs: see docs/scale.md.
 
 mod seeds;
 
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use steerage_sim::{Arrivals, Flows, ScaleRun, Scaled, Steering, Work};
@@ -12,7 +13,8 @@ use crate::measurement::Measurement;
 
 const CPUS: [usize; 11] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
 
-/// The numbers of CPUs of the experiments with other traffic, which take longer.
+/// The numbers of CPUs in the experiments with other kinds of traffic. These experiments take
+/// longer.
 const CPUS_OF_TRAFFIC: [usize; 4] = [4, 16, 64, 256];
 
 const QUEUES: [usize; 5] = [1, 4, 16, 64, 256];
@@ -20,33 +22,47 @@ const QUEUES: [usize; 5] = [1, 4, 16, 64, 256];
 /// The work of a packet in nanoseconds.
 const WORKS: [f64; 7] = [100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, 10_000.0];
 
-/// The work of a packet if it is the same in the whole experiment.
+/// The work of a packet in experiments that do not vary it.
 const WORK: f64 = 1000.0;
 
-/// Packets arrive at a rate at which their work alone takes this share of all CPUs. A hash that spreads 65,536 flows over 1,024 CPUs
-/// gives one of them 1.4 times the mean, which is just possible.
+/// Packets arrive at a rate at which their work alone takes this share of all CPUs. If a hash
+/// spreads 65,536 flows over 1,024 CPUs, the busiest CPU gets 1.4 times the mean load. At this
+/// rate, that is nearly all of its time.
 const LOAD: f64 = 0.7;
 
 const FLOWS: usize = 65_536;
 
-/// The packets of a run in which nothing has to be learned. In the first half of the run, the rings of overloaded queues fill.
+/// The number of packets in a run whose policy does not have to find its CPUs. In the first half of
+/// the run, the rings of overloaded queues fill.
 const PACKETS_PER_CPU: f64 = 800.0;
 const PACKETS_MIN: f64 = 40_000.0;
 
-/// The time of a packet in a run of `balance`, in nanoseconds: see [`ScaleRun::stretch`]. A full batch then takes 1.3 ms, and a full
-/// backlog less than the 20 ms for which a move waits.
+/// The divisor for the length of a run in a smoke test.
+const QUICK: u32 = 20;
+
+/// The work of a packet in a run with the policy `balance`, in nanoseconds, after the
+/// multiplication by [`ScaleRun::stretch`]. A full batch then takes 1.3 ms. A full backlog takes
+/// less than 20 ms, which is the time limit of a move.
 const STRETCHED_WORK: f64 = 20_000.0;
 const STRETCHED_BACKLOG: usize = 500;
 
-/// The time in which `balance` finds its CPUs, and the time that is measured afterwards, of the library's clock.
+/// The warm-up in which `balance` finds its CPUs. This constant, [`LEARNS_OF_MANY`] and
+/// [`MEASURES`] are times of the library, which [`ScaleRun::stretch`] does not multiply.
 const LEARNS: Duration = Duration::from_millis(800);
-/// The same if more than a few CPUs have to join for each queue, or many CPUs in all: `balance` lets them join step by step, and a step
-/// takes longer if more buckets move.
+/// The warm-up if more than a few CPUs have to join per queue, or if many CPUs have to join in
+/// total. The policy `balance` lets CPUs join step by step, and a step takes longer if more buckets
+/// move.
 const LEARNS_OF_MANY: Duration = Duration::from_millis(2000);
 const MANY: usize = 256;
 const MEASURES: Duration = Duration::from_millis(100);
 
 const BACKLOG: usize = 1000;
+
+/// Three times in nanoseconds: for simulating a packet, for building a ring, and for handing over a
+/// packet to another CPU. These times are only used to estimate the remaining time.
+const PACKET_TAKES: f64 = 1500.0;
+const RING_TAKES: f64 = 2000.0;
+const HANDS_OVER: f64 = 20.0;
 
 /// A quarter of the CPUs receives, as in Herbert's measurement with 4 queues and 16 CPUs.
 const CPUS_PER_QUEUE: usize = 4;
@@ -81,10 +97,10 @@ impl Point {
         let is_learned = steering == Steering::Balance;
         let stretch = if is_learned { (STRETCHED_WORK / work).max(1.0) } else { 1.0 };
         let packets = (cpus as f64 * PACKETS_PER_CPU).max(PACKETS_MIN);
-        let time = Duration::from_secs_f64(packets / per_second);
-        let short = if settings.ends_only { 10 } else { 1 };
+        let short = short(settings);
+        let time = Duration::from_secs_f64(packets / per_second) / short;
         let learns = if queues < quarter(cpus) || cpus > MANY { LEARNS_OF_MANY } else { LEARNS };
-        // At the start, all CPUs sleep, and the CPUs that receive wake them.
+        // At the start, all CPUs sleep, and the receiving CPUs wake the other CPUs.
         let wakes = Duration::from_nanos((2.0 * settings.simulation.profile.wake) as u64) * (cpus / queues) as u32;
         let (warm_up, measured) = match is_learned {
             true => ((learns / short).div_f64(stretch), (MEASURES / short).div_f64(stretch)),
@@ -95,7 +111,14 @@ impl Point {
             machine: settings.simulation.machine.clone(),
             cpus,
             receivers: cpus,
-            arrivals: Arrivals { queues, flows: FLOWS, kind, bursts, per_second, seed: settings.simulation.seed },
+            arrivals: Arrivals {
+                queues,
+                flows: FLOWS,
+                kind,
+                bursts: bursts.then_some(settings.simulation.machine.bursts),
+                per_second,
+                seed: settings.simulation.seed,
+            },
             steering,
             work: Work::Fixed(work),
             warm_up,
@@ -104,6 +127,11 @@ impl Point {
             backlog: if is_learned { STRETCHED_BACKLOG } else { BACKLOG },
         }
     }
+}
+
+/// Returns the divisor for the length of a run.
+fn short(settings: &Settings) -> u32 {
+    if settings.ends_only { QUICK } else { 1 }
 }
 
 fn quarter(cpus: usize) -> usize {
@@ -116,7 +144,7 @@ fn measure(run: &ScaleRun) -> Result<Measurement, LabError> {
     let Scaled { per_second, lost, busiest, cpus, memory, reordered, control_per_second, .. } = scaled;
     Ok(Measurement::of("mpps", per_second / 1e6)
         .and("lost_percent", 100.0 * lost)
-        // A CPU is charged for a batch when the batch begins.
+        // The meter charges a CPU for a batch when the batch begins.
         .and("busiest_percent", (100.0 * busiest).min(100.0))
         .and("cpus", cpus)
         .and("p50_us", micros(500))
@@ -132,68 +160,118 @@ fn experiment(name: &'static str, settings: &Settings) -> Experiment {
     experiment
 }
 
-fn add(experiment: &mut Experiment, settings: &Settings, series: String, x: usize, point: Point) {
-    let most = settings.simulation.machine.cpus();
-    if point.cpus > most {
-        return experiment.skip(format!("{series}: {} CPUs, and the machine has {most}", point.cpus));
+/// A run that belongs to one or several experiments, with the metrics that each experiment uses.
+type Known = (ScaleRun, Arc<Mutex<Option<Measurement>>>);
+
+/// Plans the runs of all experiments. If several experiments have an equal run, it runs only once.
+struct Planner<'a> {
+    settings: &'a Settings,
+    known: Vec<Known>,
+}
+
+impl Planner<'_> {
+    fn add(&mut self, experiment: &mut Experiment, series: String, x: usize, point: Point) {
+        let most = self.settings.simulation.machine.cpus();
+        if point.cpus > most {
+            return experiment.skip(format!("{series}: {} CPUs, and the machine has {most}", point.cpus));
+        }
+        let run = point.run(self.settings);
+        let known = self.known.iter().find(|(known, _)| *known == run).map(|(_, measured)| Arc::clone(measured));
+        experiment.takes(if known.is_some() { Duration::ZERO } else { estimate(&run) });
+        let measured = known.unwrap_or_else(|| {
+            self.known.push((run.clone(), Arc::default()));
+            Arc::clone(&self.known[self.known.len() - 1].1)
+        });
+        experiment.case(series, Some(x as f64), 1, move || {
+            let mut measured = measured.lock().unwrap_or_else(PoisonError::into_inner);
+            if measured.is_none() {
+                *measured = Some(measure(&run)?);
+            }
+            Ok(measured.clone().unwrap_or_default())
+        });
     }
-    let run = point.run(settings);
-    experiment.case(series, Some(x as f64), 1, move || measure(&run));
+
+    fn by_cpus(&mut self) -> Experiment {
+        let mut experiment = experiment("scale", self.settings);
+        for cpus in self.settings.points(&CPUS[..if self.settings.ends_only { 5 } else { CPUS.len() }]) {
+            for (name, steering) in WAYS {
+                let point = Point::new(cpus, steering);
+                self.add(&mut experiment, format!("{name}, 1 queue"), cpus, Point { queues: 1, ..point });
+                self.add(&mut experiment, format!("{name}, a queue for 4 CPUs"), cpus, point);
+            }
+        }
+        experiment
+    }
+
+    fn by_queues(&mut self) -> Experiment {
+        let mut experiment = experiment("scale-queues", self.settings);
+        let cpus = if self.settings.ends_only { 8 } else { 1024 };
+        for queues in self.settings.points(&QUEUES[..if self.settings.ends_only { 2 } else { QUEUES.len() }]) {
+            for (name, steering) in WAYS {
+                let point = Point { queues, ..Point::new(cpus, steering) };
+                self.add(&mut experiment, name.to_owned(), queues, point);
+            }
+        }
+        experiment
+    }
+
+    fn by_traffic(&mut self) -> Experiment {
+        let mut experiment = experiment("scale-traffic", self.settings);
+        let kinds = [
+            ("Zipf", Flows::Zipf(1.0), false),
+            ("elephants", Flows::Elephant(ELEPHANT), false),
+            ("bursts", Flows::Uniform, true),
+        ];
+        let all = CPUS_OF_TRAFFIC.len();
+        for cpus in self.settings.points(&CPUS_OF_TRAFFIC[..if self.settings.ends_only { 2 } else { all }]) {
+            for (kind_name, kind, bursts) in kinds {
+                for (name, steering) in &WAYS[1..] {
+                    let point = Point { kind, bursts, ..Point::new(cpus, *steering) };
+                    self.add(&mut experiment, format!("{name}, {kind_name}"), cpus, point);
+                }
+            }
+        }
+        experiment
+    }
+
+    fn by_work(&mut self) -> Experiment {
+        let mut experiment = experiment("scale-work", self.settings);
+        let cpus = if self.settings.ends_only { 4 } else { 64 };
+        for work in self.settings.points(&WORKS) {
+            for (name, steering) in WAYS {
+                let point = Point { work, ..Point::new(cpus, steering) };
+                self.add(&mut experiment, name.to_owned(), work as usize, point);
+            }
+        }
+        experiment
+    }
+}
+
+/// Estimates how long a run takes on the machine that simulates it. Frames that are lost because
+/// their queue is full take almost no time to simulate.
+fn estimate(run: &ScaleRun) -> Duration {
+    let (Work::Fixed(work) | Work::Exponential(work)) = run.work;
+    let of_a_queue = if run.steering == Steering::None { work } else { HANDS_OVER };
+    let per_second = run.arrivals.per_second.min(run.arrivals.queues as f64 / of_a_queue * 1e9);
+    let packets = per_second * (run.warm_up + run.measured).as_secs_f64();
+    Duration::from_nanos((packets * PACKET_TAKES + (run.cpus * run.arrivals.queues) as f64 * RING_TAKES) as u64)
 }
 
 pub(super) fn plan(settings: &Settings) -> Vec<Experiment> {
-    vec![by_cpus(settings), by_queues(settings), by_traffic(settings), by_work(settings), seeds::plan(settings)]
+    let mut planner = Planner { settings, known: Vec::new() };
+    vec![planner.by_cpus(), planner.by_queues(), planner.by_traffic(), planner.by_work(), seeds::plan(settings)]
 }
 
-fn by_cpus(settings: &Settings) -> Experiment {
-    let mut experiment = experiment("scale", settings);
-    for cpus in settings.points(&CPUS[..if settings.ends_only { 5 } else { CPUS.len() }]) {
-        for (name, steering) in WAYS {
-            let point = Point::new(cpus, steering);
-            add(&mut experiment, settings, format!("{name}, 1 queue"), cpus, Point { queues: 1, ..point });
-            add(&mut experiment, settings, format!("{name}, a queue for 4 CPUs"), cpus, point);
-        }
-    }
-    experiment
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-fn by_queues(settings: &Settings) -> Experiment {
-    let mut experiment = experiment("scale-queues", settings);
-    let cpus = if settings.ends_only { 8 } else { 1024 };
-    for queues in settings.points(&QUEUES[..if settings.ends_only { 2 } else { QUEUES.len() }]) {
-        for (name, steering) in WAYS {
-            add(&mut experiment, settings, name.to_owned(), queues, Point { queues, ..Point::new(cpus, steering) });
-        }
+    /// 1,024 CPUs with 256 queues and with 1 queue are points of two experiments, and so are 64 CPUs with a work of 1,000 ns.
+    #[test]
+    fn equal_runs_run_once() {
+        let planned = plan(&Settings::new(vec![0]));
+        let free = |experiment: &Experiment| experiment.cases.iter().filter(|case| case.takes.is_zero()).count();
+        // With up to 7 CPUs, there is one queue.
+        assert_eq!(planned.iter().map(free).collect::<Vec<_>>(), [9, 6, 0, 3, 0]);
     }
-    experiment
-}
-
-fn by_traffic(settings: &Settings) -> Experiment {
-    let mut experiment = experiment("scale-traffic", settings);
-    let kinds = [
-        ("Zipf", Flows::Zipf(1.0), false),
-        ("elephants", Flows::Elephant(ELEPHANT), false),
-        ("bursts", Flows::Uniform, true),
-    ];
-    for cpus in settings.points(&CPUS_OF_TRAFFIC[..if settings.ends_only { 2 } else { CPUS_OF_TRAFFIC.len() }]) {
-        for (kind_name, kind, bursts) in kinds {
-            for (name, steering) in &WAYS[1..] {
-                let point = Point { kind, bursts, ..Point::new(cpus, *steering) };
-                add(&mut experiment, settings, format!("{name}, {kind_name}"), cpus, point);
-            }
-        }
-    }
-    experiment
-}
-
-fn by_work(settings: &Settings) -> Experiment {
-    let mut experiment = experiment("scale-work", settings);
-    let cpus = if settings.ends_only { 4 } else { 64 };
-    for work in settings.points(&WORKS) {
-        for (name, steering) in WAYS {
-            let point = Point { work, ..Point::new(cpus, steering) };
-            add(&mut experiment, settings, name.to_owned(), work as usize, point);
-        }
-    }
-    experiment
 }

@@ -18,13 +18,13 @@ pub use steerage::flow::wire::port::ECHO as ECHO_PORT;
 /// default buffers, this many connections take up to 288 MiB.
 pub const CONNECTIONS_DEFAULT: usize = 16_384;
 
-/// The part of all connections that one peer may have unless [`Config::per_peer_max`] sets another
-/// limit. Only four peers together can exclude other peers, and a single load generator still has
-/// thousands of connections.
+/// One peer may have this part of all connections, unless [`Config::per_peer_max`] sets another
+/// limit. With this limit, at least four peers are needed to use up all connections, and a single
+/// load generator can still have thousands of connections.
 const PEER_PART: usize = 4;
 
 /// The default time after which a silent peer's connection is reset. An idle connection costs
-/// memory and little else.
+/// memory, but hardly any CPU time.
 pub const IDLE_DEFAULT: Duration = Duration::from_secs(300);
 
 /// The default size of a connection's buffer in each direction: five Ethernet segments. With this
@@ -48,14 +48,14 @@ const MTU_MIN: usize = 1280;
 /// The service at a TCP port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
-    /// All bytes are sent back.
+    /// The service sends all bytes back.
     Echo,
-    /// Each `request` bytes are answered with `response` bytes, which repeat the values 0 to 250,
-    /// as in netperf's TCP_RR.
+    /// For each `request` received bytes, the service sends `response` bytes, as in netperf's
+    /// TCP_RR. The bytes of a response repeat the values 0 to 250.
     RequestResponse {
-        /// The bytes of a request, at least 1.
+        /// The number of bytes of a request, at least 1.
         request: usize,
-        /// The bytes of a response, which may be 0.
+        /// The number of bytes of a response, which may be 0.
         response: usize,
     },
 }
@@ -63,7 +63,7 @@ pub enum Service {
 /// The configuration of a responder.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The addresses that the responder answers for. No other host may have these addresses.
+    /// The addresses of the responder. No other host may have these addresses.
     pub(super) addresses: Vec<IpAddr>,
     /// The broadcast addresses of the link's networks.
     pub(super) broadcasts: Vec<Ipv4Addr>,
@@ -92,14 +92,14 @@ impl fmt::Display for ConfigError {
 impl std::error::Error for ConfigError {}
 
 impl Config {
-    /// A responder for `addresses` with the link address `mac`, on a link that carries IP packets
-    /// of up to `mtu` bytes. The responder serves echo at port [`ECHO_PORT`] unless
-    /// [`echo`](Self::echo) sets other ports.
+    /// Makes the configuration of a responder for `addresses` with the link address `mac`, on a
+    /// link that carries IP packets of up to `mtu` bytes. The responder serves echo at port
+    /// [`ECHO_PORT`] unless [`echo`](Self::echo) sets other ports.
     ///
     /// # Errors
-    /// If there is no address, or more than [`ADDRESSES_MAX`], or if an address occurs twice or
-    /// cannot belong to a host. The function also fails if `mac` is a group address, or if IPv6
-    /// does not allow the MTU.
+    /// Returns an error if there is no address, if there are more than [`ADDRESSES_MAX`], or if an
+    /// address occurs twice or cannot belong to a host. Also returns an error if `mac` is a group
+    /// address, or if IPv6 does not allow the MTU.
     pub fn new(addresses: Vec<IpAddr>, mac: Mac, mtu: usize) -> Result<Self, ConfigError> {
         let wrong = |what: String| Err(ConfigError(what));
         if addresses.is_empty() || addresses.len() > ADDRESSES_MAX {
@@ -124,8 +124,8 @@ impl Config {
             addresses,
             broadcasts: Vec::new(),
             mac,
-            // The length of a TCP segment has 16 bits, and networks use no frames larger than jumbo
-            // frames.
+            // The MTU is limited, because the length of a TCP segment has 16 bits, and because no
+            // network uses frames that are larger than jumbo frames.
             mtu: mtu.min(9216),
             echo,
             services,
@@ -137,9 +137,9 @@ impl Config {
         })
     }
 
-    /// Sets the networks of the link. Packets from the broadcast addresses of these networks are
-    /// not answered. No host has such an address (RFC 1122, 3.2.1.3), and the answer would go to
-    /// all hosts.
+    /// Sets the networks of the link. The responder does not reply to packets from the broadcast
+    /// addresses of these networks. No host has a broadcast address (RFC 1122, 3.2.1.3), and the
+    /// reply would go to all hosts.
     #[must_use]
     pub fn networks(mut self, networks: &[Ipv4Net]) -> Self {
         self.broadcasts.extend(networks.iter().filter_map(|network| broadcast_of(*network)));
@@ -155,10 +155,11 @@ impl Config {
         self
     }
 
-    /// Answers requests of `request` bytes with responses of `response` bytes at `port`.
+    /// Replies to requests of `request` bytes with responses of `response` bytes at `port`.
     ///
     /// # Errors
-    /// If a request has no bytes, if the port is 0, or if the port already has a service.
+    /// Returns an error if a request has no bytes, if the port is 0, or if the port already has a
+    /// service.
     pub fn request_response(mut self, port: u16, request: usize, response: usize) -> Result<Self, ConfigError> {
         if port == 0 || request == 0 {
             return Err(ConfigError("a port and a request are 1 at least".to_owned()));
@@ -201,7 +202,7 @@ impl Config {
         self
     }
 
-    /// Whether received checksums are verified. Disable the verification only if the sender is
+    /// Sets whether received checksums are verified. Disable the verification only if the sender is
     /// known to omit checksums, like the other end of a veth.
     #[must_use]
     pub fn verifies(mut self, yes: bool) -> Self {
@@ -209,22 +210,22 @@ impl Config {
         self
     }
 
-    /// The maximum number of connections.
+    /// Returns the maximum number of connections.
     pub fn connections_most(&self) -> usize {
         self.connections_max
     }
 
-    /// The maximum number of connections of one peer.
+    /// Returns the maximum number of connections of one peer.
     pub fn per_peer_most(&self) -> usize {
         self.per_peer_max.unwrap_or(self.connections_max / PEER_PART).clamp(1, self.connections_max)
     }
 
-    /// The maximum memory of one connection, in bytes.
+    /// Returns the maximum memory of one connection, in bytes.
     pub fn connection_bytes(&self) -> usize {
         2 * self.buffer + CONNECTION_OVERHEAD_BYTES
     }
 
-    /// The maximum memory of all connections together, in bytes.
+    /// Returns the maximum memory of all connections together, in bytes.
     pub fn memory_max(&self) -> usize {
         self.connections_max.saturating_mul(self.connection_bytes())
     }

@@ -18,7 +18,8 @@ use super::peers::{Connections, Peer};
 use super::stack::Stack;
 use steerage_router::addresses::Mac;
 
-/// The contents of responses: the bytes 0 to 250 repeated, so that a peer notices missing bytes.
+/// The contents of responses: the bytes 0 to 250 repeated. With this pattern, a peer notices
+/// missing bytes.
 const PATTERN: [u8; PATTERN_BYTES] = {
     let (mut pattern, mut at) = ([0; PATTERN_BYTES], 0);
     while at < PATTERN_BYTES {
@@ -32,12 +33,12 @@ const PERIOD: usize = 251;
 /// length.
 const PATTERN_BYTES: usize = 16 * PERIOD;
 
-/// The delay of acknowledgements. RFC 9293, 3.8.6.3, allows at most half a second. 40 ms is the
-/// kernel's minimum.
+/// The delay of acknowledgements. RFC 9293, 3.8.6.3, allows at most half a second. The kernel's
+/// minimum is 40 ms.
 const ACK_DELAY: Duration = Duration::from_millis(40);
 
-/// A TCP connection. smoltcp chooses its own sequence numbers. The peer sees these numbers plus
-/// `shift`, so that they continue from the cookie.
+/// A TCP connection. The library smoltcp chooses its own sequence numbers. The peer sees these
+/// numbers plus `shift`, so that they continue from the cookie.
 #[derive(Debug)]
 pub(super) struct Connection {
     sockets: SocketSet<'static>,
@@ -48,13 +49,14 @@ pub(super) struct Connection {
     service: Service,
     lacks: usize,
     owes: usize,
-    /// The sequence number after the peer's bytes that the service has read, and smoltcp's sequence
-    /// number after the bytes that the service has written.
+    /// The sequence number that follows the peer's bytes that the service has read. The next field
+    /// is smoltcp's sequence number that follows the bytes that the service has written.
     read_to: u32,
     written_to: u32,
     pub(super) heard: Timestamp,
     pub(super) due: Timestamp,
-    /// The last batch in which the connection sent packets that leave after the batch.
+    /// The number of the last batch in which the connection has sent packets that leave after the
+    /// batch.
     pub(super) behind: u64,
     counted: Counted,
 }
@@ -85,7 +87,7 @@ pub(super) struct Opening {
 }
 
 impl Connection {
-    /// Creates a connection whose peer has acknowledged our answer to its SYN. Returns `None` if
+    /// Creates a connection whose peer has acknowledged the reply to its SYN. Returns `None` if
     /// there are too many connections, in total or from this peer.
     pub(super) fn open(
         config: &Config,
@@ -99,7 +101,7 @@ impl Connection {
         if !connections.open(config, peer) {
             return None;
         }
-        // From here on the connection counts as open.
+        // From this point on, the connection counts as open.
         let counted = Counted { connections: Arc::clone(connections), peer, end: End::Lost };
         let buffer = || SocketBuffer::new(vec![0; config.buffer]);
         let mut socket = Socket::new(buffer(), buffer());
@@ -163,10 +165,11 @@ impl Connection {
         stack.take_out(&mut self.sockets, now);
     }
 
-    /// Whether RFC 9293, 3.10.7.4, requires a challenge ACK instead of the segment's effect: for
-    /// each SYN, and for a reset within the window that does not have the next sequence number. A
-    /// stranger who guesses the ports can thus not end the connection, and a peer that lost its
-    /// state resets the connection exactly.
+    /// Returns true if RFC 9293, 3.10.7.4, requires a challenge ACK in reply to the segment, which
+    /// then has no effect. This is the case for each SYN, and for a reset within the window whose
+    /// sequence number is not the next one. Therefore a stranger who guesses the ports cannot end
+    /// the connection. A peer that has lost its state replies to the challenge ACK with an exact
+    /// reset.
     pub(super) fn is_challenged(&mut self, tcp: &Tcp) -> bool {
         let read_to = self.read_to;
         let socket = self.socket();
@@ -177,13 +180,14 @@ impl Connection {
     }
 
     pub(super) fn challenge(&mut self, stack: &mut Stack, key: &Key, ours: IpAddr, now: Timestamp) {
-        // The sequence number after our bytes may belong to our FIN.
+        // The sequence number that follows the responder's bytes may belong to the responder's FIN.
         stack.take_up_unacceptable(key, ours, self.written_to.wrapping_add(2));
         stack.put_in(&mut self.sockets, now);
         stack.take_out(&mut self.sockets, now);
     }
 
-    /// Does the work that is due: retransmissions, and a reset if the peer was silent for too long.
+    /// Does the work that is due: sends retransmissions, and resets the connection if the peer was
+    /// silent for too long.
     pub(super) fn look(&mut self, stack: &mut Stack, now: Timestamp, idle: Duration, counts: &mut Responded) {
         if now.since(self.heard) >= idle {
             self.counted.end = End::Idle;
@@ -199,12 +203,12 @@ impl Connection {
         stack.due(&self.sockets, now).map_or(idle, |due| due.min(idle))
     }
 
-    /// The offset that must be added to smoltcp's sequence numbers.
+    /// Returns the offset that must be added to smoltcp's sequence numbers.
     pub(super) fn shift(&self) -> u32 {
         self.shift
     }
 
-    /// Whether the connection is closed, so that a SYN begins a new one.
+    /// Returns true if the connection is closed, so that a SYN begins a new connection.
     pub(super) fn is_over(&mut self) -> bool {
         self.socket().state() == State::Closed
     }
@@ -236,15 +240,15 @@ impl Connection {
         }
         self.read_to = self.read_to.wrapping_add((counts.tcp_bytes_in - before.0) as u32);
         self.written_to = self.written_to.wrapping_add((counts.tcp_bytes_out - before.1) as u32);
-        // The peer has sent everything, and so has this side.
+        // Both the peer and this side have sent all of their data.
         if socket.state() == State::CloseWait && *owes == 0 && socket.recv_queue() == 0 {
             socket.close();
         }
     }
 }
 
-/// Sends back as many received bytes as there is room for. The other received bytes wait in the
-/// socket, so the peer has to wait too.
+/// Sends back as many received bytes as there is room for. The other received bytes stay in the
+/// socket, so that the peer also has to wait.
 fn echo(socket: &mut Socket<'_>, counts: &mut Responded) {
     let mut piece = [0; PATTERN_BYTES];
     while socket.can_recv() && socket.can_send() {
@@ -293,6 +297,6 @@ fn respond(
     }
 }
 
-// The rest of `CONNECTION_OVERHEAD_BYTES` is for entries in tables and timers.
+// The remaining part of `CONNECTION_OVERHEAD_BYTES` is for entries in tables and timers.
 const _: () =
     assert!(size_of::<Connection>() + size_of::<SocketStorage<'static>>() <= CONNECTION_OVERHEAD_BYTES * 3 / 4);

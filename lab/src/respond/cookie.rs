@@ -1,20 +1,20 @@
-//! SYN cookies (Bernstein, 1996). The sequence number of the answer to a SYN contains all necessary
-//! state, so a flood of SYNs costs no memory. Linux uses cookies when its backlog is full. This
-//! responder has no backlog, and answers every SYN with a cookie.
+//! SYN cookies (Bernstein, 1996). The sequence number of the reply to a SYN contains all necessary
+//! state, so a flood of SYNs takes no memory. Linux uses cookies when its backlog is full. This
+//! responder has no backlog, and replies to every SYN with a cookie.
 //!
 //! ```text
 //!  31      29 28                              15 14               0
 //! | MSS's number | hash: who, its sequence number | hash: who, when |
 //! ```
 //!
-//! The two hashes are separate, so that later segments of a connection are recognized if its first
-//! segment was lost or is delayed. Such a segment is dropped and not reset, and the peer sends it
-//! again.
+//! A cookie has two separate hashes. With them, later segments of a connection are recognised even
+//! if its first segment was lost or is delayed. If a later segment arrives first, it is dropped and
+//! not reset, and the peer sends it again.
 //!
-//! The hash with the time is in the low bits. If a peer has received bytes of the connection, it
-//! acknowledges a different number, so the hash with the time does not match. Both hashes together
-//! have 29 bits, and two periods are valid. One in 2^28 random segments is therefore taken for the
-//! first segment of a connection.
+//! The hash with the time is in the low bits. A peer that has received bytes of the connection
+//! acknowledges a different number, so that the hash with the time does not match. The two hashes
+//! of a cookie together have 29 bits, and two periods are valid. One in 2^28 random segments is
+//! therefore taken for the first segment of a connection.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn the_rest_is_not_taken_for_one() {
         let cookies = Cookies::default();
-        // Each of these segments is accepted with a probability of at most 1 in 2^14.
+        // Each of these invalid segments is accepted with a probability of at most 1 in 2^14.
         let wrong = (0..2000).filter(|port| {
             let made = cookies.make(&key(*port), 99, 1460, 1000);
             let first = |read: Read| matches!(read, Read::First { .. });
@@ -125,8 +125,8 @@ mod tests {
     fn who_has_had_bytes_of_us_is_no_later_one() {
         let cookies = Cookies::default();
         for port in 0..2000 {
-            // No period precedes the first period, so there is no second hash that could match
-            // randomly.
+            // The clock is in its first period, so there is no earlier period whose hash could
+            // match by chance.
             let made = cookies.make(&key(port), 99, 1460, 10);
             for sent in [1, 10, 1000, 30_000] {
                 assert_eq!(cookies.read(&key(port), 120, made.wrapping_add(sent), 10), Read::Not, "{sent}");

@@ -1,31 +1,31 @@
-//! The possible fates of packets and connections, and their counts.
+//! The outcomes of packets and connections, and their counts.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The fate of a packet.
+/// The outcome of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(usize)]
 pub enum Fate {
-    /// An ARP request, which was answered.
+    /// An ARP request. The responder sent a reply.
     Arp,
-    /// A neighbour solicitation, which was answered.
+    /// A neighbour solicitation. The responder sent a reply.
     Neighbour,
-    /// An ICMP or ICMPv6 echo request, which was answered.
+    /// An ICMP or ICMPv6 echo request. The responder sent a reply.
     IcmpEcho,
     /// A datagram for the echo port, which was sent back.
     UdpEcho,
-    /// A SYN, which was answered without keeping state.
+    /// A SYN. The responder sent a reply and kept no state.
     Syn,
     /// A segment of a connection.
     Tcp,
-    /// A TCP segment that was answered by a reset: no connection exists, the port has no service,
-    /// or the connection was [refused](Responded::refused).
+    /// A TCP segment to which the responder replied with a reset: no connection exists, the port
+    /// has no service, or the connection was [refused](Responded::refused).
     Reset,
     /// A later segment of a connection whose first segment has not arrived. The peer will send it
     /// again.
     Early,
-    /// A TCP segment for no connection that gets no answer: a reset, or a segment without ACK that
-    /// cannot begin a connection with a port that is served.
+    /// A TCP segment that belongs to no connection and gets no reply. It is a reset, or a segment
+    /// without ACK to a served port that cannot begin a connection.
     Stray,
     /// The packet is for another host: another address, a broadcast, or a protocol other than IP
     /// and ARP.
@@ -40,12 +40,12 @@ pub enum Fate {
     Options,
     /// A protocol or a UDP port without a service.
     Unserved,
-    /// There was no free page for the answer.
+    /// No page was free for the reply.
     NoRoom,
 }
 
 impl Fate {
-    /// All fates, in order.
+    /// All outcomes, in order.
     pub const ALL: [Self; 16] = [
         Self::Arp,
         Self::Neighbour,
@@ -65,7 +65,7 @@ impl Fate {
         Self::NoRoom,
     ];
 
-    /// The name of the fate in reports.
+    /// Returns the name of the outcome in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Arp => "arp",
@@ -87,7 +87,7 @@ impl Fate {
         }
     }
 
-    /// Whether the responder served the packet.
+    /// Returns true if the responder served the packet.
     pub fn is_served(self) -> bool {
         matches!(self, Self::Arp | Self::Neighbour | Self::IcmpEcho | Self::UdpEcho | Self::Syn | Self::Tcp)
     }
@@ -105,8 +105,8 @@ pub enum End {
     Idle,
     /// The connection was open when the run ended.
     Stopped,
-    /// The connection's handler panicked, or its CPU was declared dead. The peer's next segment is
-    /// answered by a reset.
+    /// The connection's handler panicked, or its CPU was declared dead. The responder replies to
+    /// the peer's next segment with a reset.
     Lost,
 }
 
@@ -114,7 +114,7 @@ impl End {
     /// All reasons, in order.
     pub const ALL: [Self; 5] = [Self::Closed, Self::Aborted, Self::Idle, Self::Stopped, Self::Lost];
 
-    /// The name of the reason in reports.
+    /// Returns the name of the reason in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Closed => "closed",
@@ -138,26 +138,27 @@ pub struct Responded {
     pub opened: u64,
     /// Connections that are open now.
     pub open: u64,
-    /// Connections that were refused because there were too many connections, in total or of their
-    /// peer.
+    /// Connections that were refused because there were too many connections, either in total or
+    /// from the same peer.
     pub refused: u64,
-    /// Complete requests that were answered, summed over all request services.
+    /// Complete requests to which the responder replied, summed over all request services.
     pub transactions: u64,
     /// Payload bytes that were read from TCP connections.
     pub tcp_bytes_in: u64,
     /// Payload bytes that were written to TCP connections.
     pub tcp_bytes_out: u64,
-    /// Packets that came merged with an earlier one, and so are not counted by their fate.
+    /// Packets that arrived merged with an earlier packet. Such packets are not counted by their
+    /// outcome.
     pub merged: u64,
 }
 
 impl Responded {
-    /// The number of packets with this fate.
+    /// Returns the number of packets with this outcome.
     pub fn get(&self, fate: Fate) -> u64 {
         self.fates[fate as usize]
     }
 
-    /// The number of connections that ended for this reason.
+    /// Returns the number of connections that ended for this reason.
     pub fn ended(&self, end: End) -> u64 {
         self.ends[end as usize]
     }

@@ -1,5 +1,5 @@
-//! Answers that overwrite the packet that requested them: ARP (RFC 826), neighbour discovery (RFC
-//! 4861), ICMP echo (RFC 792, 4443) and UDP echo (RFC 862). The module also answers TCP segments
+//! Replies that overwrite the packet to which they reply: ARP (RFC 826), neighbour discovery (RFC
+//! 4861), ICMP echo (RFC 792, 4443) and UDP echo (RFC 862). The module also replies to TCP segments
 //! that belong to no connection.
 
 use std::net::Ipv6Addr;
@@ -15,21 +15,22 @@ use super::neighbour::{Broken, Solicitation};
 use super::packet::{Ip, Tcp};
 use steerage_router::addresses::Mac;
 
-/// The TTL and hop limit of answers: the recommended default (IANA, "IP parameters").
+/// The TTL and hop limit of replies: the recommended default (IANA, "IP parameters").
 pub(super) const HOP_LIMIT: u8 = 64;
 
 const ARP_BYTES: usize = 28;
 /// The length of an advertisement without options: type, code, checksum, flags and target.
 const NEIGHBOUR_BYTES: usize = 24;
 const LINK_OPTION_BYTES: usize = 8;
-/// The flags of an advertisement: solicited, and the link address replaces a known one.
+/// The flags of an advertisement: it was solicited, and its link address replaces an address that
+/// the receiver knows.
 const SOLICITED: u8 = 0x40;
 const OVERRIDE: u8 = 0x20;
 /// The TCP option for the maximum segment size.
 const MSS_OPTION_BYTES: usize = 4;
 
 fn resized<'p>(packet: &'p mut Packet<'_>, len: usize) -> Result<&'p mut [u8], NoRoom> {
-    // A merged packet becomes one frame.
+    // A merged packet is copied into one frame.
     let is = packet.total_len();
     if is > len {
         packet.truncate(len)?;
@@ -47,13 +48,14 @@ fn turn_link(frame: &mut [u8], config: &Config) {
 pub(super) fn arp(packet: &mut Packet<'_>, config: &Config) -> Result<Fate, Fate> {
     let frame = packet.data();
     let arp: &[u8; ARP_BYTES] = frame.get(ethernet::BYTES..).and_then(<[u8]>::first_chunk).ok_or(Fate::BadHeader)?;
-    // The fields must say: Ethernet, IPv4, addresses of 6 bytes and 4 bytes, and a request.
+    // The fields must have the values for Ethernet, IPv4, addresses of 6 bytes and 4 bytes, and a
+    // request.
     if arp[..8] != [0, 1, 8, 0, 6, 4, 0, 1] {
         return Err(Fate::NotOurs);
     }
     let asked = [arp[24], arp[25], arp[26], arp[27]];
     config.local(asked.into()).ok_or(Fate::NotOurs)?;
-    // Cut off the bytes after the ARP message. They are padding, and may have any length.
+    // Cut off the bytes after the ARP message. These bytes are padding, and may have any length.
     let frame = resized(packet, ethernet::BYTES + ARP_BYTES).map_err(|_| Fate::NoRoom)?;
     turn_link(frame, config);
     let arp = &mut frame[ethernet::BYTES..];
@@ -84,7 +86,7 @@ fn neighbour(packet: &mut Packet<'_>, ip: &Ip, config: &Config) -> Result<Fate, 
     header.copy_within(8..24, 24);
     header[8..24].copy_from_slice(&target);
     if is_probe {
-        // A host that checks whether an address is in use has no address yet, so the answer goes to
+        // A host that checks whether an address is in use has no address yet, so the reply goes to
         // all nodes.
         header[24..40].copy_from_slice(&Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1).octets());
         head[..6].copy_from_slice(&[0x33, 0x33, 0, 0, 0, 1]);
@@ -100,8 +102,8 @@ fn neighbour(packet: &mut Packet<'_>, ip: &Ip, config: &Config) -> Result<Fate, 
     Ok(Fate::Neighbour)
 }
 
-/// Converts an echo request of either address family into its reply. Handles neighbour
-/// solicitations too, because they are ICMPv6 packets.
+/// Turns an echo request of either address family into its reply. Also handles neighbour
+/// solicitations, because they are ICMPv6 packets.
 pub(super) fn icmp(packet: &mut Packet<'_>, ip: &Ip, config: &Config) -> Result<Fate, Fate> {
     let frame = packet.data();
     let icmp = &frame[ip.payload..ip.end];
@@ -121,14 +123,14 @@ pub(super) fn icmp(packet: &mut Packet<'_>, ip: &Ip, config: &Config) -> Result<
     let icmp = &mut frame[ip.payload..];
     let before = be16(icmp, 0);
     icmp[0] = answers;
-    // The sum of the pseudo-header is the same in both directions.
+    // The pseudo-header has the same checksum in both directions.
     let checksum = adjusted(be16(icmp, 2), before, be16(icmp, 0));
     put(icmp, 2, checksum.to_be_bytes());
     Ok(Fate::IcmpEcho)
 }
 
-/// Sends a datagram back. `whole` has datagrams that were merged, in one piece: they are sent back merged, so
-/// only their headers change.
+/// Sends a datagram back. If datagrams were merged, `whole` has them in one piece. Merged datagrams
+/// are sent back merged, so only their headers change.
 pub(super) fn udp(packet: &mut Packet<'_>, whole: Option<&[u8]>, ip: &Ip, config: &Config) -> Result<Fate, Fate> {
     let frame = whole.unwrap_or_else(|| packet.data());
     let udp = &frame[ip.payload..ip.end];
@@ -136,7 +138,7 @@ pub(super) fn udp(packet: &mut Packet<'_>, whole: Option<&[u8]>, ip: &Ip, config
         return Err(Fate::BadHeader);
     }
     let (from, to, checksum) = (be16(udp, 0), be16(udp, 2), be16(udp, 6));
-    // An echo reply to another echo port would circulate forever.
+    // If the sender's port is also an echo port, the reply would circulate forever.
     if !config.echo.contains(&to) || config.echo.contains(&from) || from == 0 || ip.local.is_none() {
         return Err(Fate::Unserved);
     }
@@ -151,7 +153,7 @@ pub(super) fn udp(packet: &mut Packet<'_>, whole: Option<&[u8]>, ip: &Ip, config
     };
     put(frame, ip.payload, to.to_be_bytes());
     put(frame, ip.payload + 2, from.to_be_bytes());
-    // If checksums are not verified, the checksum of this packet may not have been computed.
+    // If checksums are not verified, the sender may not have computed the checksum of this packet.
     if !config.verifies && !is_absent && whole.is_none() {
         frame[ip.payload + 6..ip.payload + 8].fill(0);
         let checksum = finish_transport(sum(&frame[ip.payload..], ip.pseudo(frame, ip.end - ip.payload)));
@@ -160,8 +162,8 @@ pub(super) fn udp(packet: &mut Packet<'_>, whole: Option<&[u8]>, ip: &Ip, config
     Ok(Fate::UdpEcho)
 }
 
-/// Converts an echo request. An echo has the length of its request. An echo that exceeds the link's
-/// MTU would have to be fragmented.
+/// Turns an echo request into its reply. The reply has the length of the request. A reply that
+/// exceeds the link's MTU would have to be fragmented.
 fn echoed<'p>(packet: &'p mut Packet<'_>, ip: &Ip, config: &Config) -> Result<&'p mut [u8], Fate> {
     if ip.end - ip.at > config.mtu {
         return Err(Fate::Fragment);
@@ -170,8 +172,8 @@ fn echoed<'p>(packet: &'p mut Packet<'_>, ip: &Ip, config: &Config) -> Result<&'
 }
 
 /// Swaps the addresses of the packet, sets a new hop limit, and removes the padding of an Ethernet
-/// frame. Checksums that cover addresses stay valid, because a sum does not depend on the order of
-/// the addresses.
+/// frame. Checksums that cover the addresses stay valid, because a checksum does not depend on the
+/// order of the addresses.
 fn turned<'p>(packet: &'p mut Packet<'_>, ip: &Ip, config: &Config) -> Result<&'p mut [u8], NoRoom> {
     Ok(swapped(resized(packet, ip.end)?, ip, config))
 }
@@ -197,9 +199,9 @@ fn swapped<'p>(frame: &'p mut [u8], ip: &Ip, config: &Config) -> &'p mut [u8] {
 }
 
 pub(super) enum Says {
-    /// The answer to a SYN, with the cookie, the maximum segment size and the window.
+    /// The reply to a SYN, with the cookie, the maximum segment size and the window.
     Welcome { cookie: u32, mss: u16, window: u16 },
-    /// The answer to any other segment: RFC 9293, 3.5.2.
+    /// The reply to any other segment is a reset: RFC 9293, 3.5.2.
     Reset,
 }
 
@@ -250,8 +252,8 @@ pub(super) fn replace(packet: &mut Packet<'_>, frame: &[u8]) -> Result<(), NoRoo
     Ok(())
 }
 
-/// Completes a frame with an IP packet from smoltcp: writes the link addresses, shifts the sequence
-/// number so that it continues from the cookie, and computes the checksum.
+/// Completes a frame with an IP packet from smoltcp. The function writes the link addresses, shifts
+/// the sequence number so that it continues from the cookie, and computes the checksum.
 pub(super) fn finish_frame(frame: &mut [u8], at: usize, peer: Mac, config: &Config, shift: u32) {
     let is_v4 = frame[at] >> 4 == 4;
     if at > 0 {

@@ -1,5 +1,5 @@
-//! Checks neighbour solicitations: RFC 4861, 7.1.1. Any host can send a solicitation, and its
-//! answer changes the receivers' knowledge of the link, so an invalid solicitation is discarded.
+//! Checks neighbour solicitations: RFC 4861, 7.1.1. Any host can send a solicitation, and the reply
+//! changes the neighbour tables of its receivers. Therefore an invalid solicitation is discarded.
 
 use std::net::Ipv6Addr;
 
@@ -9,8 +9,8 @@ use steerage::flow::wire::{ipv6, protocol};
 /// The bytes of a solicitation before its options: type, code, checksum, reserved, and target.
 const SOLICITATION_BYTES: usize = 24;
 
-/// The hop limit of neighbour discovery. A router would have reduced the hop limit, so the sender
-/// of a packet with this hop limit is on this link.
+/// The hop limit of neighbour discovery. A router would have reduced the hop limit. Therefore the
+/// sender of a packet with this hop limit is on the same link.
 const HOP_LIMIT: u8 = 255;
 
 const OPTION_UNIT: usize = 8;
@@ -23,7 +23,8 @@ const SOLICITED_NODE: [u8; 13] = [0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Solicitation {
     pub(super) target: Ipv6Addr,
-    /// Whether the sender has no address yet, and checks whether the target is free: RFC 4862, 5.4.
+    /// True if the sender has no address yet and sends the solicitation to check whether the target
+    /// address is free: RFC 4862, 5.4.
     pub(super) is_probe: bool,
 }
 
@@ -34,7 +35,7 @@ pub(super) enum Broken {
     Code,
     Length,
     MulticastTarget,
-    /// An option has the length 0, or ends after the packet.
+    /// The error for an option that has the length 0, or that ends after the packet.
     OptionLength,
     ProbeDestination,
     ProbeSource,
@@ -74,7 +75,7 @@ impl Solicitation {
     }
 }
 
-/// Checks the lengths of all options. Returns whether one of the options is the sender's link
+/// Checks the lengths of all options. Returns true if one of the options is the sender's link
 /// address.
 fn has_source(mut options: &[u8]) -> Result<bool, Broken> {
     let mut found = false;
@@ -98,8 +99,8 @@ mod tests {
     const GROUP: &str = "ff02::1:ff12:3456";
     const LINK: [u8; 8] = [1, 1, 2, 0, 0, 0, 0, 9];
 
-    /// A solicitation, which is valid with the hop limit 255, the code 0, a target of a host and
-    /// valid options.
+    /// Makes a solicitation. The solicitation is valid with the hop limit 255, the code 0, a target
+    /// of a host and valid options.
     fn packet(source: &str, destination: &str, hops: u8, code: u8, target: &str, options: &[u8]) -> Vec<u8> {
         let octets = |address: &str| address.parse::<Ipv6Addr>().unwrap().octets();
         let mut packet = Vec::new();
@@ -115,13 +116,13 @@ mod tests {
         let cases = [
             (packet(HOST, GROUP, 255, 0, TARGET, &LINK), false),
             (packet(HOST, GROUP, 255, 0, TARGET, &[]), false),
-            // A solicitation to the host itself, which checks whether the host is still reachable:
-            // RFC 4861, 7.3.3.
+            // This solicitation goes to the host itself, and checks whether the host is still
+            // reachable: RFC 4861, 7.3.3.
             (packet(HOST, TARGET, 255, 0, TARGET, &[]), false),
-            // An unknown option of two units before the link address.
+            // An unknown option of two units precedes the link address.
             (packet(HOST, GROUP, 255, 0, TARGET, &[&[99, 2][..], &[0; 14], &LINK].concat()), false),
             (packet("::", GROUP, 255, 0, TARGET, &[]), true),
-            // A nonce, as RFC 7527 adds it to probes.
+            // The option is a nonce, which RFC 7527 adds to probes.
             (packet("::", GROUP, 255, 0, TARGET, &[14, 1, 1, 2, 3, 4, 5, 6]), true),
         ];
         for (packet, is_probe) in cases {
@@ -129,13 +130,15 @@ mod tests {
         }
     }
 
-    /// One packet for each rule of RFC 4861, 7.1.1, which violates only this rule.
+    /// The test has one packet for each rule of RFC 4861, 7.1.1. Each packet violates only one
+    /// rule.
     #[test]
     fn what_breaks_one_rule_is_discarded() {
         let valid = packet(HOST, GROUP, 255, 0, TARGET, &LINK);
         let mut bad_checksum = valid.clone();
         bad_checksum[ipv6::BYTES + 2] ^= 1;
-        // 23 bytes of ICMPv6, with a checksum that is right for these bytes.
+        // The packet has only 23 bytes of ICMPv6. The checksum of the packet is right for these 23
+        // bytes.
         let mut short = packet(HOST, GROUP, 255, 0, "fd00::", &[]);
         short.truncate(ipv6::BYTES + SOLICITATION_BYTES - 1);
         short[ipv6::BYTES + 2..ipv6::BYTES + 4].fill(0);

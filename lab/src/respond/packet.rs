@@ -1,4 +1,4 @@
-//! Reads the fields of a packet that an answer needs.
+//! Reads those fields of a packet that are needed for a reply.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -17,7 +17,7 @@ pub(super) enum Held {
     Ip(Ip),
 }
 
-/// An IP packet for this host in a frame, with a complete header without options.
+/// An IP packet for this host in a frame. The IP header is complete and has no options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ip {
     pub(super) at: usize,
@@ -25,12 +25,12 @@ pub(super) struct Ip {
     pub(super) protocol: u8,
     pub(super) payload: usize,
     pub(super) end: usize,
-    /// The index of the address that the packet is for. `None` for an IPv6 multicast address, which
-    /// may be a solicited-node address.
+    /// The index of the address to which the packet is sent. `None` for an IPv6 multicast address,
+    /// which may be a solicited-node address.
     pub(super) local: Option<u8>,
 }
 
-/// The key of a connection. IPv4 addresses are in their IPv4-mapped form (RFC 4291, 2.5.5.2).
+/// The key of a TCP connection. IPv4 addresses are in their IPv4-mapped form (RFC 4291, 2.5.5.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Key {
     pub(super) remote: [u8; 16],
@@ -39,8 +39,8 @@ pub(super) struct Key {
     pub(super) local_port: u16,
 }
 
-/// Reads a frame. Returns its contents if the frame is for this host, and the fate of the packet
-/// otherwise.
+/// Reads a frame. If the frame is for this host, returns its contents. Otherwise returns the
+/// outcome of the packet.
 pub(super) fn read(frame: &[u8], link: LinkType, wire_len: usize, config: &Config) -> Result<Held, Fate> {
     let (at, is_v4) = match link {
         LinkType::ETHERNET => match type_of(frame, config)? {
@@ -61,8 +61,8 @@ pub(super) fn read(frame: &[u8], link: LinkType, wire_len: usize, config: &Confi
     if is_v4 { ipv4(frame, at, config) } else { ipv6(frame, at, config) }.map(Held::Ip)
 }
 
-/// The EtherType of a frame for our link address, or for a group address that this host may have
-/// joined.
+/// Returns the EtherType of a frame for the host's link address, or for a group address that this
+/// host may have joined.
 fn type_of(frame: &[u8], config: &Config) -> Result<u16, Fate> {
     let header: &[u8; ethernet::BYTES] = frame.first_chunk().ok_or(Fate::BadHeader)?;
     let kind = be16(header, ethernet::TYPE_AT);
@@ -131,14 +131,14 @@ fn ipv6(frame: &[u8], at: usize, config: &Config) -> Result<Ip, Fate> {
 }
 
 impl Ip {
-    /// Whether the checksum of the payload is right, with the pseudo-header or without it.
+    /// Returns true if the checksum of the payload is right, with the pseudo-header or without it.
     pub(super) fn checksum_is_valid(&self, frame: &[u8], with_pseudo: bool) -> bool {
         let pseudo = if with_pseudo { self.pseudo(frame, self.end - self.payload) } else { 0 };
         finish(sum(&frame[self.payload..self.end], pseudo)) == 0
     }
 
-    /// The sum of the pseudo-header for a payload of `len` bytes, which is the same in both
-    /// directions.
+    /// Returns the partial checksum of the pseudo-header for a payload of `len` bytes. It is the
+    /// same in both directions.
     pub(super) fn pseudo(&self, frame: &[u8], len: usize) -> u64 {
         pseudo_sum(&frame[self.at..], self.is_v4, self.protocol, len)
     }
@@ -163,7 +163,7 @@ impl Key {
     }
 }
 
-/// A complete TCP header.
+/// The fields of a complete TCP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tcp {
     pub(super) sequence: u32,
@@ -203,7 +203,7 @@ impl Tcp {
     }
 }
 
-/// The maximum segment size in the options of a SYN: RFC 9293, 3.7.1.
+/// Returns the maximum segment size in the options of a SYN: RFC 9293, 3.7.1.
 pub(super) fn mss_of(options: &[u8]) -> Option<u16> {
     let mut left = options;
     loop {

@@ -1,4 +1,4 @@
-//! The number of connections, in total and per peer, and its limits.
+//! Counts connections, in total and for each peer, and limits these numbers.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
@@ -8,8 +8,9 @@ use super::config::Config;
 use super::counts::{ENDS, End, Responded};
 use super::packet::Key;
 
-/// The number of counts that all peers share: 256 KiB. Peers that share a count share a limit, so
-/// there are several times more counts than peers near their limit.
+/// The number of counters. Each peer is assigned to one of them. They take 256 KiB. Peers that
+/// share a count also share a limit. Therefore the number of counts is several times the number of
+/// peers that can be near their limit.
 const PEER_COUNTS: usize = 65_536;
 
 const _: () = assert!(PEER_COUNTS.is_power_of_two());
@@ -18,8 +19,8 @@ const _: () = assert!(PEER_COUNTS.is_power_of_two());
 /// prefix (RFC 4291, 2.5.4).
 const IPV6_PEER_PREFIX_BYTES: usize = 8;
 
-/// The number of connections on all CPUs, in total and per peer. Only the begin and the end of a
-/// connection change the number, and packets do not access it.
+/// The number of connections on all CPUs, in total and per peer. Only the beginning and the end of
+/// a connection change the numbers. Packets do not access them.
 #[derive(Debug)]
 pub(super) struct Connections {
     open: AtomicU64,
@@ -27,7 +28,8 @@ pub(super) struct Connections {
     ends: [AtomicU64; ENDS],
     /// The open connections of each peer, at the index that [`Connections::peer`] returns.
     of_peers: Box<[AtomicU32]>,
-    /// A peer cannot choose the index of its count, because std's hasher has a secret key.
+    /// A peer cannot choose the index of its count, because the hasher of the standard library has
+    /// a secret key.
     hasher: RandomState,
 }
 
@@ -86,7 +88,8 @@ impl Connections {
     }
 
     pub(super) fn add_to(&self, all: &mut Responded) {
-        // The ends are read first, so that they never exceed the opened connections.
+        // The number of ended connections is read first, so that it never exceeds the number of
+        // opened connections.
         all.ends.iter_mut().zip(&self.ends).for_each(|(sum, count)| *sum += count.load(Ordering::Relaxed));
         all.open = self.open.load(Ordering::Relaxed);
         all.opened = self.opened.load(Ordering::Relaxed);
@@ -150,7 +153,7 @@ mod tests {
         let connections = Connections::default();
         let place = |remote: &str| connections.peer(&key(remote)).0;
         assert_eq!(place("2001:db8:0:1::1"), place("2001:db8:0:1:ffff:ffff:ffff:ffff"));
-        // Two of many peers may share a count, but most do not.
+        // Some peers may share a count, but most peers have their own count.
         let places: std::collections::BTreeSet<usize> = (0..100).map(|nth| place(&format!("10.0.0.{nth}"))).collect();
         assert!(places.len() > 90, "{}", places.len());
         let places: std::collections::BTreeSet<usize> =

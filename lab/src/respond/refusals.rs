@@ -1,12 +1,12 @@
-//! Recently refused connections. Only a hash of each connection is kept, so that each refusal is
-//! counted once.
+//! Recently refused connections. Only a hash of each refused connection is kept, which is enough to
+//! count each refusal once.
 
 use std::hash::{BuildHasher, RandomState};
 
 use super::packet::Key;
 
-/// The maximum number of hashes. A refused peer sends more segments only until the reset reaches
-/// it, which takes a round trip.
+/// The maximum number of hashes. A hash is needed only for the time of a round trip, because a
+/// refused peer stops sending segments when the reset reaches it.
 const KNOWN_MAX: usize = 1024;
 
 const _: () = assert!(KNOWN_MAX.is_power_of_two());

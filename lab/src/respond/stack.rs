@@ -1,10 +1,11 @@
-//! How the responder uses smoltcp. Each CPU has one interface, and each connection has a socket set
-//! with one socket. smoltcp searches a set from its beginning for each packet, so the cost of a
-//! segment does not depend on the number of connections. The interface has no state of connections,
-//! so connections can move to another CPU's interface.
+//! Connects the responder with smoltcp. Each CPU has one interface, and each connection has a
+//! socket set with one socket. The library smoltcp searches a set from its beginning for each
+//! packet. With one socket per set, the cost of a segment does not depend on the number of
+//! connections. The interface has no state of connections, so connections can move to another CPU's
+//! interface. IP packets are handled by smoltcp.
 //!
-//! smoltcp handles IP packets. This module's caller writes link addresses and TCP checksums,
-//! because the checksums cover the shifted sequence numbers (see [`Connection`]).
+//! The library smoltcp handles only IP packets. The caller of this module writes link addresses and
+//! TCP checksums, because the checksums cover the shifted sequence numbers (see [`Connection`]).
 //!
 //! [`Connection`]: super::connection::Connection
 
@@ -21,8 +22,8 @@ use super::config::Config;
 use super::packet::Key;
 
 /// The maximum number of segments that a connection sends in reply to one segment: the largest
-/// buffer in Ethernet segments, plus one. The connection sends further segments at the next segment
-/// or the next tick.
+/// buffer in Ethernet segments, plus one. The connection sends the remaining segments at the next
+/// received segment or the next tick.
 const REPLIES_MAX: usize = 48;
 
 #[derive(Debug, Default)]
@@ -34,7 +35,8 @@ pub(super) struct Replies {
 }
 
 impl Replies {
-    /// Makes room for at most `room` replies, each after `at` bytes of link header.
+    /// Makes space for at most `room` replies. Each reply has `at` bytes of space for a link header
+    /// in front of it.
     pub(super) fn begin(&mut self, at: usize, room: usize) {
         self.bytes.clear();
         self.ends.clear();
@@ -51,8 +53,8 @@ impl Replies {
     }
 }
 
-/// The device with which an interface is polled. The interface receives at most one packet from the
-/// device, and writes replies to the device.
+/// The device through which an interface is polled. The interface receives at most one packet from
+/// the device, and writes replies to the device.
 struct Wire<'a> {
     input: Option<&'a [u8]>,
     replies: &'a mut Replies,
@@ -119,7 +121,7 @@ impl std::fmt::Debug for Stack {
     }
 }
 
-/// Converts to smoltcp's clock, which counts microseconds.
+/// Converts a time to smoltcp's clock, which counts microseconds.
 fn instant(now: Timestamp) -> Instant {
     Instant::from_micros((now.as_nanos() / 1000) as i64)
 }
@@ -132,7 +134,7 @@ impl Stack {
         interface.update_ip_addrs(|addresses| {
             for address in &config.addresses {
                 let bits = if address.is_ipv4() { 32 } else { 128 };
-                // `Config::new` limits the number of addresses so that they fit.
+                // `Config::new` limits the number of addresses, so that all of them fit.
                 let _ = addresses.push(IpCidr::new((*address).into(), bits));
             }
         });
@@ -146,14 +148,14 @@ impl Stack {
         change(&mut self.segment);
     }
 
-    /// Stores a SYN like the peer's SYN for [`put_in`](Self::put_in).
+    /// Stores a SYN that equals the peer's SYN for [`put_in`](Self::put_in).
     pub(super) fn take_up_syn(&mut self, key: &Key, ours: IpAddr, sequence: u32, mss: u16, window: u16) {
         let mss = [2, 4, mss.to_be_bytes()[0], mss.to_be_bytes()[1]];
         self.take_up_header(key, ours, (sequence, 0), (tcp::SYN, window), &mss);
     }
 
-    /// Stores a segment that acknowledges bytes that were never sent. The socket answers such a
-    /// segment with a challenge ACK, at most once per second (RFC 5961, 5.2 and 7).
+    /// Stores a segment that acknowledges bytes that were never sent. The socket answers a segment
+    /// of this kind with a challenge ACK, at most once per second (RFC 5961, 5.2 and 7).
     pub(super) fn take_up_unacceptable(&mut self, key: &Key, ours: IpAddr, acknowledged: u32) {
         self.take_up_header(key, ours, (0, acknowledged), (tcp::ACK, 0), &[]);
     }

@@ -10,14 +10,15 @@ use super::packet::Key;
 
 pub(super) type Bucket = HashMap<Key, Box<Connection>>;
 
-/// The connections of a CPU. Peers choose the keys of connections, so the table uses std's keyed
-/// hash.
+/// The connections of a CPU. Peers choose the keys of connections, so the table uses the keyed hash
+/// of the standard library.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     buckets: HashMap<BucketId, Bucket>,
-    /// The check time of each connection, once per connection. If the check of a connection is
-    /// postponed, its entry stays. The check then happens too early, and schedules the next check.
-    /// Each packet postpones the check, so this saves an update of the timers per packet.
+    /// The time of the next check of each connection. Each connection has one entry. If the check
+    /// of a connection is postponed, its entry stays unchanged. In this case, the check happens too
+    /// early. The early check then schedules the next check. Each packet postpones the check.
+    /// Leaving the entry unchanged saves an update of the timers for each packet.
     timers: BTreeSet<(Timestamp, BucketId, Key)>,
 }
 
@@ -56,7 +57,8 @@ impl Table {
         self.timers.first().map(|(due, ..)| *due)
     }
 
-    /// Returns a connection whose check is due. The caller must schedule its next check.
+    /// Returns a connection whose check is due. The caller must schedule the connection's next
+    /// check.
     pub(super) fn take_due(&mut self, now: Timestamp) -> Option<(BucketId, Key)> {
         let (_, bucket, key) = self.timers.first().filter(|(due, ..)| *due <= now).copied()?;
         self.timers.pop_first();

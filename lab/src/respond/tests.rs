@@ -1,5 +1,5 @@
-//! Tests that send a list of packets through the handler and collect its output. etherparse reads
-//! the output.
+//! Tests that send a list of packets through the handler and collect its output. The library
+//! etherparse reads the output.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -146,7 +146,7 @@ fn arp_is_answered_for_our_addresses() {
     let expected = [&PEER[..], &OURS, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 2], &OURS, &V4, &PEER, &FROM].concat();
     assert_eq!((&reply, fate_of_it), (&expected, Fate::Arp));
     assert_eq!(fate(arp([10, 0, 0, 3])), Fate::NotOurs);
-    // However long the frame of the request is, the reply has its own length.
+    // The length of the reply does not depend on the length of the request's frame.
     let mut long = arp(V4);
     long.resize(1900, 0xff);
     assert_eq!(answer(long), (expected, Fate::Arp));
@@ -208,7 +208,7 @@ fn echo_comes_back() {
     let (reply, _) = answer(frame);
     let Some(TransportSlice::Udp(udp_back)) = read(&reply).transport else { panic!() };
     assert_eq!((udp_back.source_port(), udp_back.destination_port(), udp_back.payload()), (7, 1234, &b"odd"[..]));
-    // The checksum is omitted, as at the other end of a veth. The answer has a checksum.
+    // The checksum is omitted, as at the other end of a veth. The reply has a checksum.
     let mut frame = udp(1234, 7);
     frame[40] ^= 0xff;
     let trusting = Responding::new(config().verifies(false));
@@ -222,7 +222,7 @@ fn echo_comes_back() {
 #[test]
 fn echoes_fit_the_link() {
     for len in [1500, 1501, 1900] {
-        // The headers have 28 bytes, or 48 for IPv6.
+        // The headers take 28 bytes for IPv4, or 48 bytes for IPv6.
         let bytes = vec![7; len - 28];
         let frames = [
             written(|frame| ethernet().ipv4(FROM, V4, 3).icmpv4_echo_request(7, 9).write(frame, &bytes)),
@@ -240,7 +240,7 @@ fn echoes_fit_the_link() {
     }
 }
 
-/// A segment from the peer.
+/// Makes a segment from the peer.
 fn segment(port: u16, to: u16, sequence: u32, flags: &[u16], acknowledged: u32, payload: &[u8]) -> Vec<u8> {
     let mut tcp = ethernet().ipv4(FROM, V4, 64).tcp(port, to, sequence, 60_000);
     for flag in flags {
@@ -286,9 +286,9 @@ fn what_nobody_serves_is_reset_as_it_should_be() {
     assert_eq!(fate(segment(0, 7, 500, &[SYN], 0, &[])), Fate::BadHeader);
 }
 
-/// A connection from its SYN to its end. Each list of frames has its own handler, so all frames
-/// after the SYN are in one list. The cookie is known in advance, because it does not depend on the
-/// handler.
+/// Tests a connection from its SYN to its end. Each list of frames has its own handler, so all
+/// frames after the SYN are in one list. The cookie is known in advance, because it does not depend
+/// on the handler.
 #[test]
 fn a_connection_from_beginning_to_end() {
     let responding = Responding::new(config());
@@ -322,8 +322,8 @@ fn a_connection_from_beginning_to_end() {
     assert_eq!((counts.get(Fate::Early), counts.opened, counts.open, counts.ended(End::Closed)), (1, 1, 0, 1));
 }
 
-/// A SYN with data gets its answer at once. The answer acknowledges the SYN alone, and the peer sends
-/// the data again, as after a SYN cookie of Linux.
+/// The responder replies at once to a SYN with data. The reply acknowledges only the SYN. The peer
+/// sends the data again, as after a SYN cookie of Linux.
 #[test]
 fn data_in_a_syn_comes_again() {
     let responding = Responding::new(config());
@@ -336,8 +336,8 @@ fn data_in_a_syn_comes_again() {
     assert_eq!((tcp.acknowledgment_number(), payload), (504, b"abc".to_vec()));
 }
 
-/// The answers in a connection whose peer has sent and received "hello": sequence number 506 is the
-/// next one.
+/// Returns the replies in a connection whose peer has sent and received "hello". The next sequence
+/// number is 506.
 fn challenged(frames: &[(u32, &[u16])]) -> (Vec<(u32, u32, bool)>, Responded) {
     let responding = Responding::new(config());
     let out = answers_of(&responding, vec![segment(1000, 7, 500, &[SYN], 0, &[])]);
@@ -352,9 +352,9 @@ fn challenged(frames: &[(u32, &[u16])]) -> (Vec<(u32, u32, bool)>, Responded) {
     (said.collect(), responding.so_far())
 }
 
-/// RFC 9293, 3.10.7.4 (with RFC 5961): a SYN, and a reset within the window of 8192 bytes but not at
-/// its beginning, draw a challenge ACK. A reset outside of the window is ignored. Only an exact
-/// reset ends the connection.
+/// RFC 9293, 3.10.7.4 (with RFC 5961), requires a challenge ACK in reply to a SYN. It also requires
+/// one in reply to a reset that is within the window of 8192 bytes, but not at its beginning. A
+/// reset outside of the window is ignored. Only an exact reset ends the connection.
 #[test]
 fn a_stranger_does_not_end_a_connection() {
     let challenge = vec![(6, 506, true)];
@@ -368,25 +368,25 @@ fn a_stranger_does_not_end_a_connection() {
         let (said, counts) = challenged(&[(sequence, &[RST])]);
         assert_eq!((said, counts.ended(End::Aborted)), (vec![], 0), "{sequence}");
     }
-    // Challenge ACKs are limited: RFC 5961, 7. The peer that lost its state answers the first one
-    // by an exact reset.
+    // The number of challenge ACKs is limited: RFC 5961, 7. The peer that has lost its state
+    // replies to the first challenge ACK with an exact reset.
     let (said, counts) = challenged(&[(900, &[SYN]), (901, &[SYN]), (506, &[RST])]);
     assert_eq!((said, counts.ended(End::Aborted)), (challenge, 1));
 }
 
-/// After the peer's FIN, the next sequence number is the one after the FIN.
+/// After the peer's FIN, the next sequence number is the number that follows the FIN.
 #[test]
 fn a_reset_after_a_fin_is_exact_after_the_fin() {
     for (sequence, aborted) in [(507, 1), (508, 0)] {
         let (said, counts) = challenged(&[(506, &[ACK, FIN]), (sequence, &[RST])]);
-        // The first answer is our FIN, which acknowledges the peer's.
+        // The first reply is the responder's FIN, which acknowledges the peer's FIN.
         assert_eq!(said.len(), 2 - aborted as usize, "{said:?}");
         assert_eq!((said[0], counts.ended(End::Aborted)), ((6, 507, false), aborted));
     }
 }
 
-/// A port that listens is silent about scans (RFC 9293, 3.10.7.2, and Linux for SYN with FIN). A
-/// closed port resets them (3.10.7.1).
+/// A listening port does not reply to scans (RFC 9293, 3.10.7.2, and Linux for SYN with FIN). A
+/// closed port replies to scans with a reset (3.10.7.1).
 #[test]
 fn scans_of_an_open_port_get_no_answer() {
     for flags in [&[][..], &[FIN], &[SYN, FIN], &[RST]] {
@@ -402,7 +402,7 @@ fn scans_of_an_open_port_get_no_answer() {
 }
 
 /// One peer opens as many connections as it can. Another peer is still served, and each refused
-/// connection counts.
+/// connection is counted.
 #[test]
 fn one_peer_leaves_room_for_others() {
     const OTHER: [u8; 4] = [10, 0, 0, 3];
@@ -424,7 +424,7 @@ fn one_peer_leaves_room_for_others() {
     assert_eq!((counts.opened, counts.refused), (4, 9));
 }
 
-/// Each SYN of a burst is answered, but there is room for only one connection. Each further
+/// Each SYN of a burst gets a reply, but there is room for only one connection. Each further
 /// connection counts as refused once, even if its peer sends more segments before the reset
 /// arrives.
 #[test]
@@ -438,7 +438,7 @@ fn each_connection_that_is_refused_counts_once() {
         frames.push(segment(ports[nth], 7, 501, &[ACK], cookie(nth), &[]));
         frames.push(segment(ports[nth], 7, 501, &[ACK], cookie(nth), b"hello"));
     }
-    // From now on, there is no room for another connection. A SYN arrives twice.
+    // The limit of connections is reached now. One more SYN arrives twice.
     frames.extend([900, 900].map(|sequence| segment(1003, 7, sequence, &[SYN], 0, &[])));
     let out = answers_of(&responding, frames);
     assert!(out.iter().all(|frame| tcp_of(frame).0.rst()) && out.len() == 6);

@@ -1,4 +1,4 @@
-//! CPU time of this process and of the whole machine.
+//! Reads the CPU time of this process and of the whole machine.
 
 use std::fs;
 use std::time::Duration;
@@ -11,8 +11,8 @@ const TICK: Duration = Duration::from_millis(10);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CpuTime {
     process: Duration,
-    /// The time in which CPUs were not idle, summed over all CPUs. `None` if /proc/stat cannot be
-    /// read.
+    /// The time in which CPUs were not idle, summed over all CPUs. If /proc/stat cannot be read,
+    /// the value is `None`.
     machine: Option<Duration>,
 }
 
@@ -23,8 +23,8 @@ impl CpuTime {
         Self { process, machine: fs::read_to_string("/proc/stat").ok().and_then(|stat| busy(&stat)) }
     }
 
-    /// The average number of CPUs that this process and the machine used since `earlier`, which is
-    /// `time` ago.
+    /// Returns the average number of CPUs that this process and the machine used since `earlier`,
+    /// which is `time` ago.
     pub(super) fn since(self, earlier: Self, time: Duration) -> (f64, Option<f64>) {
         let of = |used: Duration| used.as_secs_f64() / time.as_secs_f64().max(f64::MIN_POSITIVE);
         let machine = self.machine.zip(earlier.machine).map(|(now, then)| of(now.saturating_sub(then)));

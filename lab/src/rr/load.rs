@@ -19,10 +19,12 @@ use crate::measurement::Measurement;
 
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 
-/// After this time, a datagram counts as lost and is sent again. netperf's UDP_RR would stall.
+/// The time after which a datagram counts as lost and is sent again. netperf's test UDP_RR would
+/// stop in this case.
 const LOST_AFTER: Duration = Duration::from_secs(1);
 
-/// The interval at which the load checks for lost datagrams, and for the end of the time.
+/// The interval at which the load generator checks for lost datagrams, and whether the time is
+/// over.
 pub(super) const LOOK: Duration = Duration::from_millis(50);
 
 /// The maximum number of events that are read at a time: the default number of connections.
@@ -38,9 +40,9 @@ const PIECE_BYTES: usize = 64 << 10;
 pub struct Load {
     /// The server.
     pub target: SocketAddr,
-    /// Whether requests and responses are datagrams.
+    /// If true, requests and responses are UDP datagrams.
     pub udp: bool,
-    /// The number of requests that are in flight at a time.
+    /// The number of connections. Each connection has one request in flight.
     pub connections: usize,
     /// The threads that share the connections.
     pub threads: usize,
@@ -59,18 +61,19 @@ pub struct Load {
 pub struct Measured {
     elapsed: Duration,
     latency: Histogram,
-    /// The average number of busy CPUs: in this process, and in the machine.
+    /// The average number of CPUs that were busy with this process, and the average number of all
+    /// CPUs of the machine that were busy.
     process_cpus: f64,
     machine_cpus: Option<f64>,
     /// The number of connections that broke.
     pub broken: u64,
     lost: u64,
-    /// The reason for which the first connection broke.
+    /// The reason why the first connection broke.
     pub first_error: Option<String>,
 }
 
 impl Measured {
-    /// The result as metrics.
+    /// Returns the result as metrics.
     pub fn measurement(&self) -> Measurement {
         let per_second = self.latency.count() as f64 / self.elapsed.as_secs_f64().max(f64::MIN_POSITIVE);
         let micros = |nanos: u64| nanos as f64 / 1e3;
@@ -90,13 +93,13 @@ impl Measured {
 /// Connects, warms up, and measures.
 ///
 /// # Errors
-/// If the server cannot be reached, or no request is answered.
+/// Returns an error if the server cannot be reached, or if no request gets a response.
 pub fn measure(args: &Load) -> Result<Measured, LabError> {
     allow_files(args.connections as u64 + OTHER_FILES);
     let threads = args.threads.min(args.connections);
     let share = |nth: usize| args.connections / threads + usize::from(nth < args.connections % threads);
     let mut shares: Vec<Share> = (0..threads).map(|nth| Share::connect(args, share(nth))).collect::<Result<_, _>>()?;
-    // All threads start together, and end at the same time.
+    // All threads start at the same time, and end at the same time.
     let barrier = Barrier::new(threads + 1);
     let results: Vec<io::Result<Tally>> = thread::scope(|scope| {
         let run = |share| scope.spawn(|| run_share(share, &barrier, args));
@@ -122,8 +125,8 @@ pub fn measure(args: &Load) -> Result<Measured, LabError> {
         measured.broken += tally.broken;
         measured.lost += tally.lost;
         measured.first_error = measured.first_error.or(tally.first_error);
-        // The longest of the threads' times, which differ by the time until a thread notices the
-        // end.
+        // The result has the longest time of all threads. The times differ, because each thread
+        // notices the end of the measurement at a different moment.
         if tally.elapsed > measured.elapsed {
             measured.elapsed = tally.elapsed;
             (measured.process_cpus, measured.machine_cpus) = tally.cpus;
@@ -136,8 +139,8 @@ pub fn measure(args: &Load) -> Result<Measured, LabError> {
     }
 }
 
-/// Raises the limit of open files. If the kernel refuses the new limit, connecting returns the
-/// error.
+/// Raises the limit of open files. If the kernel rejects the new limit, a later attempt to connect
+/// fails.
 pub(super) fn allow_files(needed: u64) {
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_some_and(|current| current < needed) {
@@ -224,7 +227,7 @@ impl Share {
                 LabError::set_up("a connection", format!("{}, with {nth} connections made: {error}", args.target))
             };
             let stream = Stream::connect(args.target, args.udp).map_err(refused)?;
-            // Edge-triggered: each connection is written or read until it would block.
+            // With edge-triggered events, each connection is written or read until it would block.
             let flags = EventFlags::IN | EventFlags::OUT | EventFlags::ET;
             epoll::add(&epoll, &stream, EventData::new_u64(nth as u64), flags)
                 .map_err(|error| LabError::set_up("events of a socket", error))?;
@@ -300,7 +303,7 @@ impl Share {
             if now.duration_since(connection.asked) >= LOST_AFTER {
                 (connection.to_write, connection.to_read, connection.asked) = (args.request, args.response, now);
                 tally.lost += 1;
-                // If the socket's buffer is full, an event follows when the buffer has space.
+                // If the socket's buffer is full, an event follows when the buffer has free space.
                 let _ = connection.write(&self.piece);
             }
         }
@@ -334,7 +337,8 @@ impl Connection {
                 // An event follows when there is more data.
                 return Ok(());
             }
-            // No response can arrive before the request is written, so this saves a read.
+            // No response can arrive before the request is written. Therefore the function returns
+            // here, which saves a read.
             if self.to_write > 0 {
                 self.write(piece)?;
                 return Ok(());

@@ -26,8 +26,8 @@ impl End {
     }
 }
 
-/// The addresses of the client and the server. The kernel has the server's address only while its
-/// stack is the server.
+/// The addresses of the client and the server. The kernel owns the server's address only while its
+/// network stack is the server.
 const CLIENT: &str = "10.210.0.1/24";
 const SERVER: &str = "10.210.0.2/24";
 
@@ -44,7 +44,7 @@ impl NamespacePair {
     /// Creates the namespaces and the veth pair.
     ///
     /// # Errors
-    /// If this process may not create namespaces, or if `ip` is missing.
+    /// Returns an error if this process may not create namespaces, or if `ip` is missing.
     pub(super) fn new() -> Result<Self, LabError> {
         let made = || {
             on_own_thread(|| {
@@ -59,7 +59,7 @@ impl NamespacePair {
         namespaces.ip(End::Client, &format!("link add c0 type veth peer name s0 netns {other}"))?;
         for end in [End::Client, End::Server] {
             let interface = end.interface();
-            // The kernel must not send packets of its own, such as router solicitations.
+            // The kernel must not send its own packets, such as router solicitations.
             namespaces.ip(end, &format!("link set dev {interface} addrgenmode none"))?;
             namespaces.ip(end, &format!("link set dev {interface} up"))?;
         }
@@ -67,8 +67,8 @@ impl NamespacePair {
         Ok(namespaces)
     }
 
-    /// Moves the calling thread into a namespace. Threads and processes that it starts are in this
-    /// namespace too.
+    /// Moves the calling thread into a namespace. Threads and processes that the calling thread
+    /// starts are in this namespace too.
     pub(super) fn enter(&self, end: End) -> io::Result<()> {
         let namespace = if end == End::Client { &self.client } else { &self.server };
         Ok(setns(namespace, CloneFlags::CLONE_NEWNET)?)
@@ -90,8 +90,8 @@ impl NamespacePair {
     pub(super) fn set_rps_cpus(&self, mask: &str) -> Result<(), LabError> {
         for end in [End::Client, End::Server] {
             let set = || {
-                // /sys shows the network namespace of the process that mounted it, so this thread
-                // mounts another /sys.
+                // A mounted /sys shows the network namespace of the process that mounted it.
+                // Therefore this thread mounts another /sys.
                 unshare(CloneFlags::CLONE_NEWNS)?;
                 mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)?;
                 mount(Some("sysfs"), "/sys", Some("sysfs"), MsFlags::empty(), None::<&str>)?;
@@ -113,7 +113,8 @@ impl NamespacePair {
     }
 }
 
-/// Runs `body` on a separate thread, so that the namespaces of the caller do not change.
+/// Runs the function `body` on a separate thread, so that the namespaces of the calling thread do
+/// not change.
 fn on_own_thread<R: Send>(body: impl FnOnce() -> io::Result<R> + Send) -> io::Result<R> {
     thread::scope(|scope| scope.spawn(body).join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked"))))
 }

@@ -1,4 +1,5 @@
-//! A server on the kernel's sockets. One thread with one epoll sends a response to each request.
+//! A server that uses the kernel's sockets. One thread with one epoll instance sends a response to
+//! each request.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -37,7 +38,7 @@ impl Server {
     pub(super) fn serve(&mut self, stop: &AtomicBool) -> io::Result<()> {
         let wait = Timespec { tv_sec: 0, tv_nsec: LOOK.as_nanos() as i64 };
         let mut events = Vec::with_capacity(EVENTS);
-        // `Relaxed`: no other data depends on this flag.
+        // `Relaxed` suffices, because no other data depends on this flag.
         while !stop.load(Ordering::Relaxed) {
             events.clear();
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&wait)) {
@@ -59,7 +60,8 @@ impl Server {
     fn accept(&mut self) -> io::Result<()> {
         // A connection that was closed before it was accepted is not a reason to stop.
         while let Ok((stream, _)) = self.listener.accept() {
-            // The stream blocks: it is read only after an event, and a response is written whole.
+            // Reads and writes of the stream block. The stream is read only after an event, and a
+            // response is always written completely.
             stream.set_nodelay(true)?;
             let at = self.connections.len() as u64;
             epoll::add(&self.epoll, &stream, EventData::new_u64(at), EventFlags::IN)?;
@@ -68,8 +70,8 @@ impl Server {
         Ok(())
     }
 
-    /// Reads a part of a request, and answers when the request is complete. A connection that fails
-    /// or ends is closed.
+    /// Reads a part of a request, and sends the response when the request is complete. A connection
+    /// that fails or ends is closed.
     fn answer(&mut self, at: usize) {
         let Some(place @ Some(_)) = self.connections.get_mut(at) else { return };
         let Some((stream, lacks)) = place else { return };

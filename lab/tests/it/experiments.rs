@@ -1,5 +1,5 @@
-//! Runs each experiment for a time that is too short for figures. The tests check that the
-//! experiments work and that the page can read their output, but not the speed.
+//! Runs each experiment for a short time, which is not enough for valid figures. The tests check
+//! that the experiments work and that the page can read their output, but not the speed.
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
@@ -28,8 +28,8 @@ fn page(args: &[&str]) -> Output {
     Command::new("python3").arg(page).args(args).output().unwrap()
 }
 
-/// Each run has the values that lab/experiments.json describes, and each compared series was run or
-/// skipped for a reason.
+/// Each run must have the values that lab/experiments.json describes. Each compared series must
+/// have run, or must have been skipped for a reason.
 #[test]
 fn every_experiment_runs_and_the_page_draws_it() {
     let output = lab(&["all", "scale", "--quick"]).output().unwrap();
@@ -54,11 +54,11 @@ fn every_experiment_runs_and_the_page_draws_it() {
     }
     let cpus = std::thread::available_parallelism().unwrap().get();
     let names: BTreeSet<&str> = seen.iter().map(|(name, _)| name.as_str()).collect();
-    let of_peers = ["busy", "collector", "forward", "gateway", "hash", "listen", "load", "office", "python", "rr"];
+    let of_peers = ["busy", "collector", "forward", "gateway", "hash", "listen", "load", "python", "rr"];
     let expected = described.as_object().unwrap().keys().filter(|name| !of_peers.contains(&name.as_str()));
     for name in expected.filter(|_| cpus == 2 && skipped.is_empty()) {
         assert!(names.contains(name.as_str()), "{name}: {names:?}");
-        // Series of other programs are only shown beside ours.
+        // The series of other programs are only shown beside the series of steerage.
         let ours = described[name]["compared"].as_array().unwrap().iter().map(|pair| pair[0].as_str().unwrap());
         for series in ours.filter(|series| !series.starts_with("steerage ")) {
             assert!(seen.contains(&(name.clone(), series.to_owned())), "{name}: {series}");

@@ -59,7 +59,7 @@ impl Net {
         Self::with(config, cpus, None, |respond| respond)
     }
 
-    /// Segments are merged before they are answered.
+    /// Makes a `Net` in which segments are merged before the responder replies to them.
     fn merging(config: Config) -> Option<Self> {
         Self::built(config, 2, None, |builder| builder.coalesce(true), |respond| respond)
     }
@@ -118,7 +118,7 @@ impl Net {
     }
 
     /// Ends the run. Checks that all received packets are accounted for, that each packet has one
-    /// fate, and that each connection has one end.
+    /// outcome, and that each connection has one end.
     fn end(self) -> Snapshot {
         let mut ended = self.running.into_inner().unwrap().into_iter().map(handlers::end);
         let snapshot = ended.next().unwrap();
@@ -211,7 +211,8 @@ fn the_kernel_gets_its_answers() {
     net.end();
 }
 
-/// Merged segments and datagrams are answered as single ones would be, on both kinds of addresses.
+/// The responder replies to merged segments and datagrams as it replies to single ones, for both
+/// kinds of addresses.
 #[test]
 fn merged_segments_get_the_same_answers() {
     let Some(net) = Net::merging(config()) else { return };
@@ -228,7 +229,7 @@ fn merged_segments_get_the_same_answers() {
             let stream = connect(to, RR).unwrap();
             ask(&stream, 5);
             close(stream);
-            // The kernel cuts a message into datagrams.
+            // The kernel cuts the message into datagrams.
             let before = merged();
             let socket = cutting_socket(any(address(to)), 700);
             socket.set_read_timeout(Some(HANG)).unwrap();
@@ -244,7 +245,7 @@ fn merged_segments_get_the_same_answers() {
                 merged() > before
             });
             ping(address(to), 1400);
-            // No connection has these segments, so they are reset.
+            // These segments belong to no connection, so they are reset.
             assert_eq!(connect(to, 99).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
         });
     }
@@ -331,7 +332,7 @@ fn no_connection_breaks_while_masks_change() {
 fn what_a_network_does_to_packets_no_byte_minds() {
     let faults = Faults::new(42).lose(20).duplicate(20).corrupt(10).reorder(30).delay(20, Duration::from_millis(3));
     let Some(net) = Net::with(config(), 2, Some(faults), |respond| respond) else { return };
-    // Lost packets are requested again.
+    // The kernel requests lost packets again.
     [V4, V6].iter().for_each(|to| net.client(|| ping(address(to), 100)));
     thread::scope(|scope| {
         for nth in 0..30 {
@@ -368,7 +369,7 @@ fn a_slow_reader_holds_up_itself_alone() {
         slow.set_nonblocking(true).unwrap();
         let bytes = payload(5, 8 << 20);
         let mut written = 0;
-        // Write until no more bytes are accepted, because the replies are not read.
+        // The client writes until no more bytes are accepted, because it does not read the replies.
         let mut stuck = 0;
         while stuck < 50 {
             match slow.write(&bytes[written..]) {
@@ -450,8 +451,8 @@ fn a_kernel_that_sends_data_in_its_syn_is_answered() {
     net.end();
 }
 
-/// A host that restarted connects again from the same port. Its kernel answers the challenge ACK by
-/// a reset.
+/// A host that restarted connects again from the same port. The kernel of that host replies to the
+/// challenge ACK with a reset.
 #[test]
 fn a_kernel_that_forgot_its_connection_connects_again() {
     let Some(net) = Net::new(config(), 1) else { return };
@@ -527,7 +528,7 @@ fn a_panic_loses_connections_and_their_peers_are_told() {
         UdpSocket::bind("0.0.0.0:0").unwrap().send_to(b"panic, please", (V4, 9)).unwrap();
         net.until_ended(End::Lost, 100);
         for mut stream in streams {
-            // The first write is answered by a reset.
+            // The reply to the first write is a reset.
             let _ = stream.write_all(b"and now?");
             assert_eq!(stream.read(&mut [0; 10]).unwrap_err().kind(), io::ErrorKind::ConnectionReset);
         }

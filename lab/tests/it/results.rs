@@ -1,4 +1,4 @@
-//! The figures of README.md and docs/ are the figures of the tables in lab/results.
+//! Tests that the figures of README.md and docs/ are the figures of the tables in lab/results.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,11 +26,12 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// A copy of the pages and of the tables.
+/// Makes a copy of the pages and of the tables.
 fn checkout(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let _ = fs::remove_dir_all(&folder);
     copy(&root().join("docs"), &folder.join("docs"));
+    copy(&root().join("lab/notes"), &folder.join("lab/notes"));
     copy(&root().join("lab/results"), &folder.join("lab/results"));
     fs::copy(root().join("README.md"), folder.join("README.md")).unwrap();
     folder
@@ -42,7 +43,7 @@ fn replace(file: &Path, from: &str, to: &str) {
     fs::write(file, text.replace(from, to)).unwrap();
 }
 
-/// Checks the copy, and returns the errors. Empty if there is no error.
+/// Checks the copy, and returns the errors. Returns an empty text if there is no error.
 fn errors(folder: &Path, args: &[&str]) -> String {
     let output = results(&[&["--root", folder.to_str().unwrap()], args].concat());
     assert_eq!(output.status.success(), output.stderr.is_empty());
@@ -77,7 +78,8 @@ fn a_changed_figure_is_found_and_written() {
         let text = |path: PathBuf| fs::read_to_string(path).unwrap();
         assert_eq!(text(page(file)), text(root().join(file)), "{to}");
     }
-    // A new measurement changes the table, and each sentence that quotes the table.
+    // The test changes a cell of a table, as a new measurement would. Each sentence that quotes the
+    // cell must change.
     replace(&page("lab/results/performance/path.csv"), "14.5 [13.6..14.9]", "4.40 [4.30..4.50]");
     let wrong = errors(&folder, &[]);
     for name in ["README.md:", "docs/performance.md:"] {
@@ -101,7 +103,7 @@ fn a_table_or_sentence_without_a_source_is_found() {
             replace(&folder.join("README.md"), "to another CPU takes", "to a close CPU takes")
         }),
         ("add the figures of this line", |folder| {
-            let row = "| netring | listening.";
+            let row = "| netring | packets per second while listening";
             replace(&folder.join("README.md"), row, &format!("| a new peer | receiving | 1.5 |\n{row}"));
         }),
         ("add the figures of this line", |folder| {

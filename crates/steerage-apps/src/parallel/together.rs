@@ -1,4 +1,4 @@
-//! Selects the packets that go to the same job.
+//! Selects the packets that go to the same job of `steerage parallel`.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
@@ -38,8 +38,8 @@ impl Together {
     pub const ALL: [(&str, Self); 4] =
         [("flow", Self::Flow), ("hosts", Self::Hosts), ("source", Self::Source), ("destination", Self::Destination)];
 
-    /// The part of a packet's flow that selects the job. The caller passes the flow in the packet's
-    /// direction.
+    /// Returns the part of a packet's flow that determines the packet's job. The source and the
+    /// destination of the flow must be those of the packet.
     #[must_use]
     pub fn key(self, flow: FlowKey) -> FlowKey {
         match self {
@@ -69,7 +69,7 @@ fn hosts(flow: FlowKey, source: bool, destination: bool) -> FlowKey {
     FlowKey::between(end(source, from), end(destination, to), 0).unwrap_or(flow)
 }
 
-/// The error for an unknown name of a choice.
+/// The error for a name that is not the name of any [`Together`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("write flow, hosts, source or destination")]
 pub struct UnknownTogether;

@@ -9,14 +9,15 @@ const MEMORY_WORDS: u32 = 16;
 /// A load from this offset or a higher one reads the kernel's information about the packet, and not
 /// the packet: `SKF_AD_OFF`.
 const ANCILLARY: u32 = 0xffff_f000;
-/// The end of the kernel's information, whose fields are at multiples of 4 below this offset:
-/// `SKF_AD_MAX`.
+/// The offset at which the kernel's information about a packet ends. The fields of the kernel's
+/// information are at multiples of 4 below this offset: `SKF_AD_MAX`.
 const ANCILLARY_END: u32 = ANCILLARY + 64;
 
-/// The kind of an instruction, as far as the rules distinguish it.
+/// The kind of an instruction. The enum lists only kinds of instructions that the kernel's rules
+/// distinguish.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// An instruction that is always valid.
+    /// An instruction that is valid at any position in the program and with any operand.
     Plain,
     Divide,
     Shift,
@@ -31,7 +32,7 @@ enum Kind {
 /// Returns the kind of an operation code, or `None` if the kernel does not know the code.
 fn kind(code: u16) -> Option<Kind> {
     Some(match code {
-        // Divide and modulo by a constant. The next line has shifts by a constant.
+        // Division and modulo by a constant. The next arm of this `match` has shifts by a constant.
         0x34 | 0x94 => Kind::Divide,
         0x64 | 0x74 => Kind::Shift,
         // Other arithmetic: with a constant, with X, and negation.
@@ -93,9 +94,9 @@ fn instruction_is_wrong(instruction: &Instruction, behind: usize) -> Option<&'st
     }
 }
 
-/// Checks that no path through the program reads a memory word before that word is written, like
-/// the kernel's `check_load_and_stores`. All jumps go forward, so one pass sees every path to an
-/// instruction before the instruction itself.
+/// Checks that no path through the program reads a memory word that the path has not written
+/// before. The kernel has the same check in `check_load_and_stores`. All jumps go forward, so one
+/// pass sees every path to an instruction before the instruction itself.
 fn memory_is_written_before_it_is_read(program: &[Instruction]) -> Result<(), FilterError> {
     // For each instruction, the memory words that are written on every path that jumps to it, one
     // bit per word.

@@ -11,13 +11,13 @@ pub(crate) enum FileFilters {
     /// A program that the user compiled in advance. The program is valid for one link type, the
     /// type of the first frame.
     Numbers { filter: FrameFilter, link: Option<LinkType> },
-    /// The programs that tcpdump compiled, or tcpdump's error, for each kind of frames.
+    /// For each kind of frames, the program that tcpdump compiled, or tcpdump's error.
     Compiled(Vec<(FrameKind, Result<FrameFilter, String>)>),
 }
 
 impl FileFilters {
-    /// Compiles `text` for frames of these kinds and, if other kinds may follow, also for the usual
-    /// kinds.
+    /// Compiles the filter `text` for frames of these kinds. If frames of other kinds may follow,
+    /// also compiles it for the usual kinds.
     pub(crate) fn compile(text: &str, kinds: &[FrameKind], others: bool) -> Result<Self, FilterError> {
         let text = written(text)?;
         if numbers::looks_like(&text) {
@@ -38,8 +38,8 @@ impl FileFilters {
         let mut first_error = None;
         for (kind, filter) in wanted.into_iter().zip(compiled) {
             let filter = match filter.and_then(|filter| filter.for_frames()) {
-                // Every kind that the files contain must have a filter. If no kind has a filter,
-                // the expression is invalid.
+                // Each kind of frames that the files contain must have a filter. If no kind of
+                // frames has a filter, the expression is invalid.
                 Err(error) if kinds.contains(&kind) => return Err(error),
                 Err(error) => {
                     let text = error.to_string();
@@ -56,8 +56,7 @@ impl FileFilters {
         }
     }
 
-    /// Returns the program for frames of this kind, or the reason why the filter has no such
-    /// program.
+    /// Returns the program for frames of this kind, or the reason why there is no program for them.
     pub(crate) fn program(&mut self, kind: FrameKind) -> Result<&FrameFilter, String> {
         match self {
             Self::Numbers { filter, link } => match *link.get_or_insert(kind.link) {

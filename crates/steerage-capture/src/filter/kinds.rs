@@ -1,4 +1,4 @@
-//! The kinds of frames in capture files. Each kind needs a filter of its own.
+//! The kinds of frames in capture files. Each kind of frames needs a filter of its own.
 
 use steerage::LinkType;
 
@@ -11,8 +11,8 @@ pub(crate) struct FrameKind {
     pub(crate) big_endian: bool,
 }
 
-/// Link types whose header has the byte order of the machine that wrote the file: BSD loopback, and
-/// OpenBSD's `enc`.
+/// The link types with a header in the byte order of the machine that wrote the file: BSD loopback,
+/// and OpenBSD's `enc`.
 const IN_WRITERS_ORDER: [LinkType; 2] = [LinkType::NULL, LinkType(109)];
 
 /// Link types that steerage filters but does not dissect: 802.11, with or without radiotap headers.

@@ -21,7 +21,8 @@ pub(super) fn looks_like(text: &str) -> bool {
     }) && digits
 }
 
-/// The program as numbers, which [`FromStr`] reads: `4,40 0 0 12,21 0 1 2048,...`.
+/// Formats the program as numbers, which [`FromStr`] can parse again: `4,40 0 0 12,21 0 1
+/// 2048,...`.
 impl fmt::Display for Filter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.instructions.len())?;

@@ -1,5 +1,5 @@
-//! Runs a filter on a frame in memory. For frames of files, this module does what the kernel does
-//! for live interfaces.
+//! Runs a filter on a frame in memory. This module filters the frames of files. For live
+//! interfaces, the kernel filters the frames.
 //!
 //! Each operation has the same meaning as in libpcap's `bpf_filter.c`, which `tcpdump -r` uses. For
 //! example, a load after the end of the frame rejects the frame. No published crate runs classic
@@ -12,15 +12,15 @@ use super::{Filter, FilterError, Instruction};
 const MEMORY_WORDS: usize = 16;
 
 /// A load from this offset or a higher one reads the kernel's information about a packet, or is
-/// relative to headers that the kernel has found (`SKF_LL_OFF`). A frame of a file has no such
-/// information, and no frame is this long.
+/// relative to headers that the kernel has found (`SKF_LL_OFF`). For a frame of a file, the kernel
+/// has no information, and no frame is this long.
 const KERNEL_ONLY: u32 = 0xffe0_0000;
 
 /// A filter for frames in memory, such as those of a capture file.
 ///
 /// The work of a filter is bounded: it has at most [`INSTRUCTIONS_MAX`](super::INSTRUCTIONS_MAX)
-/// instructions, and runs each instruction at most once, because all jumps go forward. A filter
-/// allocates no memory and reads nothing but the frame.
+/// instructions, and runs each instruction at most once, because all jumps go forward. Running a
+/// filter allocates no memory, and reads only the frame.
 ///
 /// ```
 /// use steerage_capture::filter::Filter;
@@ -44,7 +44,7 @@ pub struct FrameFilter {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Operation {
     Load(Size, u32),
-    /// Loads from the constant offset plus X.
+    /// Loads a value of the packet from an offset: a constant plus the register X.
     LoadBeyond(Size, u32),
     LoadConstant(u32),
     LoadLength,
@@ -52,7 +52,7 @@ enum Operation {
     SetX(u32),
     SetXToLength,
     SetXFromMemory(u8),
-    /// Sets X to four times the lower half of a byte, which is the length of an IPv4 header.
+    /// Sets the register X to four times the lower half of a byte: the length of an IPv4 header.
     SetXToHeaderLength(u32),
     Store(u8),
     StoreX(u8),
@@ -61,8 +61,8 @@ enum Operation {
     XFromA,
     AFromX,
     Jump(u32),
-    /// Compares A. The two numbers are the instructions to skip if the comparison is true, and if
-    /// it is false.
+    /// Compares A. The two numbers say how many instructions to skip: the first if the comparison
+    /// is true, the second if it is false.
     Branch(Comparison, Operand, u8, u8),
     Return(u32),
     ReturnA,
@@ -108,7 +108,7 @@ impl Filter {
     ///
     /// # Errors
     /// [`FilterError::KernelOnly`] if the program uses information that only the kernel has. A
-    /// filter that tcpdump compiled for an interface may do so.
+    /// filter that tcpdump compiled for an interface may use such information.
     pub fn for_frames(&self) -> Result<FrameFilter, FilterError> {
         let decoded = self.instructions.iter().enumerate();
         let operations = decoded.map(|(at, one)| Operation::decode(one).ok_or(FilterError::KernelOnly { at }));
@@ -137,7 +137,7 @@ impl Operation {
             0x01 => Self::SetX(operand),
             0x80 => Self::LoadLength,
             0x81 => Self::SetXToLength,
-            // `check::program` has already checked that memory words are below 16.
+            // `check::program` has already checked that the numbers of memory words are below 16.
             0x60 => Self::LoadMemory(operand as u8),
             0x61 => Self::SetXFromMemory(operand as u8),
             0x02 => Self::Store(operand as u8),
@@ -168,9 +168,9 @@ impl Operation {
 }
 
 impl FrameFilter {
-    /// Returns the number of the frame's bytes that pass the filter, where 0 removes the frame.
-    /// `wire_len` is the length of the frame on the wire, which the primitives `len`, `less` and
-    /// `greater` compare.
+    /// Returns the number of the frame's bytes that pass the filter. A result of 0 removes the
+    /// whole frame. `wire_len` is the length of the frame on the wire, which the primitives `len`,
+    /// `less` and `greater` compare.
     pub fn run(&self, frame: &[u8], wire_len: u32) -> u32 {
         self.try_run(frame, wire_len).unwrap_or(0)
     }
@@ -317,8 +317,8 @@ mod tests {
         program.parse::<Filter>().unwrap().for_frames().unwrap().run(frame, wire_len)
     }
 
-    /// The expected results were computed by `bpf_filter` of libpcap 1.10, which ran each program
-    /// on `frame` with a length on the wire of 100.
+    /// The function `bpf_filter` of libpcap 1.10 computed the expected results. It ran each program
+    /// on `frame`, with a length on the wire of 100.
     #[test]
     fn operations_are_those_of_libpcap() {
         let frame = [1, 2, 3, 4, 5, 6, 7, 8];
@@ -354,7 +354,7 @@ mod tests {
 
     #[test]
     fn what_only_the_kernel_knows_is_refused() {
-        // SKF_AD_VLAN_TAG_PRESENT, and a byte of the network header by SKF_NET_OFF.
+        // Loads SKF_AD_VLAN_TAG_PRESENT, and a byte of the network header by SKF_NET_OFF.
         for operand in [4_294_963_248, u32::MAX - 0x10_0000 + 1] {
             let filter: Filter = format!("2, 48 0 0 {operand}, 6 0 0 1").parse().unwrap();
             let error = filter.for_frames().unwrap_err();

@@ -14,41 +14,42 @@ use super::{Filter, FilterError, FrameKind, SHOWN_CHARS_MAX, shown};
 
 const TCPDUMP: &str = "tcpdump";
 
-/// The longest time that tcpdump may take. Compiling takes milliseconds, but tcpdump first resolves
-/// the host names in the expression. A resolver tries a server for 10 s before it gives up.
+/// The time after which a running tcpdump is ended. Compiling takes milliseconds, but tcpdump first
+/// resolves the host names in the expression. A resolver tries a server for 10 s before it gives
+/// up.
 const TIME_MAX: Duration = Duration::from_secs(30);
 
-/// The most bytes that tcpdump may print. The longest program that the kernel accepts has 112 KiB
-/// as numbers.
+/// The maximum number of bytes that tcpdump may print. The longest program that the kernel accepts
+/// has 112 KiB as numbers.
 const OUTPUT_BYTES_MAX: u64 = 256 << 10;
 
-/// The most characters of tcpdump's error message that are passed on. tcpdump's own messages are
-/// shorter.
+/// The maximum number of characters of tcpdump's error message that are passed on. The messages of
+/// tcpdump itself are shorter.
 const SAID_CHARS_MAX: usize = 240;
 
-/// The longest packet that a filter passes uncut, in bytes: tcpdump's maximum, which is longer than
-/// any frame.
+/// The length of the longest packet that a filter passes uncut, in bytes. The value is tcpdump's
+/// maximum, and no frame is longer.
 const WHOLE: &str = "262144";
 const WHOLE_BYTES: u32 = 262_144;
 
-/// The number of compilers that run at the same time, if an expression is compiled for several
-/// kinds of frames.
+/// If an expression is compiled for several kinds of frames, this many tcpdump processes run at the
+/// same time.
 const AT_A_TIME: usize = 8;
 
-/// The beginning of the message that tcpdump prints before it compiles for a file.
+/// The beginning of the message that tcpdump prints when it reads a file.
 const READING: &str = "reading from file ";
 
-/// The only keyword of the filter language whose meaning depends on the interface. `vlan` matches
-/// VLAN tags. The kernel removes the tags from live frames, but the frames of a file contain them.
-/// Without the interface, a compiled `vlan` matches no live frame.
+/// Only this keyword of the filter language has one meaning for an interface and another for a
+/// file. `vlan` matches VLAN tags. The kernel removes VLAN tags from live frames, but the frames of
+/// a file contain the tags. If `vlan` is compiled without the interface, it matches no live frame.
 const NEEDS_INTERFACE: &str = "vlan";
 
 pub(super) fn compile(text: &str, interface: Option<&str>, link: LinkType) -> Result<Filter, FilterError> {
     Compiler { program: TCPDUMP.as_ref(), time_max: TIME_MAX }.compile(text, interface, link)
 }
 
-/// Compiles an expression for the frames of files, once for each of these kinds. Each program is
-/// the one that `tcpdump -r` would use for a file of that kind.
+/// Compiles an expression for the frames of files, once for each of these kinds. `tcpdump -r` would
+/// use the same program for a file with frames of this kind.
 pub(super) fn compile_for_files(text: &str, kinds: &[FrameKind]) -> Vec<Result<Filter, FilterError>> {
     let compiler = Compiler { program: TCPDUMP.as_ref(), time_max: TIME_MAX };
     if text.contains('\0') {
@@ -95,7 +96,7 @@ impl Compiler<'_> {
             // moment.
             let compiled = self.run(&["-p", "-i", interface, "-y", link], text);
             // If tcpdump may not open the interface, or if the interface is down, compile without
-            // the interface. All keywords but `vlan` then keep their meaning.
+            // the interface. In that case, all keywords except `vlan` keep their meaning.
             if !matches!(compiled, Err(FilterError::Expression { .. })) || has_word(text, NEEDS_INTERFACE) {
                 return compiled;
             }
@@ -111,8 +112,8 @@ impl Compiler<'_> {
     /// Starts tcpdump. `input` is written to its standard input, and must fit into a pipe.
     fn begin(&self, options: &[&str], text: &str, input: &[u8]) -> Result<Child, FilterError> {
         let mut command = Command::new(self.program);
-        // -s: do not cut packets, whatever the default is. --: the expression is never an option,
-        // whatever its first character is.
+        // -s: do not cut packets, even if tcpdump cuts them by default. --: the expression is never
+        // an option, even if it begins with a hyphen.
         command.args(options).args(["-s", WHOLE, "-ddd", "--", text]).env("LC_ALL", "C");
         command.stdin(if input.is_empty() { Stdio::null() } else { Stdio::piped() });
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -121,7 +122,7 @@ impl Compiler<'_> {
             _ => FilterError::Tcpdump { operation: "start tcpdump", cause },
         })?;
         if let Some(mut pipe) = child.stdin.take() {
-            // If tcpdump does not read its input, the output explains why.
+            // If tcpdump does not read its input, its output explains the reason.
             let _ = pipe.write_all(input);
         }
         Ok(child)
@@ -130,8 +131,8 @@ impl Compiler<'_> {
     /// Parses the program that tcpdump prints.
     fn end(&self, mut child: Child, text: &str) -> Result<Filter, FilterError> {
         let printed = output(&mut child, self.time_max);
-        // tcpdump has ended, or must end now. A successful exit means that the printed program is
-        // complete.
+        // tcpdump has closed its output, or has reached a limit and must end now. A successful exit
+        // means that the printed program is complete.
         let _ = child.kill();
         let _ = child.wait();
         let (out, err) = printed.map_err(|cause| FilterError::Tcpdump { operation: "run tcpdump", cause })?;
@@ -157,8 +158,8 @@ fn output(child: &mut Child, time_max: Duration) -> io::Result<(String, String)>
     Ok((wait(out)?, wait(err)?))
 }
 
-/// Reads a pipe on a separate thread, up to the allowed number of bytes. The thread ends with the
-/// child process.
+/// Reads a pipe on a separate thread, up to the allowed number of bytes. The reading thread ends
+/// when the child process ends.
 fn read_aside(pipe: Option<impl Read + Send + 'static>) -> io::Result<mpsc::Receiver<io::Result<String>>> {
     let pipe = pipe.ok_or_else(|| io::Error::other("it has no pipe"))?;
     let (to, from) = mpsc::channel();
@@ -209,8 +210,8 @@ mod tests {
 
         fn compile_within(&self, text: &str, time_max: Duration) -> Result<Filter, FilterError> {
             let program: OsString = self.0.clone().into();
-            // While another test forks, its child may still have the script open for writing. An
-            // attempt to run the script then fails with ETXTBSY.
+            // While another test forks, the child of that test may still have the script open for
+            // writing. An attempt to run the script then fails with ETXTBSY.
             loop {
                 match (Compiler { program: &program, time_max }).compile(text, Some("lo"), LinkType::ETHERNET) {
                     Err(FilterError::Tcpdump { cause, .. }) if cause.kind() == io::ErrorKind::ExecutableFileBusy => {}
@@ -251,8 +252,8 @@ mod tests {
         assert_eq!(said(""), "it printed nothing");
     }
 
-    /// The expression never becomes an option, whatever its first character is, and no shell parses
-    /// it.
+    /// The expression never becomes an option of tcpdump, even if it begins with a hyphen. No shell
+    /// parses the expression.
     #[test]
     fn the_expression_is_one_argument() {
         let shows = Script::new("shows", r#"for a; do printf '<%s>' "$a" >&2; done"#);

@@ -1,21 +1,22 @@
-//! A bounded ring of packets from one packet CPU to the thread of one client. Neither side waits for
-//! the other: a packet that does not fit is counted as missed.
+//! A bounded ring of packets from one packet CPU to the thread of one client. Neither the CPU nor
+//! the client's thread waits for the other: a packet that does not fit into the ring is counted as
+//! missed.
 //!
-//! The ring is an array of 64-bit words. The CPU writes words and then moves `written` forward; the
-//! client's thread reads them and then moves `read` forward. So no word is read and written at the
-//! same time.
+//! The ring is an array of 64-bit words. The CPU writes some words and then increases the index
+//! `written`. The client's thread reads some words and then increases the index `read`. Therefore
+//! no word of the ring is read and written at the same time.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// The number of words before the bytes of a packet: time, lengths, and origin.
+/// The number of words in a record's header, which contains the packet's time, lengths, and origin.
 const HEAD_WORDS: usize = 3;
 
-/// A record with one of these lengths has counts instead of a packet, because no packet is this
-/// long. The second length marks the last record of the stream.
+/// The length that marks a record with counts instead of a packet. No packet has this length.
+/// `LAST_COUNTS` marks the last record of the stream in the same way.
 const COUNTS: u64 = u64::MAX;
 const LAST_COUNTS: u64 = u64::MAX - 1;
 
-/// What is known about a packet, apart from its bytes.
+/// The metadata of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketHead {
     /// The packet's time in nanoseconds since 1970.
@@ -28,22 +29,23 @@ pub struct PacketHead {
     pub link: u16,
     /// The CPU that handled the packet.
     pub cpu: u16,
-    /// The receive queue that received the packet, counted over all inputs.
+    /// The number of the receive queue that received the packet. Queues are numbered across all
+    /// inputs.
     pub queue: u32,
 }
 
-/// A record of the stream to a client.
+/// One record of the stream to a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Record<'a> {
-    /// A packet: what is known about it, and its bytes.
+    /// A packet: its metadata and its bytes.
     Packet(PacketHead, &'a [u8]),
     /// The counts so far.
     Counts {
-        /// The packets that were wanted.
+        /// The number of packets that the client requested.
         wanted: u64,
-        /// How many of them were missed, because the client was too slow.
+        /// The number of requested packets that were missed because the client was too slow.
         missed: u64,
-        /// Whether these are the last counts, after which the stream ends.
+        /// True if these are the last counts, after which the stream ends.
         is_last: bool,
     },
 }
@@ -94,26 +96,29 @@ pub fn first_record(stream: &[u8]) -> Option<(Record<'_>, usize)> {
 #[derive(Debug)]
 pub(super) struct Ring {
     words: Box<[AtomicU64]>,
-    /// The number of words that were written and read since the start.
+    /// The number of words that were written to or read from the ring since the start.
     written: AtomicUsize,
     read: AtomicUsize,
-    /// The packets that were wanted, and those of them that did not fit. Relaxed: only the CPU adds
-    /// to these counts, and they publish no other memory.
+    /// The number of packets that the client requested, and the number of these packets that did
+    /// not fit. Relaxed: only the CPU of the ring changes these counts, and no other memory depends
+    /// on them.
     wanted: AtomicU64,
     missed: AtomicU64,
-    /// The packets that were not copied since the last sample. Only the CPU uses this number.
+    /// The number of packets since the last packet that was sampled. Only the CPU of the ring uses
+    /// this number.
     skipped: AtomicU64,
 }
 
 impl Ring {
-    /// A ring of `words` words, which must be a power of two.
+    /// Makes a ring of `words` words. `words` must be a power of two.
     pub(super) fn new(words: usize) -> Self {
         let words = (0..words).map(|_| AtomicU64::new(0)).collect();
         let (written, read, wanted, missed, skipped) = Default::default();
         Self { words, written, read, wanted, missed, skipped }
     }
 
-    /// Whether this packet is the one of `sample` packets that is copied.
+    /// Returns true if the next packet is part of the sample: one of every `sample` packets. Only
+    /// this packet is copied.
     pub(super) fn is_sampled(&self, sample: u64) -> bool {
         let skipped = self.skipped.load(Ordering::Relaxed) + 1;
         let is_sampled = skipped >= sample;
@@ -126,11 +131,11 @@ impl Ring {
     }
 
     /// Writes a packet, or counts it as missed. Only the CPU of the ring calls this function.
-    /// `parts` must have at least as many bytes as `head` says.
+    /// `parts` must have at least `head.captured` bytes.
     pub(super) fn push<'p>(&self, head: PacketHead, parts: impl Iterator<Item = &'p [u8]>) {
         count(&self.wanted);
         let start = self.written.load(Ordering::Relaxed);
-        // Pairs with the store in `pop`: the words before `read` are free.
+        // The load pairs with the store in `pop`: the words before `read` are free.
         let free = self.words.len() - (start - self.read.load(Ordering::Acquire));
         let mut left = head.captured as usize;
         if HEAD_WORDS + left.div_ceil(8) > free {
@@ -156,20 +161,21 @@ impl Ring {
                 }
             }
         }
-        // If the parts are shorter than the head says, the rest is zero.
+        // If the parts have fewer bytes than the head states, the remaining bytes are zero.
         word[filled..].fill(0);
         for _ in 0..(left + filled).div_ceil(8) {
             put(u64::from_ne_bytes(word));
             word.fill(0);
         }
-        // Pairs with the load in `oldest`: the words before `written` are complete.
+        // The store pairs with the load in `oldest`: the words before `written` are complete.
         self.written.store(at, Ordering::Release);
     }
 
-    /// The time of the oldest packet in the ring. Only the client's thread calls this function.
+    /// Returns the time of the oldest packet in the ring. Only the client's thread calls this
+    /// function.
     pub(super) fn oldest(&self) -> Option<u64> {
         let read = self.read.load(Ordering::Relaxed);
-        // Pairs with the store in `push`.
+        // The load pairs with the store in `push`.
         (self.written.load(Ordering::Acquire) != read).then(|| self.word(read).load(Ordering::Relaxed))
     }
 
@@ -180,11 +186,12 @@ impl Ring {
         let captured = self.word(read + 1).load(Ordering::Relaxed) as u32 as usize;
         let end = read + HEAD_WORDS + captured.div_ceil(8);
         (read..end).for_each(|at| to.extend_from_slice(&self.word(at).load(Ordering::Relaxed).to_ne_bytes()));
-        // Pairs with the load in `push`.
+        // The store pairs with the load in `push`.
         self.read.store(end, Ordering::Release);
     }
 
-    /// The packets that were wanted, and how many of them were missed.
+    /// Returns the number of packets that the client requested, and the number of these packets
+    /// that were missed.
     pub(super) fn counts(&self) -> (u64, u64) {
         (self.wanted.load(Ordering::Relaxed), self.missed.load(Ordering::Relaxed))
     }
@@ -207,8 +214,8 @@ mod tests {
         (0..length).map(|at| (nth as usize * 7 + at) as u8).collect()
     }
 
-    /// One thread writes packets of all lengths in parts of all lengths, another reads them. Each
-    /// packet arrives unchanged and in order, or is counted.
+    /// One thread writes packets of all lengths, in parts of all lengths, and another thread reads
+    /// the packets. Each packet either arrives unchanged and in order, or is counted as missed.
     #[test]
     fn each_packet_arrives_or_is_counted() {
         const PACKETS: u64 = 20_000;

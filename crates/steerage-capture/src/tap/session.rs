@@ -1,4 +1,4 @@
-//! One client that gets copies of packets: what it wants, its rings, and its thread.
+//! A client of a tap: the packets that it requests, its rings, and its thread.
 
 use std::io::{self, Write};
 use std::os::fd::AsFd;
@@ -15,57 +15,62 @@ use super::ring::{PacketHead, Ring, append_counts};
 use super::{END_MAX, Stage, Tap, TapError};
 use crate::filter::{Filter, FilterError, FrameFilter};
 
-/// The bytes of all rings of a client, in equal shares for the CPUs: at 10 Gbit/s, 25 ms.
+/// The total size of a client's rings in bytes. All CPUs have equal shares. The rings of a client
+/// have room for the traffic of 25 ms at 10 Gbit/s.
 const BUFFER_BYTES: usize = 32 << 20;
 
-/// The smallest ring of a CPU: several super-frames of 64 KiB.
+/// The smallest size of a CPU's ring, which holds several super-frames of 64 KiB.
 const RING_BYTES_MIN: usize = 1 << 20;
 
-/// The most bytes that are taken from the rings before they are written to the socket.
+/// The maximum number of bytes that the client's thread takes from the rings before it writes them
+/// to the socket.
 const WRITE_BYTES: usize = 256 << 10;
 
-/// How often the client's thread looks for packets while there are none. Packet CPUs do not wake the
-/// thread, because that would be a system call.
+/// The interval at which the client's thread checks the rings while they are empty. Packet CPUs do
+/// not wake the thread, because waking it would take a system call.
 const LOOK_MILLIS: u8 = 5;
 
-/// How long a write to the socket may take until the thread checks whether the run has ended.
+/// The timeout of a write to the socket, after which the thread checks whether the run has ended.
 const WRITE_LOOK: Duration = Duration::from_millis(100);
 
-/// The link types that a filter is compiled for: those of interfaces.
+/// The link types for which a client's filter is compiled. Interfaces have no other link types.
 const FILTERED: [LinkType; 2] = [LinkType::ETHERNET, LinkType::RAW];
 
-/// What a client wants. With the feature `serde`, it can be sent to another process.
+/// The packets that a client requests. With the feature `serde`, this value can be serialised and
+/// sent to another process.
 #[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Wanted {
-    /// The CPUs whose packets are copied. Empty for all CPUs.
+    /// The CPUs whose packets are copied. If the list is empty, packets of all CPUs are copied.
     pub cpus: Vec<u16>,
-    /// The receive queues whose packets are copied. Empty for all queues.
+    /// The receive queues whose packets are copied. If the list is empty, packets of all queues are
+    /// copied.
     pub queues: Vec<usize>,
-    /// One of this many packets is copied.
+    /// The sampling rate: one of every `sample` packets is copied.
     pub sample: u64,
-    /// The most bytes of a packet that are copied.
+    /// The maximum number of bytes of a packet that are copied.
     pub snap: u32,
-    /// Whether packets are copied after the handler, which may have changed them.
+    /// True if packets are copied after the handler, which may have changed them.
     pub after: bool,
-    /// The filter for packets of each link type, as numbers. Empty if there is no filter.
+    /// The filter for the packets of each link type, in the form of the numbers that `tcpdump -ddd`
+    /// prints. If the list is empty, no packet is filtered.
     pub filters: Vec<(u16, String)>,
 }
 
 impl Default for Wanted {
-    /// All packets, whole, before the handler.
+    /// By default, all packets are copied completely, before the handler gets them.
     fn default() -> Self {
         Self { cpus: Vec::new(), queues: Vec::new(), sample: 1, snap: u32::MAX, after: false, filters: Vec::new() }
     }
 }
 
 impl Wanted {
-    /// Wants only packets that pass this filter, which is compiled for each link type that can be
-    /// filtered. An expression that has no meaning for a link type, such as `ether host` for raw IP,
-    /// is left out for it.
+    /// Requests only packets that pass this filter. The filter is compiled for each link type that
+    /// can be filtered. If an expression has no meaning for a link type, such as `ether host` for
+    /// raw IP, the filter has no program for that link type.
     ///
     /// # Errors
-    /// As for [`Filter::compile`], if the filter has no meaning for any link type.
+    /// Returns the errors of [`Filter::compile`] if the filter has no meaning for any link type.
     pub fn filtered(self, filter: &str) -> Result<Self, FilterError> {
         let (mut filters, mut first_error) = (Vec::new(), None);
         for link in FILTERED {
@@ -86,7 +91,8 @@ pub(super) struct Session {
     wanted: Wanted,
     filters: Vec<(LinkType, FrameFilter)>,
     rings: Vec<(CpuId, Ring)>,
-    /// Packets of CPUs that have no ring, because they did not exist when the client came.
+    /// The number of packets of CPUs that have no ring, because these CPUs did not exist when the
+    /// client was attached.
     without_ring: AtomicU64,
 }
 
@@ -98,14 +104,14 @@ impl Session {
         };
         let filters = wanted.filters.iter().map(filter).collect::<Result<_, _>>()?;
         let share = (BUFFER_BYTES / cpus.len().max(1)).max(RING_BYTES_MIN);
-        // The largest power of two that is not more than the share.
+        // The size of a ring is the largest power of two that is not more than the CPU's share.
         let words = 1 << (share / 8).ilog2();
         let is_wanted = |cpu: &&CpuId| wanted.cpus.is_empty() || wanted.cpus.contains(&cpu.0);
         let rings = cpus.iter().filter(is_wanted).map(|cpu| (*cpu, Ring::new(words))).collect();
         Ok(Self { wanted, filters, rings, without_ring: AtomicU64::new(0) })
     }
 
-    /// Copies the packets of a batch that the client wants at this stage.
+    /// Copies those packets of a batch that the client requests, before or after the handler.
     pub(super) fn copy(&self, batch: &mut Batch<'_>, cpu: CpuId, stage: Stage, now: SystemTime) {
         let Wanted { cpus, queues, sample, snap, after, .. } = &self.wanted;
         let queue = batch.queue();
@@ -122,7 +128,8 @@ impl Session {
         let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
         for packet in batch.iter_mut() {
             let Received { data, total_len, link, time, wire_len, .. } = packet.received();
-            // A packet that the handler keeps is no longer in the batch.
+            // After the handler has run, the batch no longer has the packets that the handler
+            // keeps.
             let is_kept = total_len == 0;
             if is_kept || !self.passes(data, link, wire_len) || !ring.is_sampled(*sample) {
                 continue;
@@ -139,14 +146,14 @@ impl Session {
         }
     }
 
-    /// Whether the packet passes the filter. A packet with a link type for which there is no filter
-    /// does not pass.
+    /// Returns true if the packet passes the client's filter. A packet with a link type for which
+    /// there is no filter does not pass.
     fn passes(&self, data: &[u8], link: LinkType, wire_len: usize) -> bool {
         let filter = || self.filters.iter().find(|(of, _)| *of == link);
         self.filters.is_empty() || filter().is_some_and(|(_, filter)| filter.run(data, wire_len as u32) > 0)
     }
 
-    /// Moves packets of all rings to `to`, the oldest of all rings first.
+    /// Moves packets from all rings to `to`, ordered by time, the oldest first.
     fn drain(&self, to: &mut Vec<u8>) {
         while to.len() < WRITE_BYTES {
             let oldest = self.rings.iter().filter_map(|(_, ring)| Some((ring.oldest()?, ring)));
@@ -162,7 +169,7 @@ impl Session {
     }
 }
 
-/// An attached client. It is detached when this value is dropped.
+/// A client that is attached to a tap. Dropping this value detaches the client.
 #[derive(Debug)]
 pub struct Attached {
     pub(super) tap: Arc<Tap>,
@@ -170,16 +177,17 @@ pub struct Attached {
 }
 
 impl Attached {
-    /// Passes packets on as [`Record`](super::Record)s, on the calling thread, until the client has
-    /// closed its connection or the instance has ended.
+    /// Passes packets to the client as [`Record`](super::Record)s until the client has closed its
+    /// connection or the instance has ended. This function runs on the calling thread.
     ///
     /// # Errors
-    /// If the client is gone.
+    /// Returns an error if the client has closed its connection during a write.
     pub fn pass_on(self, to: &UnixStream) -> io::Result<()> {
         to.set_write_timeout(Some(WRITE_LOOK))?;
         let (mut bytes, mut reported) = (Vec::new(), (0, 0));
         loop {
-            // The order matters: after the run has ended, no more packets come.
+            // The flag `has_ended` must be read before the rings are read. If it is true, the rings
+            // have all packets, because no more packets are copied after the end of the run.
             let has_ended = self.tap.has_ended();
             self.session.drain(&mut bytes);
             let is_last = has_ended && bytes.is_empty();
@@ -199,8 +207,8 @@ impl Attached {
         }
     }
 
-    /// Writes to a client, which may read slowly. If the run has ended, the client gets a limited
-    /// time.
+    /// Writes to a client, which may read slowly. After the run has ended, the client gets a
+    /// limited time to read.
     fn write(&self, mut bytes: &[u8], mut to: &UnixStream) -> io::Result<()> {
         let mut deadline = None;
         while !bytes.is_empty() {
@@ -228,8 +236,9 @@ impl Drop for Attached {
     }
 }
 
-/// Waits a moment for packets. Returns true if the client has closed its connection. A client sends
-/// nothing after its request, so anything else that it sends also ends its connection.
+/// Waits for up to `LOOK_MILLIS`, because no packets are in the rings. Returns true if the client
+/// has closed its connection. A client should send nothing after its request. If the client sends
+/// any bytes, its connection is closed too.
 fn is_gone(stream: &UnixStream) -> io::Result<bool> {
     let mut polled = [PollFd::new(stream.as_fd(), PollFlags::POLLIN)];
     match poll(&mut polled, PollTimeout::from(LOOK_MILLIS)) {

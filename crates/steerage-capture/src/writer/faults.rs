@@ -1,5 +1,5 @@
-//! Simulates a disk that is full after any number of bytes. The file must contain exactly the
-//! packets that count as sent, and all other packets count as lost.
+//! Tests in which a simulated disk is full after any number of bytes. The file must contain exactly
+//! the packets that count as sent, and all other packets count as lost.
 
 use steerage::LinkType;
 use steerage_fixtures::scratch::Scratch;
@@ -10,7 +10,7 @@ use super::super::encode::PacketHead;
 use super::thread::fault;
 use super::*;
 
-/// The lengths of the packets in a batch.
+/// The lengths of the packets in each batch that the test writes.
 const LENGTHS: [usize; 5] = [60, 0, 1, 150, 33];
 const BATCHES: u64 = 2;
 
@@ -66,7 +66,7 @@ fn a_file_has_the_packets_that_count_as_sent() {
             let whole = format.whole(packets);
             assert_eq!((whole.packets, whole.len), (sent, packets.len()), "{format:?} {room}");
             assert_eq!(bytes.len() >= head, room >= head, "{format:?} {room}");
-            // A file that cannot be cut keeps its incomplete packet.
+            // If the file cannot be cut, an incomplete packet remains at its end.
             let (uncut, counted) = write(format, room, true);
             assert_eq!((uncut.len(), counted), (room, sent));
         }

@@ -22,22 +22,23 @@ const STUCK_LOOK_MILLIS: u8 = 20;
 pub(super) struct Writing {
     /// The current file. `None` before the first file of a series.
     file: Option<Arc<File>>,
-    /// The files that follow the current one.
+    /// The files of the series that follow the current file.
     series: Option<FileSeries>,
     can_be_cut: bool,
-    /// The number of bytes of the current file that were in complete chunks or in the file before
-    /// the start.
+    /// The number of bytes of the current file that come from completely written chunks, or that
+    /// were in the file before the start.
     written: u64,
     /// The pipe, if its reader is watched.
     pipe: Option<Room>,
-    /// Chunks that were written to the pipe and may be unread. Each chunk has the number of bytes
-    /// written up to its end.
+    /// Chunks that were written to the pipe and may be unread. For each chunk, the second value is
+    /// the number of bytes that were written up to the end of the chunk.
     unread: VecDeque<(u64, Chunk)>,
 }
 
-/// The position at which the writing of a chunk stopped.
+/// The position in a chunk at which writing stopped before the end of the chunk.
 struct Stopped {
-    /// The number of bytes of the chunk that were written. The next field is the number of batches.
+    /// The number of bytes of the chunk that were written. The next field is the number of batches
+    /// that were written.
     at: usize,
     settled: usize,
     cause: io::Error,
@@ -78,8 +79,8 @@ impl Writing {
             chunk.let_go();
             used = self.keep_until_read(chunk);
         }
-        // Before the reader sees the end of the stream. So a program that ends after the end of its input is not taken
-        // for one that ended too early.
+        // `input_ended` is set before the reader sees the end of the stream. Therefore a program
+        // that ends after the end of its input is not mistaken for a program that ended too early.
         writer.input_ended.store(true, Ordering::Relaxed);
         let is_over = || self.unread.front().is_some_and(|(_, chunk)| chunk.is_over());
         if let (Some(_), Some(file), false) = (&self.pipe, &self.file, is_over()) {
@@ -131,8 +132,8 @@ impl Writing {
         Ok(())
     }
 
-    /// Waits until the FIFO may have free space, or until the writer must check whether the run
-    /// still waits.
+    /// Waits until the FIFO may have free space, or until the thread must check whether the run has
+    /// given up waiting.
     fn wait(&mut self) {
         let look = PollTimeout::from(STUCK_LOOK_MILLIS);
         match (&mut self.pipe, &self.file) {
@@ -148,8 +149,8 @@ impl Writing {
     fn keep_until_read(&mut self, chunk: Chunk) -> Option<Chunk> {
         let Some(size) = self.pipe.as_ref().map(Room::size) else { return chunk.emptied() };
         self.unread.push_back((self.written, chunk));
-        // A pipe holds no more than its size, so all bytes before the last `size` bytes have been
-        // read.
+        // A pipe holds at most `size` bytes. Therefore all bytes that were written before the last
+        // `size` bytes have been read.
         let (end, _) = self.unread.front()?;
         if end + size as u64 > self.written {
             return None;
@@ -187,8 +188,8 @@ impl Writing {
         io::Error::new(io::ErrorKind::TimedOut, format!("{why}; what was left is lost"))
     }
 
-    /// Counts the written and read part of the chunk as sent, and the rest as lost. Cuts a file
-    /// after its last complete packet.
+    /// Counts the packets of the chunk that were written and read as sent, and all other packets of
+    /// the chunk as lost. Cuts a file after its last complete packet.
     fn give_up(&mut self, chunk: Chunk, stopped: Stopped, writer: &Writer) {
         let Stopped { mut at, settled, cause } = stopped;
         if self.can_be_cut && self.file.is_some() {
@@ -197,7 +198,8 @@ impl Writing {
                 tracing::error!(device = %writer.name, "cannot cut it after its last whole packet: {error}");
             }
         }
-        // First of all the error: a run may end as soon as its last packet is counted.
+        // The error is recorded before the packets are counted, because a run may end as soon as
+        // its last packet is counted.
         writer.fail(Some(&chunk), cause);
         if self.pipe.is_some() {
             let unread = self.file.as_deref().map_or(0, pipe::unread);
@@ -223,19 +225,19 @@ fn settle(chunk: &Chunk, from: usize, at: usize, writer: &Writer) {
 
 #[cfg(test)]
 pub(super) mod fault {
-    //! Makes the writes of the test's thread fail.
+    //! Test functions that make the writes of the test's thread fail.
 
     use std::cell::Cell;
     use std::io;
 
     thread_local! {
-        /// The number of bytes that can still be written, and true if all later operations fail as
-        /// well.
+        /// The number of bytes that can still be written before a write fails. The second value is
+        /// true if all later operations also fail.
         static ROOM: Cell<(usize, bool)> = const { Cell::new((usize::MAX, false)) };
     }
 
-    /// Makes writes fail with ENOSPC after this many bytes. If `for_good` is true, the file cannot
-    /// be cut either.
+    /// Makes writes fail with ENOSPC after `bytes` bytes. If `for_good` is true, cutting the file
+    /// also fails.
     pub(in super::super) fn fill_after(bytes: usize, for_good: bool) {
         ROOM.set((bytes, for_good));
     }

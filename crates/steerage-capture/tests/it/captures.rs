@@ -34,8 +34,8 @@ fn real_captures_hold_what_tshark_finds() {
     }
 }
 
-/// Wireshark's editcap converts each capture to other formats. The frames must stay the same, byte
-/// by byte.
+/// Wireshark's editcap converts each capture to other formats. The frames in the converted file
+/// must be the same, byte by byte.
 #[test]
 fn real_captures_are_the_same_in_every_format() {
     for path in tshark::captures() {
@@ -69,8 +69,8 @@ fn both_byte_orders_and_both_resolutions() {
     }
 }
 
-/// Modified pcap, as FRITZ!Box routers write it: eight more bytes in each record's header. editcap
-/// confirms the packets if it is installed.
+/// Modified pcap, as FRITZ!Box routers write it, has eight more bytes in each record's header. If
+/// editcap is installed, its output must have the same packets.
 #[test]
 fn modified_pcap_is_read() {
     let packets = packets_of([60, 0, 1500, 61]);
@@ -177,7 +177,7 @@ fn no_poll_mixes_link_types() {
 #[test]
 fn the_link_type_is_that_of_the_file() {
     let mut bytes = pcap(false, MAGICS[0], &packets_of([60]));
-    // The bits above the link type describe frame check sequences.
+    // In the file header, the bits above the link type describe frame check sequences.
     bytes[20..24].copy_from_slice(&0x5400_0065u32.to_le_bytes());
     let path = temporary("raw.pcap", &bytes);
     let frames = steerage_fixtures::queues::drain_with_links(Box::new(Capture::open(&path).unwrap()));
@@ -185,8 +185,8 @@ fn the_link_type_is_that_of_the_file() {
     fs::remove_file(path).unwrap();
 }
 
-/// Reads records over several pieces. The record lengths put every kind of record across the end of
-/// a piece.
+/// Reads records that the reader delivers in several pieces. The record lengths are chosen so that
+/// every kind of record is cut by the end of a piece.
 #[test]
 fn records_across_stretches() {
     let mut random = Rng::with_seed(7);
@@ -222,7 +222,7 @@ fn huge_blocks_are_passed_over() {
 }
 
 /// While handlers hold frames, the blocks of these frames are not filled again. The device does not
-/// wait, and continues when the frames are released.
+/// wait. The device continues when the frames are released.
 #[test]
 fn frames_that_are_out_stop_the_reading_and_lose_nothing() {
     let packets = packets_of(vec![1400; (BLOCKS + 3) * BLOCK_BYTES / 1400]);

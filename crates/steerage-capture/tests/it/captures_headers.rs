@@ -12,7 +12,8 @@ use steerage_fixtures::queues::drain_headed;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// For each frame: time in nanoseconds, wire length, captured length, link type, and interface.
+/// Returns for each frame: the time in nanoseconds, the wire length, the captured length, the link
+/// type, and the interface.
 fn noted(bytes: Vec<u8>) -> Vec<(u64, u32, usize, u16, u16)> {
     let frames = drain_headed(Box::new(Capture::from_reader("made", Cursor::new(bytes))));
     let noted = frames.into_iter().map(|(header, frame)| {
@@ -22,11 +23,13 @@ fn noted(bytes: Vec<u8>) -> Vec<(u64, u32, usize, u16, u16)> {
     noted.collect()
 }
 
-/// Parses `1700000000.123456789` into nanoseconds. tshark prints as many digits as the file has.
+/// Parses `1700000000.123456789` into nanoseconds. The output of tshark has as many digits as the
+/// file.
 fn nanos(text: &str) -> u64 {
     let (seconds, fraction) = text.split_once('.').unwrap_or((text, "0"));
     let fraction: u64 = format!("{fraction:0<9}")[..9].parse().unwrap();
-    // Times after 2554 are not supported, and such a packet has no time.
+    // Times after 2554 are not supported, and a packet with one of these times counts as a packet
+    // without a time.
     let seconds = seconds.parse::<u64>().unwrap().checked_mul(SECOND);
     seconds.and_then(|seconds| seconds.checked_add(fraction)).unwrap_or(u64::MAX)
 }
@@ -116,8 +119,8 @@ fn pcap_times_in_both_resolutions_and_byte_orders() {
     }
 }
 
-/// Seconds are unsigned, and last until 2106. A fraction of more than a second is added to the
-/// seconds.
+/// The seconds of a time are unsigned, and last until 2106. A fraction of more than a second is
+/// added to the seconds.
 #[test]
 fn pcap_times_reach_to_the_end_of_their_field() {
     let mut file = pcap(false, MAGICS[0], &[vec![]]);
@@ -185,8 +188,8 @@ fn simple_packets_have_no_time_and_keep_their_length() {
     assert_eq!(noted(file.concat()), [(u64::MAX, 1500, 96, 1, 0), (u64::MAX, 3, 3, 1, 0)]);
 }
 
-/// A snap length is the limit with which the recorder was configured. It does not limit the packets
-/// in the file.
+/// A snap length is the limit with which the recorder was configured. The snap length does not
+/// limit the packets in the file.
 #[test]
 fn snap_lengths_of_nothing_and_too_much_change_nothing() {
     for snap_bytes in [0, 1, u32::MAX] {
@@ -212,7 +215,7 @@ impl Handler for Asks {
             assert_eq!(at_once(&packet), (asked.0, asked.1, asked.2, packet.data()));
             packet.data_mut().expect("a page for a copy").fill(0xff);
             assert_eq!((packet.time(), packet.wire_len(), packet.link(), packet.data().len()), asked);
-            // After the write, reading returns the new bytes.
+            // After the write to the packet, reading returns the new bytes.
             assert_eq!(at_once(&packet), (asked.0, asked.1, asked.2, &vec![0xff; asked.3][..]));
             let known = (packet.time(), packet.wire_len(), packet.link(), packet.interface());
             let kept = packet.keep().expect("room to keep it");

@@ -31,7 +31,7 @@ fn zstd(bytes: &[u8]) -> Vec<u8> {
     compress_to_vec(bytes, CompressionLevel::Fastest)
 }
 
-/// Returns the compressed bytes from a program, or `None` if the program is not installed.
+/// Compresses bytes with a program. Returns `None` if the program is not installed.
 fn packed_by(program: &str, arguments: &[&str], bytes: &[u8]) -> Option<Vec<u8>> {
     let path = temporary(&format!("packed-by-{program}"), bytes);
     let output = Command::new(program).args(arguments).arg("-c").arg(&path).stderr(Stdio::null()).output();
@@ -45,7 +45,7 @@ fn packed_by(program: &str, arguments: &[&str], bytes: &[u8]) -> Option<Vec<u8>>
     }
 }
 
-/// Files in both formats, with packets of about 100 kB in total.
+/// Files in the pcap and the pcapng format, with packets of about 100 kB in total.
 fn files() -> [Vec<u8>; 2] {
     let mut random = Rng::with_seed(3);
     let packets = packets_of((0..300).map(|_| random.usize(..700)));
@@ -82,7 +82,7 @@ fn packed_captures_hold_the_same_frames() {
 }
 
 /// For every prefix, the complete frames are delivered, and then an error. The sizes of the pieces
-/// do not change the result.
+/// in which the compressed data arrives do not change the result.
 #[test]
 fn cut_anywhere() {
     let packets = packets_of([60, 14, 300, 100]);
@@ -106,7 +106,7 @@ fn damage_ends_in_frames_or_errors() {
     let bytes = pcap(false, MAGICS[0], &packets_of([60, 14, 0, 1500, 100, 61, 62]));
     let files = [gzip(&bytes), zstd(&bytes)];
     let mut random = Rng::with_seed(20_261_121);
-    for round in 0..20_000 {
+    for round in 0..5_000 {
         let mut packed = files[round % 2].clone();
         damage(&mut packed, &mut random);
         if let Err(error) = read_bytes(&packed).1 {
@@ -134,7 +134,7 @@ fn errors_say_what_is_wrong() {
     let text = error("text.gz", &gzip(b"Hello, world"));
     assert!(text.contains("unpacked, at byte 0: it begins with 48 65 6c 6c"), "{text}");
 
-    // The last four bytes are a checksum.
+    // The last four bytes of a zstd frame are a checksum.
     let mut sum = zstd(&pcap(false, MAGICS[0], &[]));
     *sum.last_mut().unwrap() ^= 1;
     assert!(error("sum.zst", &sum).contains("does not match its checksum"));
@@ -146,8 +146,8 @@ fn errors_say_what_is_wrong() {
     assert!(!wide.contains("damaged") && !dictionary.contains("damaged"));
 }
 
-/// The padding of a tape, a signature, or anything else after compressed data. gzip(1) and tshark
-/// ignore such bytes too.
+/// Bytes after compressed data, such as the padding of a tape or a signature, are ignored. The
+/// programs gzip(1) and tshark also ignore these bytes.
 #[test]
 fn bytes_after_compressed_data_are_ignored() {
     let packets = packets_of([60, 61]);
@@ -168,7 +168,8 @@ fn bytes_after_compressed_data_are_ignored() {
             fs::remove_file(path).unwrap();
         }
     }
-    // The beginning of a further part is the sign of a cut.
+    // If the bytes after the data are the beginning of a further compressed part, the file was cut
+    // off.
     for (name, part) in [("gz", gzip(&[])), ("zst", zstd(&[])), ("skippable.zst", b"\x51\x2a\x4d\x18".to_vec())] {
         let whole = if name == "gz" { gzip(&bytes) } else { zstd(&bytes) };
         for len in 1..4 {
@@ -199,9 +200,9 @@ fn large_windows_are_read_and_dictionaries_named() {
     assert!(error.contains("it was packed with dictionary ") && !error.contains("damaged"), "{error}");
 }
 
-/// The file contains 3 MiB of incompressible data twice, so that the second half refers back by 3
-/// MiB, within the window of 4 MiB. Bytes that the decoder returned too early would be missing
-/// there.
+/// The file contains 3 MiB of incompressible data twice. Therefore its second half refers back by 3
+/// MiB, which is within the window of 4 MiB. If the decoder returned bytes of the window too early,
+/// they would be missing in the second half.
 #[test]
 fn matches_reach_back_through_the_whole_window() {
     let random: Vec<u8> = {
@@ -226,7 +227,7 @@ fn bombs_do_not_go_off() {
     if !in_own_process("captures_packed::bombs_do_not_go_off") {
         return;
     }
-    // A skipped block with 1 GiB of zeros, followed by the end of the file.
+    // The file ends with a skipped pcapng block of 1 GiB of zeros.
     let zeros = 1usize << 30;
     let head = [section(false), words(false, &[0x0bad_cafe, 12 + zeros as u32])].concat();
     let mut packed = vec![0x28, 0xb5, 0x2f, 0xfd, 0, 7 << 3];
@@ -286,8 +287,9 @@ fn a_packed_pipe_is_read_as_it_comes() {
     fs::remove_file(path).unwrap();
 }
 
-/// If the queue is dropped, unpacking ends and closes its input. At that time the thread may be
-/// waiting for more input, or for free space in a pipe without a reader.
+/// If the queue is dropped, the unpacking thread ends and closes its input. When the queue is
+/// dropped, the unpacking thread may be waiting for more input, or for free space in a pipe without
+/// a reader.
 #[test]
 fn unpacking_ends_with_the_queue() {
     for (name, packets, missing) in [("packed-input", 10, 20), ("packed-output", 100, 0)] {
@@ -327,8 +329,8 @@ fn the_thread_that_unpacks_is_restricted() {
     drop(tester);
 }
 
-/// The packets of a compressed frame without its end are handed over up to the last complete block,
-/// although the window is larger than the file.
+/// If a zstd frame is cut off, its packets are handed over up to the last complete block, although
+/// the window is larger than the file.
 #[test]
 fn what_comes_before_a_cut_is_handed_over() {
     let mut random = Rng::with_seed(5);

@@ -34,12 +34,13 @@ fn tshark_reads_the_same_from_a_copy() {
             assert_eq!(snapshot.outputs[0].packets, of_original.len() as u64, "{}", path.display());
             let mut of_copy = tshark(&copy, &FIELDS).unwrap();
             if cpus > 1 {
-                // With several CPUs, only the packets within a flow keep their order.
+                // With several CPUs, only the packets within a flow keep their order, so the test
+                // sorts all packets.
                 of_copy.sort();
                 of_original.sort();
             }
-            // tshark guesses some protocols from earlier packets. The guesses may differ if the
-            // order differs.
+            // tshark recognises some protocols by means of earlier packets. If the order of packets
+            // differs, tshark may find different protocols.
             let fields = if cpus > 1 { 3 } else { 4 };
             let cut = |rows: &[Vec<String>]| rows.iter().map(|row| row[..fields].to_vec()).collect::<Vec<_>>();
             assert_eq!(cut(&of_copy), cut(&of_original), "{} on {cpus} CPUs", path.display());
@@ -87,7 +88,7 @@ fn packets_without_a_time_have_that_of_the_run() {
     assert_eq!(rows.len(), 1000);
     let time = |row: &Vec<String>| row[0].parse::<f64>().expect("seconds");
     let after = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64();
-    // If the clock is adjusted during the test, times may be a second off.
+    // Times may differ by a second, because the clock may be adjusted during the test.
     assert!(rows.iter().map(time).all(|time| time > before - 1.0 && time < after + 1.0));
 }
 
@@ -96,7 +97,7 @@ fn a_full_disk_ends_the_output_and_is_counted() {
     let options = synthetic::SyntheticOptions::new().packets(10_000);
     let Err(error) = capture::create("/dev/full") else { panic!("nothing fits there") };
     assert_eq!(error.to_string(), "/dev/full: cannot write to: No space left on device (os error 28)");
-    // This output fails during the run: a pipe whose reader has gone.
+    // One output fails during the run, because the reader of its pipe closes the pipe.
     let pipe = target("pipe");
     let _ = std::fs::remove_file(&pipe);
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();

@@ -1,5 +1,6 @@
-//! Tests capture outputs that take nothing for a while, or forever. Such an output drops only its
-//! own packets, without delay, and counts them. No other part of a run waits for the output.
+//! Tests capture outputs that accept no data for a while, or forever. Such an output drops only its
+//! own packets. The output drops and counts packets without delay. No other part of a run waits for
+//! the output.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -100,13 +101,14 @@ fn a_reader_that_pauses_costs_its_own_packets_while_it_pauses() {
     let file = target("pauses.pcapng");
     let running = over(traffic(None, Some(50_000)), [&pipe, &file]).start().unwrap();
     let handle = running.handle();
-    // During the outage, the output's drops are visible, and the other output continues.
+    // While one output accepts no data, its drops are already visible in the counters, and the
+    // other output continues.
     wait_until(&handle, "drops", |now| now.outputs[0].dropped.get(DropReason::TxFull) > 100);
     let before = handle.snapshot().outputs;
     wait_until(&handle, "the other output", |now| now.outputs[1].packets > before[1].packets + 10_000);
     assert_eq!(handle.snapshot().outputs[0].packets, before[0].packets, "nobody reads it");
     assert!(handle.snapshot().outputs[0].held > 0);
-    // When the reader continues, the output continues as well.
+    // When the reader reads again, the output writes again.
     go.send(()).unwrap();
     wait_until(&handle, "the reader", |now| now.outputs[0].packets > before[0].packets + before[0].held);
     handle.stop();
@@ -126,7 +128,7 @@ fn a_reader_that_never_comes_back_costs_its_own_packets_and_holds_nothing_up() {
     let file = target("never.pcapng");
     let running = over(traffic(None, Some(50_000)), [&pipe, &file]).start().unwrap();
     let handle = running.handle();
-    // Sends more packets than the pipe itself can hold, which is at most 1 MiB.
+    // Sends more packets than fit into the pipe, whose size is at most 1 MiB.
     wait_until(&handle, "traffic", |now| now.outputs[0].held > 2000 && now.outputs[1].packets > 1000);
     handle.stop();
     let outcome = running.join();
@@ -145,7 +147,7 @@ fn a_reader_that_never_comes_back_costs_its_own_packets_and_holds_nothing_up() {
     assert_eq!(read_again(&file), ledger.outputs[1].packets);
 }
 
-/// When the input ends by itself, the run waits for the reader, but not forever.
+/// When the input has ended, the run waits for the pipe's reader, but not forever.
 #[test]
 fn the_end_of_the_input_waits_for_a_reader_and_not_for_ever() {
     for comes_back in [true, false] {
@@ -180,8 +182,8 @@ fn a_slow_output_slows_a_source_that_can_wait() {
     let count = 100_000;
     let running = over(traffic(Some(count), None), [&pipe, &file]).start().unwrap();
     let handle = running.handle();
-    // Nearly half of a CPU's share of the 32 MiB is used. The source waits when half of the share
-    // is used.
+    // The test waits until nearly half of a CPU's share of the 32 MiB is used. The source waits
+    // when half of the share is used.
     wait_until(&handle, "a full buffer", |now| now.outputs[0].held * 1500 > 7 << 20);
     go.send(()).unwrap();
     let ledger = running.join().snapshot;
@@ -189,7 +191,7 @@ fn a_slow_output_slows_a_source_that_can_wait() {
     assert_eq!(whole_packets(&reader.join().unwrap()) + read_again(&file), count);
 }
 
-/// An output to a character device writes to the device, and does not replace it by a file.
+/// An output to a character device writes to the device, and does not replace the device by a file.
 #[test]
 fn a_device_is_written_to_as_it_is() {
     let null = over(traffic(Some(10_000), None), [Path::new("/dev/null"), Path::new("/dev/null")]);

@@ -1,5 +1,5 @@
-//! Tests captures that must wait: pipes, and files that are replayed at a pace. Also tests several
-//! files in a row.
+//! Tests captures that must wait: pipes, and files that are replayed at a pace. The tests also read
+//! several files one after another.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -17,7 +17,7 @@ use steerage_fixtures::queues::{POLLS_MAX, drain, drain_headed};
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Returns true if the descriptor on which the queue waits reports data.
+/// Returns true if the descriptor that a waiting queue polls is readable.
 fn rings(tester: &QueueTester) -> bool {
     let fd = tester.queue().wait_on().expect("a pipe is waited on");
     poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], PollTimeout::ZERO).unwrap() == 1
@@ -42,7 +42,7 @@ fn poll_some(tester: &mut QueueTester, budget: usize) -> (Polled, Vec<Vec<u8>>) 
 }
 
 /// The data arrives in pieces of odd sizes. Between the pieces the queue waits without spinning,
-/// and reading reaches the end.
+/// and all of the data is read.
 #[test]
 fn a_pipe_is_read_as_it_comes() {
     let packets = packets_of((0..200).map(|nth| nth * 7 % 300));
@@ -53,7 +53,7 @@ fn a_pipe_is_read_as_it_comes() {
         assert_eq!(capture.info().bytes_total(), None);
         let mut tester = QueueTester::new(Box::new(capture)).unwrap();
         let mut all = Vec::new();
-        // No process writes to the pipe yet.
+        // At this point, no process writes to the pipe.
         assert_eq!(poll_dry(&mut tester, Timestamp::ZERO, &mut all), Polled::Drained);
         assert!(tester.queue().capabilities().can_wait && !rings(&tester));
         let mut pipe = OpenOptions::new().write(true).open(&path).unwrap();
@@ -104,7 +104,8 @@ fn a_silent_pipe_can_be_dropped() {
     fs::remove_file(path).unwrap();
 }
 
-/// A capture with packets of 1 byte at these times, in nanoseconds.
+/// Makes a capture with packets of 1 byte. The recorded times of the packets are `times`, in
+/// nanoseconds.
 fn timed(times: &[u64]) -> Vec<u8> {
     let mut file = pcap(false, MAGICS[1], &[]);
     for (nth, time) in times.iter().enumerate() {
@@ -131,7 +132,7 @@ fn a_pace_hands_each_packet_over_when_it_is_due() {
         match polled {
             Polled::NotBefore(due) => {
                 assert!(due > now);
-                // One nanosecond earlier, no packet is due.
+                // One nanosecond before a packet's due time, the packet is not due yet.
                 let early = tester.poll(Timestamp::from_nanos(due.as_nanos() - 1), 64).unwrap();
                 assert_eq!(early, (Polled::NotBefore(due), vec![]));
                 now = due;
@@ -140,7 +141,8 @@ fn a_pace_hands_each_packet_over_when_it_is_due() {
             other => panic!("{other:?}"),
         }
     }
-    // The replay runs at half of the recorded speed. Packets whose time goes back are due at once.
+    // The replay runs at half of the recorded speed. A packet with an earlier time than the packet
+    // before it is due at once.
     let expected = [(0, vec![0]), (20, vec![1]), (2000, vec![2]), (2002, vec![3, 4]), (6 * SECOND, vec![5])];
     assert_eq!(history, expected);
 }
@@ -176,7 +178,7 @@ fn several_files_are_one_capture() {
     assert!(frames == [packets.clone(), ng_packets, packets].concat());
     assert_eq!(Some(info.bytes_read()), info.bytes_total());
 
-    // With a pace, each file begins when the previous file has ended.
+    // If several files are replayed at a pace, each file begins when the previous file has ended.
     let late = temporary("late.pcap", &timed(&[9_000_000 * SECOND, 9_000_000 * SECOND + 5]));
     let early = temporary("early.pcap", &timed(&[3, 4]));
     let mut tester =

@@ -44,7 +44,7 @@ pub(crate) fn error_of(name: &str, bytes: &[u8]) -> String {
     read(name, bytes).1.expect_err("it is damaged").to_string()
 }
 
-/// A number in the byte order of a file.
+/// Returns a number in the byte order of a file.
 pub(crate) fn u32_in(big_endian: bool, number: u32) -> [u8; 4] {
     if big_endian { number.to_be_bytes() } else { number.to_le_bytes() }
 }
@@ -53,7 +53,7 @@ pub(crate) fn words(big_endian: bool, numbers: &[u32]) -> Vec<u8> {
     numbers.iter().flat_map(|n| u32_in(big_endian, *n)).collect()
 }
 
-/// A capture in the classic format.
+/// Makes a capture in the classic format, pcap.
 pub(crate) fn pcap(big_endian: bool, magic: u32, packets: &[Vec<u8>]) -> Vec<u8> {
     let version = if big_endian { 0x0002_0004 } else { 0x0004_0002 };
     let mut bytes = words(big_endian, &[magic, version, 0, 0, 65535, 1]);
@@ -126,7 +126,7 @@ pub(crate) fn mixed_pcapng() -> (Vec<u8>, Vec<Vec<u8>>, Vec<usize>) {
     (bytes, packets, ends)
 }
 
-/// Packets with the given lengths. All packets differ.
+/// Makes packets with the given lengths. All packets have different contents.
 pub(crate) fn packets_of(lengths: impl IntoIterator<Item = usize>) -> Vec<Vec<u8>> {
     let packet = |(i, len): (usize, usize)| (0..len).map(|at| (i * 31 + at * 7) as u8).collect();
     lengths.into_iter().enumerate().map(packet).collect()
@@ -134,8 +134,8 @@ pub(crate) fn packets_of(lengths: impl IntoIterator<Item = usize>) -> Vec<Vec<u8
 
 pub(crate) const MAGICS: [u32; 2] = [0xa1b2_c3d4, 0xa1b2_3c4d];
 
-/// A reader that returns the bytes in pieces of various sizes. Before each piece it reports that it
-/// has no data, like a pipe.
+/// A reader that returns the bytes in pieces of various sizes. Before each piece, the reader
+/// reports that it has no data, like a pipe.
 pub(crate) struct Pieces {
     bytes: Vec<u8>,
     at: usize,

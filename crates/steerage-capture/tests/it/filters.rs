@@ -17,7 +17,7 @@ fn compile(text: &str) -> Result<Filter, FilterError> {
     Filter::compile(text, None, LinkType::ETHERNET)
 }
 
-/// The program that tcpdump prints for an expression.
+/// Returns the program that tcpdump prints for an expression.
 fn tcpdump(options: &[&str], expression: &str) -> String {
     let output = Command::new("tcpdump").args(options).args(["-ddd", expression]).output().unwrap();
     assert!(output.status.success(), "{output:?}");
@@ -81,8 +81,8 @@ fn what_tcpdump_refuses_is_a_mistake_in_one_line() {
     assert!(matches!(error, FilterError::Link(_)), "{error}");
 }
 
-/// In a filter for an interface, `vlan` reads the kernel's metadata and not the frame. 4294963248
-/// is `SKF_AD_VLAN_TAG_PRESENT`.
+/// In a filter for an interface, `vlan` reads the kernel's metadata and not the frame. The number
+/// 4294963248 is `SKF_AD_VLAN_TAG_PRESENT`.
 #[test]
 fn for_an_interface_vlan_finds_the_tag_that_the_kernel_took_out() {
     let in_a_namespace = || {
@@ -119,7 +119,7 @@ fn a_filter_can_lie_in_a_file() {
     std::fs::remove_file(&path).unwrap();
     let gone = compile(&at).unwrap_err();
     assert!(!gone.is_mistake() && gone.to_string().contains("cannot read the filter in"), "{gone}");
-    // A file without an end.
+    // The file has no end.
     assert!(compile("@/dev/zero").is_err());
 }
 
@@ -190,6 +190,6 @@ fn we_refuse_what_the_kernel_refuses_and_nothing_else() {
         assert_eq!(ours.is_ok(), kernels, "round {round}: {program:?}: {ours:?}");
         taken += u32::from(kernels);
     }
-    // Both outcomes, accepted and rejected, occurred often enough.
+    // The test is useful only if both outcomes, accepted and rejected, occurred often.
     assert!((2_000..18_000).contains(&taken), "{taken}");
 }

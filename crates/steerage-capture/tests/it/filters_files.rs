@@ -1,5 +1,4 @@
-//! Tests filters of capture files. The packets that pass must be those that `tcpdump -r FILE EXPR`
-//! writes.
+//! Tests filters of capture files. The filter must pass the same packets as `tcpdump -r FILE EXPR`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,8 +17,8 @@ use steerage_fixtures::{is_installed, tshark};
 use super::common::{block, enhanced, interface, pcap, section, temporary, words};
 use steerage_fixtures::queues::{drain, drain_with_links};
 
-/// Expressions that use all parts of the filter language. Each expression passes some packets of
-/// the captures, and removes other packets.
+/// Filter expressions that together use all parts of the filter language. Each expression passes
+/// some packets of the captures, and removes other packets.
 const EXPRESSIONS: [&str; 30] = [
     "ip",
     "ip6",
@@ -102,13 +101,14 @@ fn thirty_expressions_pass_what_tcpdump_passes() {
             });
         }
     });
-    // Both outcomes occurred many times. Some expressions are impossible for some link types.
+    // The test is useful only if both results, passed and removed, occurred many times. Some filter
+    // expressions cannot be compiled for some link types.
     let counts = [passed, out, refused].map(AtomicUsize::into_inner);
     assert!(counts[0] > 4_000 && counts[1] > 10_000 && counts[2] > 10, "{counts:?}");
 }
 
-/// In a file with two link types, each link type has its own filter program. The byte orders differ
-/// as well.
+/// In a file with two link types, each link type has its own filter program. The sections of the
+/// file also have different byte orders.
 #[test]
 fn each_link_type_of_a_file_has_its_own_program() {
     if !is_installed("tcpdump", "tcpdump") {
@@ -139,7 +139,7 @@ fn each_link_type_of_a_file_has_its_own_program() {
     let info = capture.info();
     let passed: Vec<_> = drain_with_links(Box::new(capture)).into_iter().map(|(frame, link)| (frame, link.0)).collect();
     assert_eq!((passed, info.filtered()), (wanted.clone(), 6));
-    // Reads the same bytes from a source that does not report its link types in advance.
+    // Reads the same file contents from a source that does not report its link types in advance.
     let piped = Capture::from_reader("pipe", Cursor::new(bytes.clone())).filtered("ip6").unwrap();
     let passed: Vec<_> = drain_with_links(Box::new(piped)).into_iter().map(|(frame, link)| (frame, link.0)).collect();
     assert_eq!(passed, wanted);
@@ -183,8 +183,8 @@ fn a_filter_that_cannot_be_is_an_error_at_once() {
     assert!(end.contains("not compiled for frames of link type 220"), "{end}");
 }
 
-/// The numbers of `tcpdump -s 96 -ddd`, as for an interface. 96 bytes of each packet pass, and the
-/// length on the wire stays the same.
+/// The filter program is the output of `tcpdump -s 96 -ddd`, as for an interface. Each packet is
+/// cut to 96 bytes, and its length on the wire stays the same.
 #[test]
 fn a_program_may_cut_packets() {
     let file = pcap(true, 0xa1b2_c3d4, &[vec![1; 200], vec![2; 20]]);
@@ -214,11 +214,12 @@ fn polls_are_bounded_and_paced() {
         }
     }
     assert_eq!(info.filtered(), 5_000);
-    // A poll examines 1,024 packets before the next read, and at most 1,024 after it.
+    // A poll examines at most 1,024 packets before it reads more of the file, and at most 1,024
+    // packets after that read.
     assert!(polls.keys().all(|looked_at| *looked_at <= 2 * 1024), "{polls:?}");
 
-    // The packets are a second apart. The second packet is the first that passes the filter, so it
-    // is due at once.
+    // The recorded times of the packets are a second apart. The second packet is due at once,
+    // because it is the first packet that passes the filter.
     let mut file = words(false, &[0xa1b2_c3d4, 0x0004_0002, 0, 0, 65535, 1]);
     for (second, byte) in [(1, 0), (2, 1), (3, 1)] {
         file.extend(words(false, &[second, 0, 1, 1]));
@@ -250,7 +251,7 @@ fn damage_is_found_behind_the_filter() {
     assert!(end.unwrap_err().to_string().contains("of interface 9") && frames.is_empty() && info.filtered() == 1);
 }
 
-/// The longest program. It runs each instruction once.
+/// A program of the maximum length. Running this program executes each instruction once.
 #[test]
 fn the_longest_program_runs_to_its_end() {
     let numbers = format!("4096, {} 6 0 0 5", "4 0 0 1, ".repeat(4095));

@@ -27,12 +27,13 @@ const FIELDS: [&str; 12] = [
     "icmpv6.echo.identifier",
 ];
 
-/// The flow of a frame, with tshark's names.
+/// The flow of a frame, with the names that tshark uses.
 #[derive(Debug, PartialEq, Eq)]
 struct Known {
     addresses: Option<(IpAddr, IpAddr)>,
     protocol: Option<u8>,
-    /// The ports of TCP, UDP and SCTP, or the identifier twice for ICMP. 0 for all other protocols.
+    /// The ports of TCP, UDP and SCTP. For ICMP, both numbers are the identifier, and for all other
+    /// protocols both are 0.
     ports: (u16, u16),
 }
 
@@ -70,8 +71,9 @@ fn told(fields: &[String]) -> Known {
 }
 
 fn read(found: &flow::Dissection) -> Known {
-    // tshark shows the packet that an ICMP error quotes as that packet was sent. The dissector
-    // reverses the key, because the error goes in the opposite direction.
+    // tshark shows the quoted packet of an ICMP error in the direction in which that packet was
+    // sent. The dissector reverses the flow key of the quoted packet, because the error goes in the
+    // opposite direction.
     let key = if found.is_quoted { found.key.reversed() } else { found.key };
     let (Some(source), Some(destination)) = (key.source(), key.destination()) else {
         return Known { addresses: None, protocol: None, ports: (0, 0) };
@@ -80,7 +82,7 @@ fn read(found: &flow::Dissection) -> Known {
     Known { addresses: Some(addresses), protocol: key.protocol(), ports }
 }
 
-/// An IPv4 packet with this protocol, from 192.0.2.`host`.
+/// Makes an IPv4 packet with this protocol, from 192.0.2.`host`.
 fn ipv4(host: u8, protocol: u8, payload: &[u8]) -> Vec<u8> {
     FrameBuilder::ip([192, 0, 2, host], [192, 0, 2, 99], protocol).packet(payload)
 }
@@ -99,7 +101,7 @@ fn ethernet(ethertype: u16, payload: &[u8]) -> Vec<u8> {
     [&[2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 8][..], &ethertype.to_be_bytes(), payload].concat()
 }
 
-/// One tunnelled packet for each encapsulation, and tshark's name for the encapsulation.
+/// Returns one tunnelled packet for each encapsulation, with tshark's name of the encapsulation.
 fn taken_along() -> Vec<(&'static str, Vec<u8>)> {
     let (four, six) = (ipv4(1, 17, &udp(1025, 9, b"four")), ipv6(17, &udp(1026, 9, b"six.")));
     let (bridged, gre) = (ethernet(0x0800, &four), |head: &[u8], rest: &[u8]| ipv4(50, 47, &[head, rest].concat()));

@@ -1,5 +1,6 @@
-//! Tests files that are read in place: their values are those that read(2) gives, and other processes
-//! can change, replace and append to the files meanwhile.
+//! Tests files that are read in place. The frames and their metadata must be the same as when the
+//! file is read with read(2). While the files are read, other processes may change them, replace
+//! them and append to them.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
@@ -15,7 +16,7 @@ use steerage_fixtures::{skip, tshark};
 
 use crate::common::*;
 
-/// More bytes than the queue makes readable at once.
+/// A length that exceeds the number of bytes that the queue makes readable at once.
 const PACKETS: usize = 2_000;
 
 fn packets() -> Vec<Vec<u8>> {
@@ -55,7 +56,7 @@ fn captures_have_the_same_values_in_place() {
     let mut paths = tshark::all_captures();
     paths.extend(fs::read_dir(tshark::folder().join("outside")).into_iter().flatten().map(|e| e.unwrap().path()));
     for path in paths.iter().filter(|path| path.extension().is_some_and(|e| e == "pcap" || e == "cap")) {
-        // A read-only folder of another user has no leases, so a copy is read.
+        // A read-only folder of another user grants no leases, so the test reads a copy.
         let copy = temporary("same.pcap", &fs::read(path).unwrap());
         if let Ok(capture) = Capture::open(&copy) {
             let by_read = Capture::from_reader("read", File::open(&copy).unwrap());
@@ -66,10 +67,11 @@ fn captures_have_the_same_values_in_place() {
     }
 }
 
-/// The time, the length on the wire and the bytes of a frame. A header in place has no link type.
+/// The time, the length on the wire and the bytes of a frame. If a frame is read in place, the
+/// header of its record has no link type.
 type Values = (u64, u32, Vec<u8>);
 
-/// The values of all frames, and the error.
+/// The values of all frames, and the error at the end of reading, if any.
 fn all_of(capture: Capture) -> (Vec<Values>, Option<String>) {
     let mut tester = QueueTester::new(Box::new(capture)).unwrap();
     let mut all = Vec::new();
@@ -122,7 +124,7 @@ fn a_file_that_grows_is_read_to_its_new_end() {
     let info = capture.info();
     let (mut tester, mut all) = (QueueTester::new(Box::new(capture)).unwrap(), Vec::new());
     if can_be_mapped(&mut tester, &path, &mut all) {
-        // This call waits until the lease was returned.
+        // Opening the file blocks until the lease has been returned.
         let mut file = OpenOptions::new().append(true).open(&path).unwrap();
         let more = packets_of([700, 800]);
         file.write_all(&pcap(true, MAGICS[1], &more)[24..]).unwrap();
@@ -188,8 +190,8 @@ fn a_file_without_a_lease_is_read_by_read() {
     fs::remove_file(foreign).unwrap();
 }
 
-/// A handler that lets another thread truncate the file while it has its first batch. The handler
-/// then compares the batch, writes to its packets, and counts them.
+/// A handler that, during its first batch, lets another thread truncate the file. The handler then
+/// compares the batch, writes to its packets, and counts them.
 struct Truncates {
     started: Option<mpsc::Sender<()>>,
     truncated: mpsc::Receiver<()>,
@@ -238,12 +240,12 @@ fn packets_of_a_truncated_file_stay_as_they_are() {
         .unwrap();
     has_started.recv().unwrap();
     let mapped = is_mapped(&path);
-    // This call waits until the lease was returned.
+    // Creating the file anew blocks until the lease has been returned.
     File::create(&path).unwrap();
     to.send(()).unwrap();
     let outcome = running.join();
     let handled = outcome.reports[0].1;
-    // Only the packets that the queue had made readable are left.
+    // The queue delivers only the packets that it had made readable before.
     if mapped {
         assert!(handled > 0 && handled < PACKETS as u64, "{handled}");
     } else {
@@ -252,7 +254,7 @@ fn packets_of_a_truncated_file_stay_as_they_are() {
     fs::remove_file(path).unwrap();
 }
 
-/// Several files, of which some are read in place, are one capture.
+/// Several files, some of which are read in place, form one capture.
 #[test]
 fn files_of_several_kinds_follow_each_other() {
     let packets = packets();

@@ -1,5 +1,5 @@
-//! Tests frames in a device's own memory. Writing to such frames and keeping them makes copies, and
-//! the pages of the copies return to the pool.
+//! Tests frames in a device's own memory. Writing to a frame in a device's memory, or keeping such
+//! a frame, makes a copy. Afterwards, the pages of the copies return to the pool.
 
 use std::path::PathBuf;
 
@@ -11,8 +11,8 @@ use steerage_fixtures::until;
 
 const PACKETS: usize = 20_000;
 
-/// A pcap file of UDP packets. Each packet has a different flow, and its number in the last four
-/// bytes.
+/// Makes a pcap file of UDP packets. Each packet has a different flow, and its number in the last
+/// four bytes.
 fn capture_file() -> PathBuf {
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("lent.pcap");
     let bytes = pcap((0..PACKETS as u32).map(|number| {
@@ -39,8 +39,8 @@ impl Handler for WritesAndKeeps {
         self.kept.clear();
         for mut packet in batch.iter_mut() {
             let before = packet.data().to_vec();
-            // The kernel may stop the receiving CPU after it has collected the pages, and before it has
-            // returned them to the pool.
+            // The kernel may preempt the receiving thread after the thread has collected the pages,
+            // and before it has returned them to the pool.
             until("a page for a copy is free", || packet.data_mut().is_ok());
             packet.data_mut().unwrap()[0] = 0xff;
             assert_eq!(packet.data()[1..], before[1..], "the copy is another frame");

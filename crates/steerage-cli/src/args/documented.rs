@@ -1,4 +1,4 @@
-//! Every command line of README and docs/ is one that the program understands.
+//! Tests that the program accepts every command line in README.md and docs/.
 
 use std::ffi::OsString;
 use std::fs;
@@ -16,7 +16,7 @@ fn pages() -> Vec<PathBuf> {
     pages
 }
 
-/// The lines of code blocks, each joined to the line that it continues on.
+/// Returns the lines of the code blocks. A line that ends in `\` is joined with the next line.
 fn lines_of_code(text: &str) -> Vec<String> {
     let mut lines = Vec::new();
     let mut is_code = false;
@@ -36,13 +36,14 @@ fn lines_of_code(text: &str) -> Vec<String> {
     lines
 }
 
-/// The words of a steerage command, as a shell would split them: up to a pipe, a redirection or a
-/// comment. Examples have an explanation after two spaces.
+/// Returns the words of a steerage command as a shell would split them, up to a pipe, a redirection
+/// or a comment. Examples have an explanation after two spaces.
 fn words(line: &str) -> Option<Vec<String>> {
     let line = line.trim_start_matches("$ ").trim_start_matches("# ").trim_start_matches("sudo ");
     for begin in ["cargo run --release -- ", "\"$(command -v steerage)\" ", "steerage "] {
         if let Some(rest) = line.strip_prefix(begin) {
-            // In transcripts, the program's name and version begin a line.
+            // In a transcript, a line may begin with the program's name and version. Such a line is
+            // not a command.
             let is_command = rest.starts_with(|c: char| c.is_ascii_lowercase() || c == '-');
             return is_command.then(|| split(rest));
         }

@@ -73,8 +73,8 @@ pub(crate) struct ExplainArgs {
     pub(crate) sandbox: SandboxArgs,
 }
 
-/// The most work per packet that advice is given for. With more work, the bottleneck is not the
-/// packets.
+/// The maximum work per packet for which `explain` gives advice. With more work, packets are not
+/// the bottleneck.
 const WORK_MAX: Duration = Duration::from_secs(1);
 
 fn work(text: &str) -> Result<Duration, &'static str> {

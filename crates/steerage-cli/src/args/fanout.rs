@@ -27,11 +27,12 @@ pub(crate) struct FanoutArgs {
     pub(crate) run: RunArgs,
 }
 
-/// The smallest file after which a new one begins. Much smaller files would cost more time than
-/// their packets.
+/// The minimum size that `--rotate` accepts. Creating much smaller files would take more time than
+/// writing their packets.
 const FILE_BYTES_MIN: u64 = 1 << 20;
 
-/// The most files that are kept. More names would not fit a directory that people read.
+/// The maximum number of files that `--keep` accepts. People could not read a directory with more
+/// files.
 const KEEP_MAX: usize = 1_000_000;
 
 fn rotate(text: &str) -> Result<Rotate, String> {

@@ -63,7 +63,7 @@ pub(crate) struct LiveArgs {
     #[arg(skip)]
     pub(crate) forwards: bool,
 
-    /// The command sends received packets by outputs that take super-frames.
+    /// The command sends received packets through outputs that support super-frames.
     #[arg(skip)]
     pub(crate) offloads: bool,
 

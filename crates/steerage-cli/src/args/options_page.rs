@@ -29,8 +29,18 @@ fn rows() -> Vec<String> {
     }
     let options = options
         .into_iter()
-        .map(|((_, option, meaning), commands)| format!("| `{option}` | {} | {meaning} |", commands.join(", ")));
+        .map(|((_, option, meaning), commands)| format!("| `{option}` | {} | {meaning} |", shortened(&commands)));
     arguments.chain(options).collect()
+}
+
+/// The names of the commands, with the short names that the page defines for its most frequent lists.
+fn shortened(commands: &[&str]) -> String {
+    const SHORT: [(&str, &str); 3] = [
+        ("count, meter, explain, parallel, fanout, forward, send", "receivers, explain"),
+        ("count, meter, parallel, fanout, forward, send", "receivers"),
+        ("count, meter, fanout, forward, send", "runs"),
+    ];
+    SHORT.iter().fold(commands.join(", "), |names, (long, short)| names.replace(long, short))
 }
 
 fn is_listed(arg: &Arg) -> bool {

@@ -25,7 +25,7 @@ pub(crate) struct SendArgs {
     pub(crate) run: RunArgs,
 }
 
-/// The most times that files can be sent. Each time is an entry in a list.
+/// The maximum number of times that `send` sends its files. Each repetition is an entry in a list.
 const LOOPS_MAX: usize = 1_000_000;
 
 fn rate(text: &str) -> Result<u64, String> {

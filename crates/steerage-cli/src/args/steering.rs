@@ -72,7 +72,8 @@ impl HashArgs {
         if self.outer { Layers::Outer } else { Layers::Inner }
     }
 
-    /// Whether a device's hash may be used, if it keeps together what must stay together.
+    /// Returns true if a device's hash may be used, provided that the hash keeps packets together
+    /// that must stay on one CPU.
     pub(crate) fn allows_device(&self) -> bool {
         matches!(self.hash, HashChoice::Auto | HashChoice::Device)
     }
@@ -88,7 +89,7 @@ impl HashArgs {
         }
     }
 
-    /// Whether each run draws a key of its own.
+    /// Returns true if each run draws its own random hash key.
     pub(crate) fn has_random_key(&self) -> bool {
         self.hash_key.is_none() && self.kind().is_keyed()
     }

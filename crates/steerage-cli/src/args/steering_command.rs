@@ -1,6 +1,6 @@
-//! The commands that steer packets, and what each of them keeps together on one CPU.
+//! The commands that steer packets, and which packets each command keeps together on one CPU.
 //!
-//! The answers come from the packet function of each command, which the path asks too, so that
+//! The answers come from the packet function of each command, as on the packet path. Therefore
 //! `steerage explain` and the command cannot disagree.
 
 use clap::ValueEnum;
@@ -23,7 +23,7 @@ pub(crate) enum SteeringCommand {
 }
 
 impl SteeringCommand {
-    /// Which packets the command's packet function keeps on one CPU.
+    /// Returns which packets the command's packet function keeps on one CPU.
     pub(crate) fn affinity(self) -> Affinity {
         match self {
             Self::Count => Count::AFFINITY,
@@ -33,22 +33,23 @@ impl SteeringCommand {
         }
     }
 
-    /// Whether both directions of a flow stay on one CPU.
+    /// Returns true if both directions of a flow stay on one CPU.
     pub(crate) fn keeps_both_directions(self) -> bool {
         self.affinity() == Affinity::BothDirections
     }
 
-    /// Which of an interface's packets the command receives, if the command line asks for `asked`.
+    /// Returns the direction of the packets that the command receives from an interface, if the
+    /// command line requests the direction `asked`.
     pub(crate) fn direction(self, asked: DirectionArg) -> DirectionArg {
         match self {
             Self::Count | Self::Meter | Self::Fanout => asked,
-            // `forward` sends by the interface that it listens to, and would receive the packets
-            // that it sent.
+            // `forward` sends through the interfaces to which it listens. In the other direction,
+            // it would receive the packets that it has sent.
             Self::Forward => DirectionArg::In,
         }
     }
 
-    /// The command as an explanation names it.
+    /// Returns the command in the form that `steerage_explain` uses.
     pub(crate) fn explained(self) -> Command {
         let (name, operands) = match self {
             Self::Count => ("count", Operands::Inputs),

@@ -1,5 +1,6 @@
-//! `steerage complete`: prints the values that a word of a command line can have. The scripts of
-//! `steerage completions` call the command, so all shells offer the same values.
+//! `steerage complete` prints the possible values of the next word of a command line. The scripts
+//! that `steerage completions` generates call this command, so that all shells offer the same
+//! values.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,23 +14,23 @@ use crate::error::Error;
 use crate::sandbox::{self, Needs, SandboxProfile};
 use crate::{guide, stdout};
 
-/// Values that clap does not know.
+/// The kinds of values for which clap has no list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Values {
-    /// Interfaces, and the other sources of packets that have a name.
+    /// Network interfaces, and other packet sources that have a name.
     Devices,
     Interfaces,
     Runs,
-    /// The attributes of all runs.
+    /// The attributes in the control trees of all runs.
     Attributes,
-    /// The pages of the guide, and the commands.
+    /// The pages of the guide, and the names of the commands.
     Topics,
     Commands,
 }
 
 impl Values {
-    /// The values of this argument, or `None` if clap knows all of them, or if they are anything, such as
-    /// numbers.
+    /// Returns the kind of values of this argument. Returns `None` if clap knows all values, or if
+    /// the argument can have any value, such as a number.
     pub(super) fn of(command: &Command, arg: &Arg) -> Option<Self> {
         let name = arg.get_value_names()?.first()?.as_str();
         match (name, command.get_name(), arg.get_id().as_str()) {
@@ -43,7 +44,8 @@ impl Values {
         }
     }
 
-    /// The values of the word after these words, of which the first is the name of the program.
+    /// Returns the kind of values of the word that follows `words`. The first of these words is the
+    /// name of the program.
     fn after(words: &[String]) -> Option<Self> {
         let mut program = args::program();
         program.build();
@@ -52,10 +54,10 @@ impl Values {
         let (mut option, mut positionals) = (None, 0);
         for word in words {
             match word {
-                // bash makes three words of `--to=4711`.
+                // bash splits `--to=4711` into three words.
                 "=" => {}
                 _ if option.take().is_some() => {}
-                // What follows is another program and its arguments.
+                // After `--`, the words are another program and its arguments.
                 "--" => return None,
                 "-" => positionals += 1,
                 _ if word.starts_with('-') => option = waiting_for_its_value(command, word),
@@ -70,7 +72,8 @@ impl Values {
         Self::of(command, option.or_else(positional)?)
     }
 
-    /// All values except attributes, which need a connection to the runs.
+    /// Returns all values of this kind. Attributes are not included, because they need a connection
+    /// to the runs.
     fn all(self) -> BTreeSet<String> {
         let commands = || args::program().get_subcommands().filter(|of| !of.is_hide_set()).map(name).collect();
         match self {
@@ -88,13 +91,14 @@ fn name(command: &Command) -> String {
     command.get_name().to_owned()
 }
 
-/// The option that takes the next word as its value.
+/// Returns the option whose value is the next word, if `word` ends with one.
 fn waiting_for_its_value<'a>(command: &'a Command, word: &str) -> Option<&'a Arg> {
     let takes = |arg: &&Arg| arg.get_num_args().is_some_and(|count| count.min_values() > 0);
     if let Some(long) = word.strip_prefix("--") {
         return command.get_arguments().find(|arg| arg.get_long() == Some(long)).filter(takes);
     }
-    // In `-qj`, `-j` takes the next word. In `-j4`, it has its value.
+    // After `-qj`, the next word is the value of the option `-j`. In `-j4`, the option already has
+    // its value.
     let short = |letter: char| command.get_arguments().find(|arg| arg.get_short() == Some(letter));
     let with_values =
         word[1..].char_indices().find_map(|(at, letter)| Some((at, letter, short(letter).filter(takes)?)));
@@ -102,18 +106,20 @@ fn waiting_for_its_value<'a>(command: &'a Command, word: &str) -> Option<&'a Arg
 }
 
 fn interfaces() -> impl Iterator<Item = String> {
-    // The directory of each interface is a link. `bonding_masters` is a file.
+    // The entry of each interface is a link to a directory. `bonding_masters` is a file, and is not
+    // an interface.
     let entries = fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
     entries.filter(|entry| entry.path().is_dir()).filter_map(|entry| entry.file_name().into_string().ok())
 }
 
-/// The runs that this user can see. Without any, or if their directory cannot be read, there is nothing to
-/// offer.
+/// Returns the runs that this user can see. If there are no runs, or if their directory cannot be
+/// read, the list is empty.
 fn runs() -> Vec<instances::InstanceSocket> {
     instances::all().unwrap_or_default()
 }
 
-/// Prints a line for each value. There are no errors, which the shell would print into the command line.
+/// Prints a line for each value of the word. The command never prints an error, because the shell
+/// would print the error into the command line.
 pub(crate) fn run(args: &CompleteArgs) -> Result<(), Error> {
     let Some(values) = Values::after(&args.words) else { return Ok(()) };
     let found = if values == Values::Attributes {
@@ -126,7 +132,7 @@ pub(crate) fn run(args: &CompleteArgs) -> Result<(), Error> {
         sandbox::enter(Needs::of(SandboxProfile::Completions), &args.sandbox)?;
         found
     };
-    // A name with a line break would be two values.
+    // If a name contained a line break, the shell would offer the name as two values.
     let lines = found.iter().filter(|value| !value.contains(char::is_control)).map(|value| format!("{value}\n"));
     stdout::print(lines.collect::<String>().as_bytes())
 }

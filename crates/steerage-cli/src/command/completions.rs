@@ -1,5 +1,6 @@
-//! `steerage completions`: generates shell completions from the definition of the command line. In bash, zsh
-//! and fish, they also offer values that clap does not know, which `steerage complete` prints.
+//! `steerage completions` generates shell completions from the definition of the command line. In
+//! bash, zsh and fish, the completions also offer values for which clap has no list. The
+//! completions get these values from `steerage complete`.
 
 use clap_complete::Shell;
 
@@ -9,7 +10,8 @@ use crate::error::Error;
 use crate::sandbox::{self, Needs, SandboxProfile};
 use crate::stdout;
 
-/// The values are read line by line, because `compgen -W` would execute `$(...)` in a name.
+/// The script for bash reads the values line by line. The script does not use `compgen -W`, because
+/// `compgen -W` would execute a `$(...)` in a name.
 const BASH: &str = r#"
 _steerage_values() {
     _steerage "$@"
@@ -23,7 +25,8 @@ _steerage_values() {
 complete -F _steerage_values -o bashdefault -o default steerage
 "#;
 
-/// Replaces the function that clap_complete made. zsh loads a file with the name of this function.
+/// The script for zsh replaces the function `_steerage` of clap_complete. zsh loads the file that
+/// has the name of this function.
 const ZSH: &str = r#"
 _steerage() {
     local ret=1
@@ -38,7 +41,7 @@ _steerage() {
 }
 "#;
 
-/// What fish runs for the values.
+/// The command that fish runs to get the values.
 const FISH_VALUES: &str = "'(steerage complete (commandline -opc) 2>/dev/null)'";
 
 pub(crate) fn run(args: &CompletionsArgs) -> Result<(), Error> {
@@ -66,8 +69,9 @@ fn with_values_of_zsh(script: &str) -> String {
     format!("{functions}{ZSH}{START}{start}")
 }
 
-/// A line for the arguments of all commands, and one for each option, because fish offers for the value of an
-/// option only what belongs to that option.
+/// Returns the lines that offer values in fish: one line for the arguments of all commands, and one
+/// line for each option. Each option needs its own line, because fish offers only the values in
+/// that line as the option's value.
 fn values_of_fish() -> String {
     let mut lines = format!("complete -c steerage -n \"not __fish_steerage_needs_command\" -a {FISH_VALUES}\n");
     let program = args::program();
@@ -115,7 +119,7 @@ mod tests {
         for option in ["top\" -l to ", "get\" -l to ", "set\" -l to ", "fanout\" -l to "] {
             assert!(options.iter().any(|line| line.starts_with(option)), "{option}: {lines}");
         }
-        // The functions that the lines call are those of clap_complete.
+        // The additional lines for fish call functions that clap_complete defines.
         let fish = script(Shell::Fish);
         for function in ["__fish_steerage_needs_command", "__fish_steerage_using_subcommand"] {
             assert!(fish.contains(&format!("function {function}\n")), "{function}");

@@ -1,5 +1,5 @@
-//! `steerage count`: counts packets. Counting costs almost nothing, so a run shows the speed of the
-//! path itself.
+//! `steerage count` counts packets. Counting costs almost nothing. Therefore the speed of the run
+//! is the speed of steerage itself.
 
 use steerage_apps::Count;
 
@@ -20,7 +20,7 @@ pub(crate) fn run(args: &CountArgs, verbose: bool) -> Result<(), Error> {
     report.finish(options.printer, args.report.strict)
 }
 
-/// A count does not depend on which packets stay together.
+/// `count` does not need the packets of a flow on the same CPU.
 fn needs_outer_flows(run: &RunArgs) -> RunArgs {
     RunArgs { live: LiveArgs { outer_flows: true, ..run.live.clone() }, ..run.clone() }
 }

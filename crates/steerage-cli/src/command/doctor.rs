@@ -1,5 +1,5 @@
-//! `steerage doctor`: checks the machine's support for steering packets, and says how to fix what is
-//! missing.
+//! `steerage doctor` checks whether the machine can steer packets, and says how to fix a missing
+//! feature.
 
 use steerage_doctor::Diagnosis;
 use steerage_text::wrapped;
@@ -12,7 +12,8 @@ use crate::terminal::{has_colours, width};
 
 pub(crate) fn run(args: &DoctorArgs) -> Result<(), Error> {
     let diagnosis = Diagnosis::of_this_machine(args.interface.as_deref())?;
-    // All checks are done. The sandbox that is entered here is the sandbox of a run.
+    // All checks of the machine are finished. The command now enters the same sandbox as a run, to
+    // report how much of the sandbox the kernel supports.
     let in_force = sandbox::enter(Needs::of(SandboxProfile::Doctor), &args.sandbox)?;
     let diagnosis = diagnosis.with_sandbox(in_force);
     let text = if args.json {
@@ -23,7 +24,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(), Error> {
     stdout::print(text.as_bytes())
 }
 
-/// Colours the first word of each line that says what is missing, on a terminal.
+/// On a terminal, colours the first word of each line that reports something missing.
 fn coloured(text: String) -> String {
     const MISSING: &str = "missing";
     if !has_colours() {

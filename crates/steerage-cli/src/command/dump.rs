@@ -1,4 +1,4 @@
-//! `steerage dump`: shows or writes copies of the packets that a run handles.
+//! `steerage dump` shows or writes copies of the packets that a run handles.
 
 use std::fs::File;
 use std::io::{self, BufRead, Write};
@@ -27,10 +27,10 @@ use crate::terminal::print_to_stderr;
 
 const STDOUT: &str = "-";
 
-/// What the last line says if the run ended without the last counts.
+/// The end of the last output line if the run ended before it sent its last counts.
 const UNREAD: &str = "; the run ended before its last packets were read";
 
-/// How long a read waits until the command checks for signals.
+/// The maximum time that a read from the run waits before `dump` checks for signals.
 const SIGNAL_LOOK: Duration = Duration::from_millis(100);
 
 pub(crate) fn run(args: &DumpArgs) -> Result<(), Error> {
@@ -61,7 +61,7 @@ pub(crate) fn run(args: &DumpArgs) -> Result<(), Error> {
                 packets.consume(length);
             }
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => continue,
-            // The run was killed.
+            // The connection was reset, because the process of the run was killed.
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
                 shown.is_cut = true;
                 break;
@@ -94,15 +94,17 @@ fn wanted(args: &DumpArgs) -> Result<Wanted, Error> {
     Ok(if args.filter.is_empty() { wanted } else { wanted.filtered(&args.filter.join(" "))? })
 }
 
-/// Where packets are shown, and the counts so far.
+/// The output to which packets are written, and the counts so far.
 struct Shown<'a> {
-    /// The capture that is written. `None` for a line for each packet.
+    /// The capture file to which the packets are written. The value is `None` if each packet is
+    /// printed as a line.
     capture: Option<(PcapngEncoder, File, &'a str)>,
-    /// What was not written yet.
+    /// The bytes of the output that have not been written yet.
     bytes: Vec<u8>,
     packets: u64,
     missed: u64,
-    /// Whether the run has said that no more packets come, and whether it ended without saying so.
+    /// `has_last` is true if the run has said that it sends no more packets. `is_cut` is true if
+    /// the run ended without saying so.
     has_last: bool,
     is_cut: bool,
 }
@@ -119,7 +121,8 @@ impl<'a> Shown<'a> {
         Ok(Self { capture, bytes: Vec::new(), packets: 0, missed: 0, has_last: false, is_cut: false })
     }
 
-    /// Writes the header of the capture, so that its reader knows what it reads.
+    /// Writes the header of the capture file at once, so that a reader of the file can recognize
+    /// the format.
     fn begin(&mut self) -> Result<bool, Error> {
         if let Some((encoder, ..)) = &mut self.capture {
             encoder.begin(&mut self.bytes);
@@ -127,7 +130,8 @@ impl<'a> Shown<'a> {
         self.flush()
     }
 
-    /// Shows a record at the next `flush`. Returns the number of packets in the record.
+    /// Adds a record to the output, which the next `flush` writes. Returns the number of packets in
+    /// the record.
     fn add(&mut self, record: Record<'_>) -> u64 {
         let (head, data) = match record {
             Record::Counts { missed, is_last, .. } => {
@@ -147,7 +151,7 @@ impl<'a> Shown<'a> {
         1
     }
 
-    /// Returns false if the reader has closed the output.
+    /// Writes the collected bytes to the output. Returns false if the reader has closed the output.
     fn flush(&mut self) -> Result<bool, Error> {
         let bytes = std::mem::take(&mut self.bytes);
         match &mut self.capture {
@@ -172,7 +176,7 @@ fn open(name: &str) -> io::Result<File> {
     Ok(file)
 }
 
-/// Writes everything, also to a FIFO that was opened without blocking.
+/// Writes all bytes, even to a FIFO that was opened without blocking.
 fn write_all(file: &mut File, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         match file.write(bytes) {
@@ -188,7 +192,8 @@ fn write_all(file: &mut File, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// A packet as a line: its time of day in UTC, its origin, its flow and its length.
+/// Returns a line that describes a packet: its time of day in UTC, its origin, its flow and its
+/// length.
 fn line(head: PacketHead, data: &[u8]) -> String {
     let PacketHead { nanos, wire, link, cpu, queue, .. } = head;
     let time = humantime::format_rfc3339_micros(SystemTime::from(WallTime::from_nanos(nanos))).to_string();

@@ -1,4 +1,5 @@
-//! `steerage explain`: shows why a packet goes to its CPU, and whether traffic can be spread.
+//! `steerage explain` shows why a packet goes to its CPU, and whether traffic can be spread over
+//! CPUs.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -38,8 +39,8 @@ use crate::web::Web;
 
 const SYNTHETIC_PACKETS: u64 = 1_000_000;
 
-/// How long the command listens to an interface by default. Most flows that rarely send still
-/// appear in that time.
+/// The default time for which `explain` listens to an interface. Even most flows with few packets
+/// appear in this time.
 pub(super) const LISTENING: Duration = Duration::from_secs(10);
 const LISTENING_NOTE: &str = "listening for 10 s (--seconds S, -c N; Ctrl-C ends it sooner)";
 
@@ -50,11 +51,12 @@ pub(crate) fn run(args: &ExplainArgs, verbose: bool) -> Result<(), Error> {
     };
     let command = args.command;
     let explanation = |what, hash: Cow<'static, str>| {
-        // The key of the device's hash does not depend on the command line.
+        // If the device computes the flow hash, the hash key does not depend on the command line.
         let random_key = args.hash.has_random_key() && hash == hasher.name();
         Explanation { what, command: command.explained(), hash, random_key, top: args.top }
     };
-    // A `>` marks a flow. A file with that character can be written ./a>b.
+    // An argument that contains `>` is a flow. If the name of a file contains `>`, the user can
+    // write ./a>b.
     if let [what] = args.what.as_slice()
         && what.contains('>')
         && !what.contains('/')
@@ -76,7 +78,7 @@ pub(crate) fn run(args: &ExplainArgs, verbose: bool) -> Result<(), Error> {
     let (device, layers) = (args.what.join(" "), args.hash.layers());
     let traffic = TrafficExplanation { device, survey, snapshot, packet: args.packet, layers, basis };
     print(&explanation(Subject::Traffic(Box::new(traffic)), hash), args.json)?;
-    // If the input failed, the packets before the failure are explained all the same.
+    // If the input failed, `explain` still explains the packets before the failure.
     error.map_or(Ok(()), Err)
 }
 
@@ -92,14 +94,15 @@ fn print(explanation: &Explanation, json: bool) -> Result<(), Error> {
 struct Seen {
     survey: Analysis,
     snapshot: Snapshot,
-    /// The name of the hash that steered the packets, or `device`.
+    /// The name of the flow hash that steered the packets. The name is `device` if the device
+    /// computed the hash.
     hash: Cow<'static, str>,
     basis: AdviceBasis,
     error: Option<Error>,
 }
 
-/// Runs the traffic through the path on one CPU, so that packets are numbered in order. The packets
-/// are hashed as on many CPUs, with the fragment table.
+/// Runs the traffic through an instance with a single CPU, so that the packets are numbered in
+/// order. The packets are hashed with the fragment table, as in a run on several CPUs.
 fn survey<const BOTH: bool>(args: &ExplainArgs, hasher: &FlowHasher, verbose: bool) -> Result<Seen, Error> {
     let layers = args.hash.layers();
     let wanted = args.packet;
@@ -147,7 +150,7 @@ fn survey<const BOTH: bool>(args: &ExplainArgs, hasher: &FlowHasher, verbose: bo
         on_stop: None,
         stopper: Stopper::default(),
     };
-    // The only device, if it is an interface of this machine.
+    // The interface to explain, if the only device of the command is an interface of this machine.
     let root = Root::default();
     let interface = match live.as_slice() {
         [interface] if args.what.len() == 1 && args.virtual_cpus.is_none() => Some(interface),
@@ -196,8 +199,9 @@ fn survey<const BOTH: bool>(args: &ExplainArgs, hasher: &FlowHasher, verbose: bo
     }
 }
 
-/// What the driver reports about each packet to AF_XDP, as a note. `None` for a driver without such
-/// reports, and for kernels before 6.8, which do not say.
+/// Returns a note about the metadata that the driver reports to AF_XDP for each packet. Returns
+/// `None` if the driver reports no metadata, or if the kernel is older than 6.8 and does not
+/// describe it.
 fn known_to_card(interface: &str) -> Option<String> {
     let support = if_nametoindex(interface).ok().and_then(|index| netdev::xdp_support(index).ok())?;
     let time = "the time at which it received the packet (on the card's clock)";
@@ -209,7 +213,8 @@ fn known_to_card(interface: &str) -> Option<String> {
         .then(|| format!("card: by AF_XDP in native mode, {interface} also reports {}.", known.join(", ")))
 }
 
-/// Whether the device is live, so that packets arrive at their own time.
+/// Returns true if the device is live, which means that its packets arrive whether or not the run
+/// is ready.
 fn is_live(kind: &str) -> bool {
     !matches!(kind, "synthetic" | "capture")
 }

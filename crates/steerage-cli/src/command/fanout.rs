@@ -1,4 +1,4 @@
-//! `steerage fanout`: distributes flows to several outputs.
+//! `steerage fanout` distributes flows to several outputs.
 
 use std::fs;
 use std::io;
@@ -40,7 +40,7 @@ pub(crate) fn run(args: &FanoutArgs, verbose: bool) -> Result<(), Error> {
         };
         outputs.iter().map(open).collect()
     };
-    // Files that rotate are created during the run.
+    // If an output rotates its files, these files are created during the run.
     let files = outputs.iter().filter(|_| args.rotate.is_some()).filter_map(|spec| spec.strip_prefix(PCAP));
     let files: Vec<&Path> = files.map(Path::new).collect();
     let needs = Needs::of(SandboxProfile::Fanout).written_files(&files);
@@ -58,7 +58,8 @@ pub(crate) fn run(args: &FanoutArgs, verbose: bool) -> Result<(), Error> {
 struct Programs(Vec<(String, Child)>);
 
 impl Programs {
-    /// Starts a program with the shell. The program reads a capture from standard input.
+    /// Starts the program of an output in a shell. The program reads the output's packets as a
+    /// capture from its standard input.
     fn start(&mut self, command: &str) -> Result<Output, Error> {
         let failed = |error| Error::System { operation: "start the program of an output", error };
         let (reader, writer) = io::pipe().map_err(failed)?;
@@ -66,7 +67,7 @@ impl Programs {
         let options = StreamOptions::new(StreamFormat::PcapNanos);
         let (output, _) =
             capture::stream(spec.clone(), writer, options).map_err(|error| EndingError::Device(error.to_string()))?;
-        // A process group of its own protects the program from the signal of Ctrl-C. The program
+        // The program gets its own process group, so that Ctrl-C sends it no signal. The program
         // ends when its input ends.
         let mut shell = Command::new("/bin/sh");
         shell.arg("-c").arg(command).stdin(reader).process_group(0);
@@ -74,7 +75,8 @@ impl Programs {
         Ok(output)
     }
 
-    /// Waits until all programs have ended. The input of the programs has already ended.
+    /// Waits until the programs of all outputs have ended. The input of the programs has already
+    /// ended.
     fn wait(self) -> Result<(), Error> {
         let mut wrong = Vec::new();
         for (spec, mut child) in self.0 {
@@ -88,8 +90,8 @@ impl Programs {
     }
 }
 
-/// Opens an output. Prints a line if the output waits for a reader, or if its readers deserve a
-/// warning. A stop signal ends the program meanwhile.
+/// Opens an output. Prints a line if the output waits for a reader, or if anybody can connect to it
+/// and get the packets. While the output waits, a stop signal ends the program.
 pub(super) fn open_output(spec: &str, cpus: usize) -> Result<Output, Error> {
     let waits = |path: &str, waiting: Waiting| {
         if let Some(line) = line_of(spec, path, waiting) {
@@ -109,7 +111,8 @@ fn line_of(spec: &str, path: &str, waiting: Waiting) -> Option<String> {
         Waiting::OpenToOthers(at) => Some(format!(
             "warning: whoever connects to {at} first gets the packets; listen at 127.0.0.1 if only this machine should"
         )),
-        // A client may try repeatedly. A line is printed for client number 1, 2, 4, 8 and so on.
+        // A refused client may try to connect again and again. Therefore a line is printed only for
+        // the refusals number 1, 2, 4, 8 and so on.
         Waiting::Refused { client, uid, count } if count.is_power_of_two() => {
             let of = uid.map_or("has closed its connection".to_owned(), |uid| format!("belongs to user {uid}"));
             let only = match rustix::process::geteuid().as_raw() {
@@ -124,7 +127,7 @@ fn line_of(spec: &str, path: &str, waiting: Waiting) -> Option<String> {
     }
 }
 
-/// The pattern of the output's file names, if the output rotates.
+/// Returns the pattern of the file names, if the output rotates its files.
 fn pattern_of(spec: &str, args: &FanoutArgs) -> Result<Option<(FilePattern, Rotate)>, Error> {
     let (Some(rotate), Some(name)) = (args.rotate, spec.strip_prefix(PCAP)) else { return Ok(None) };
     let wrong = |what: String| CommandLineError::FileName { option: "--to", name: spec.to_owned(), what };
@@ -135,12 +138,14 @@ fn pattern_of(spec: &str, args: &FanoutArgs) -> Result<Option<(FilePattern, Rota
     Ok(Some((pattern, rotate)))
 }
 
-/// The outputs in `--to`. No output may be an input, and no two may be the same file.
+/// Returns the outputs that `--to` lists. An output must not also be an input, and two outputs must
+/// not be the same file.
 fn outputs(args: &FanoutArgs) -> Result<Vec<String>, Error> {
     let mut specs: Vec<String> = Vec::new();
     for spec in &args.to {
         match spec.strip_prefix(EXEC) {
-            // The shell expands braces in a command.
+            // This function does not expand the braces in a command, because the shell expands
+            // them.
             Some(command) if !command.trim().is_empty() => specs.push(spec.clone()),
             _ => specs.extend(output::expand(spec).map_err(Error::Output)?),
         }

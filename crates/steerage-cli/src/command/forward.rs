@@ -1,4 +1,4 @@
-//! `steerage forward`: forwards packets between interfaces, as a router does.
+//! `steerage forward` forwards packets between interfaces, as a router does.
 
 pub(super) mod silence;
 
@@ -24,15 +24,15 @@ use crate::sandbox::{Needs, SandboxProfile};
 use crate::terminal::print_to_stderr;
 use silence::Silence;
 
-/// How long a received packet may wait for further packets: the shortest block timeout of the
-/// kernel's rings.
+/// The maximum time that a received packet waits for later packets in the same block. The kernel's
+/// rings support no shorter block timeout.
 const BLOCK_TIMEOUT: Duration = Duration::from_millis(1);
 
 #[derive(Debug)]
 struct ForwardDevice {
     output: String,
     interface: String,
-    /// Whether the kernel also receives the interface's packets.
+    /// True if the kernel also receives the packets of the interface.
     shared: bool,
     ethernet: bool,
     whole: bool,
@@ -41,17 +41,18 @@ struct ForwardDevice {
 pub(crate) fn run(args: &ForwardArgs, verbose: bool) -> Result<(), Error> {
     let devices: Vec<ForwardDevice> = args.run.devices.iter().map(|spec| device(spec)).collect::<Result<_, _>>()?;
     check(&devices)?;
-    // AF_XDP has no super-frames.
+    // Super-frames are only used if no device uses AF_XDP, which does not support them.
     let offloads = devices.iter().all(|device| device.shared || !device.ethernet);
     let mut run = listening(&args.run, offloads);
     if devices.iter().all(|device| device.whole) {
-        // Passing a super-frame to another CPU costs more than forwarding it.
+        // By default, packets are not steered, because passing a super-frame to another CPU costs
+        // more than forwarding it.
         run.cpus.unsteered_by_default();
     }
     let cpus = instance::count_cpus(&run.cpus)?;
     let route_updater = OnceCell::new();
     let forwarding = OnceCell::new();
-    // The kernel's rules are removed when `run` returns.
+    // When `run` returns, `silence` is dropped, which removes the kernel's routing rules.
     let silence = OnceCell::new();
     let outputs = |OpenedInputs { queues, .. }: &OpenedInputs| -> Result<Vec<Output>, Error> {
         let spec = |device: &ForwardDevice| match device.shared && offloads {
@@ -79,15 +80,16 @@ pub(crate) fn run(args: &ForwardArgs, verbose: bool) -> Result<(), Error> {
         let forwarding = ours().ok_or_else(gone)?;
         Ok(move |_cpu| forwarding.handler())
     })?;
-    // The thread starts after the privileges are dropped, so the thread has no privileges.
+    // The thread that updates routes starts after the privileges are dropped, so it has no
+    // privileges.
     route_updater.into_inner().map_or(Ok(()), RouteUpdater::start)?;
     let options = RunOptions { forwarding: ours(), ..RunOptions::new(&run, verbose, services) };
     let ended = run::to_end(instance, &options)?;
     ended.report.finish(options.printer, run.report.strict)
 }
 
-/// Sets the options for listening: only received frames for this machine's link address, with
-/// little delay.
+/// Sets the options for receiving. The run receives only frames to this machine's link address,
+/// with little delay.
 fn listening(run: &RunArgs, offloads: bool) -> RunArgs {
     let live = LiveArgs {
         direction: DirectionArg::In,
@@ -101,7 +103,7 @@ fn listening(run: &RunArgs, offloads: bool) -> RunArgs {
     RunArgs { live, ..run.clone() }
 }
 
-/// The interface that `spec` names, if a router can use it.
+/// Returns the interface that `spec` names, or an error if a router cannot use the interface.
 fn device(spec: &str) -> Result<ForwardDevice, Error> {
     let of = |interface: &str, shared, ethernet| ForwardDevice {
         output: interface.to_owned(),
@@ -115,7 +117,8 @@ fn device(spec: &str) -> Result<ForwardDevice, Error> {
     }
     if let Some(name) = spec.strip_prefix("tun:") {
         let interface = name.split(',').next().unwrap_or(name).to_owned();
-        // Mistakes in the options are reported when the interface is opened.
+        // An error of `TapOptions::parse` is ignored here, because it is reported when the
+        // interface is opened.
         let whole = TapOptions::parse(spec).is_ok_and(|options| options.offloads);
         return Ok(ForwardDevice { output: spec.to_owned(), interface, shared: false, ethernet: false, whole });
     }
@@ -133,15 +136,15 @@ fn device(spec: &str) -> Result<ForwardDevice, Error> {
     }
 }
 
-/// Whether the type of the interface is Ethernet or loopback: `ARPHRD_ETHER`, `ARPHRD_LOOPBACK` of
-/// linux/if_arp.h.
+/// Returns true if the type of the interface is Ethernet or loopback (`ARPHRD_ETHER` or
+/// `ARPHRD_LOOPBACK` of linux/if_arp.h).
 fn has_ethernet(interface: &str) -> Result<bool, Error> {
     let link = Rtnetlink::open().and_then(|mut kernel| kernel.link(interface));
     let link = link.map_err(|error| Error::System { operation: "ask for the type of an interface", error })?;
     Ok(matches!(link.hardware, 1 | 772))
 }
 
-/// Checks that each interface is named once, and that the kernel does not also forward the packets
+/// Checks that no interface is named twice, and that the kernel does not also forward the packets
 /// of these interfaces.
 fn check(devices: &[ForwardDevice]) -> Result<(), Error> {
     for (nth, device) in devices.iter().enumerate() {
@@ -152,8 +155,9 @@ fn check(devices: &[ForwardDevice]) -> Result<(), Error> {
         if !device.shared {
             continue;
         }
-        // For IPv6, one switch enables forwarding on all interfaces. The switch of a single
-        // interface only makes that interface act as a router's.
+        // For IPv6, a single switch enables forwarding on all interfaces. The IPv6 switch of one
+        // interface does not enable forwarding. The switch only makes this interface behave like an
+        // interface of a router.
         for switch in [format!("ipv4/conf/{name}/forwarding"), "ipv6/conf/all/forwarding".to_owned()] {
             if fs::read_to_string(format!("/proc/sys/net/{switch}")).is_ok_and(|text| text.trim() != "0") {
                 let message = format!(
@@ -175,8 +179,8 @@ fn router_interfaces(devices: &[ForwardDevice]) -> Result<Vec<RouterInterface>, 
     devices.iter().map(interface).collect()
 }
 
-/// The index of the interface of each receive queue. The receive queues are in the order of the
-/// devices.
+/// Returns, for each receive queue, the index of its interface. `queues` contains the number of
+/// queues of each device.
 fn interfaces_of(queues: &[usize]) -> Vec<u16> {
     let of = |(nth, count): (usize, &usize)| std::iter::repeat_n(nth as u16, *count);
     queues.iter().enumerate().flat_map(of).collect()

@@ -1,4 +1,4 @@
-//! `steerage help`: prints a page of the guide, or the help of a command.
+//! `steerage help` prints a page of the guide, or the help of a command.
 
 use clap::Command;
 

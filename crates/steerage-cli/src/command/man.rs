@@ -1,4 +1,4 @@
-//! `steerage man`: generates manual pages from the definition of the command line.
+//! `steerage man` generates manual pages from the definition of the command line.
 
 use std::io;
 use std::path::Path;
@@ -56,8 +56,8 @@ fn pages() -> Vec<Page> {
     pages
 }
 
-/// The command with the text of every option as its long help. A page has no text for an option
-/// that `-h` leaves out, unless the option has a long help.
+/// Returns the command with a long help text for every option. Without this text, the manual page
+/// would not describe options that `-h` omits.
 fn with_all_help(command: Command) -> Command {
     command.mut_args(|arg| match (arg.get_long_help(), arg.get_help().cloned()) {
         (None, Some(help)) => arg.long_help(help),
@@ -65,7 +65,7 @@ fn with_all_help(command: Command) -> Command {
     })
 }
 
-/// Renders a page. The text below the options keeps its line breaks.
+/// Renders a manual page. The text below the options keeps its line breaks.
 fn render(page: &Page) -> io::Result<Vec<u8>> {
     let command = &page.command;
     let version = env!("CARGO_PKG_VERSION");
@@ -89,13 +89,13 @@ fn render(page: &Page) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// How the command is called, as its help says.
+/// Returns the usage line of the command, as its help shows it.
 fn usage(command: &Command) -> String {
     let usage = command.clone().render_usage().to_string();
     usage.trim_start_matches("Usage: ").to_owned()
 }
 
-/// Adds paragraphs, which `man` fills. Indented lines keep their line breaks.
+/// Adds paragraphs of text, whose lines `man` fills. Indented lines keep their line breaks.
 fn filled(page: &mut Vec<u8>, heading: &str, text: &str) -> io::Result<()> {
     let text = text.trim_end();
     if text.is_empty() {
@@ -141,7 +141,7 @@ mod tests {
 
     use super::*;
 
-    /// The words of a part of a page, without the commands and escapes of roff.
+    /// Returns the words in a part of a manual page, without the commands and escapes of roff.
     fn words(roff: &str) -> String {
         let text: Vec<&str> = roff.lines().filter(|line| !line.starts_with('.')).collect();
         let escapes =
@@ -158,7 +158,8 @@ mod tests {
         !arg.is_hide_set() && !is_of_clap
     }
 
-    /// The whole text of each argument is in the paragraph of the argument, also of those that `-h` leaves out.
+    /// The manual page contains the whole help text of each argument, including the arguments that
+    /// `-h` omits.
     #[test]
     fn a_page_has_the_text_of_each_argument() {
         let mut program = args::program();

@@ -1,4 +1,4 @@
-//! `steerage meter`: records flows with their endpoints, times and volumes.
+//! `steerage meter` records flows with their endpoints, times and volumes.
 
 mod outputs;
 mod summary;
@@ -19,15 +19,18 @@ use crate::sandbox::{Needs, SandboxProfile};
 use crate::terminal::{Keys, print_to_stderr};
 use outputs::{Outputs, Writers};
 
-/// The number of active flows for the live table on a terminal: the flows with the most bytes. From
-/// these flows, the table shows the flows with the highest rates.
+/// The number of active flows that are collected for the live table on a terminal. The flows with
+/// the most bytes are collected. Of the collected flows, the table shows those with the highest
+/// rates.
 const LIVE_FLOWS: usize = 200;
 
-/// The most records that are added up by `--by`, those with the most bytes.
+/// The maximum number of flow records that `--by` adds up. If there are more records, those with
+/// the most bytes are added up.
 const SUMMED_RECORDS: usize = 1 << 18;
 
-/// The table joins the records of a flow. For each of its lines, this many records are kept: a flow
-/// of a day has 288 records of five minutes, but only flows among the largest matter.
+/// The table of flows joins all records of a flow. `JOINED` records are kept for each line of the
+/// table. A flow that lasts a day has 288 records of five minutes, but only the largest flows
+/// matter.
 const JOINED: usize = 32;
 
 pub(crate) fn run(args: &MeterArgs, verbose: bool) -> Result<(), Error> {
@@ -38,7 +41,7 @@ pub(crate) fn run(args: &MeterArgs, verbose: bool) -> Result<(), Error> {
     let outputs = Outputs::of(args)?;
     let written: Vec<_> = outputs.names().map(Path::to_owned).collect();
     let written: Vec<&Path> = written.iter().map(|path| path.as_path()).collect();
-    // If flows go to standard output, the report does not.
+    // The report goes to standard output only if no flows are written there.
     let printer = Printer::new(&args.run.report, outputs.takes_stdout());
     let connects = outputs.has_collectors();
     let outputs = outputs.open()?;
@@ -58,7 +61,8 @@ pub(crate) fn run(args: &MeterArgs, verbose: bool) -> Result<(), Error> {
             active_by_clock: flows.active_clock,
             inactive: flows.inactive,
             flows_max: flows.max_flows,
-            // A live run reports these flows while it runs, and a file only at its end.
+            // A run with live inputs reports its largest flows while it runs. A run that reads a
+            // file reports its largest flows only at its end.
             top: if can_wait || flows.by.is_some() { seen.max(live_top) } else { live_top },
             layers: args.run.steering.hash.layers(),
             epoch: now(),

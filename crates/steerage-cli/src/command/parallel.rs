@@ -1,8 +1,9 @@
-//! `steerage parallel`: runs a program on all CPUs, each copy with whole flows.
+//! `steerage parallel` runs a copy of a program on every CPU. Each copy is called a job, and gets
+//! all packets of its flows.
 //!
-//! The crate steerage-parallel starts the jobs, splits the packets and merges the output. This file
-//! makes its options from the command line, and runs it with the program's devices, sandbox, signals
-//! and reports.
+//! The crate steerage-parallel starts the jobs, splits the packets, and merges the output of the
+//! jobs. This file converts the command line to the options of that crate. This file also provides
+//! the devices, the sandbox, the signals and the reports of the run.
 
 use std::ffi::OsStr;
 use std::io::{self, Write};
@@ -37,8 +38,8 @@ pub(crate) fn check(args: &ParallelArgs) -> Result<(), Error> {
     instance::check(&run_args(args)?).map(drop)
 }
 
-/// The hidden command of the process that waits until the file of a job is complete, because
-/// `parallel` is then in its sandbox and cannot start programs.
+/// Runs in a hidden process, which waits until the file of a job is complete and then becomes the
+/// job. `parallel` itself cannot start the job, because it is in its sandbox by then.
 pub(crate) fn exec_when_ready(args: &ExecWhenReadyArgs) -> Result<(), Error> {
     Ok(steerage_parallel::start_when_ready(&args.command)?)
 }
@@ -75,7 +76,7 @@ fn run_jobs(args: &ParallelArgs, verbose: bool) -> Result<(), Error> {
             true => serde_json::to_string(&summary).map_err(|error| EndingError::Report(error.into()))? + "\n",
             false => summary.to_string(),
         };
-        // A failed write means that standard error is closed.
+        // An error of this write is ignored, because it means that standard error is closed.
         let _ = io::stderr().lock().write_all(text.as_bytes());
     }
     ended.report.end_page();
@@ -108,15 +109,15 @@ fn options(args: &ParallelArgs) -> Options {
     }
 }
 
-/// The process of [`exec_when_ready`].
+/// Returns the command of a process that runs [`exec_when_ready`].
 fn waiting_process(program: &OsStr) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.arg0("steerage-job").arg("exec-when-ready").arg("--").arg(program);
     command
 }
 
-/// The options of the instance. A single CPU reads and splits, so all packets stay in order,
-/// whatever `--key` keeps together.
+/// Returns the options of the instance that splits the packets. A single CPU reads and splits the
+/// packets. Therefore all packets stay in order, whatever the value of `--key` is.
 fn run_args(args: &ParallelArgs) -> Result<RunArgs, Error> {
     let mut run = RunArgs::of_no_options().map_err(Error::Usage)?;
     run.devices.clone_from(&args.inputs);
@@ -130,8 +131,8 @@ fn run_args(args: &ParallelArgs) -> Result<RunArgs, Error> {
     run.report.json = args.output.json;
     // A virtual CPU is a thread that the scheduler can move to any CPU that the jobs leave idle.
     run.cpus.virtual_cpus = Some(1);
-    // With a single CPU, the policy has nothing to decide, so use a policy that needs no
-    // measurements.
+    // With a single CPU, the policy has nothing to decide. Therefore the policy `hash` is used,
+    // which needs no measurements.
     run.cpus.policy = "hash".to_owned();
     run.sandbox = args.sandbox.clone();
     if args.inputs.iter().any(|input| is_synthetic(input)) {

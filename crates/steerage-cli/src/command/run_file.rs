@@ -1,4 +1,4 @@
-//! `steerage run` and `steerage check`: run files.
+//! `steerage run` and `steerage check` read run files.
 
 use steerage_guard::capabilities::Needed;
 use steerage_text::{printable, shell_word};
@@ -20,7 +20,7 @@ pub(crate) fn run(args: &RunFileArgs, verbose: u8) -> Result<(), Error> {
 
 pub(crate) fn check(CheckArgs { checked: args, sandbox }: &CheckArgs) -> Result<(), Error> {
     let needs = Needs::of(SandboxProfile::Check).reads(&args.file).reads_machine();
-    // Root may check a file that only another user may read.
+    // Root may check a file that only another user is allowed to read.
     let needed = Needed::default().read_file(&args.file);
     let _kept = sandbox::enter_keeping(needs, &needed, sandbox)?;
     let loaded = match run_file::load(&args.file, &args.more) {
@@ -34,7 +34,7 @@ pub(crate) fn check(CheckArgs { checked: args, sandbox }: &CheckArgs) -> Result<
     stdout::print(described(&loaded, &args.file.display().to_string(), &plan).as_bytes())
 }
 
-/// Checks the command without opening a device or writing a file.
+/// Checks the command of the run file without opening a device or writing a file.
 fn plan(cli: &Cli) -> Result<String, Error> {
     let run: &RunArgs = match &cli.command {
         Command::Count(args) => &args.run,

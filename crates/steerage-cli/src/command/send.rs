@@ -1,4 +1,4 @@
-//! `steerage send`: generates traffic.
+//! `steerage send` generates traffic.
 
 use steerage_apps::Fanout;
 use steerage_device::output;
@@ -10,7 +10,7 @@ use crate::instance::{self, OpenedInputs, SendOptions};
 use crate::run::{self, RunOptions};
 use crate::sandbox::{Needs, SandboxProfile};
 
-/// The default rate for an interface, in packets per second.
+/// The default rate in packets per second at which `send` sends to an interface.
 const RATE_DEFAULT: u64 = 1000;
 
 pub(crate) fn run(args: &SendArgs, verbose: bool) -> Result<(), Error> {
@@ -26,7 +26,7 @@ pub(crate) fn run(args: &SendArgs, verbose: bool) -> Result<(), Error> {
         None => RATE_DEFAULT,
     };
     let mut run = RunArgs { devices: repeated(args), ..args.run.clone() };
-    // One CPU sends all packets in order.
+    // A single CPU sends all packets in order.
     run.cpus.unsteered_by_default();
     let cpus = instance::count_cpus(&run.cpus)?;
     let sending = SendOptions {

@@ -1,4 +1,5 @@
-//! `steerage` without a command on a terminal: what this machine can do, and three commands to try.
+//! `steerage` without a command, on a terminal, shows what this machine can do and three commands
+//! to try.
 
 use std::fs;
 
@@ -9,7 +10,7 @@ use crate::error::Error;
 use crate::stdout;
 use crate::terminal::width;
 
-/// The findings that say what a run can use.
+/// The findings of `doctor` that say which features a run can use.
 const ABOUT: [&str; 4] = ["kernel", "CPUs", "AF_PACKET", "AF_XDP"];
 
 pub(crate) fn run() -> Result<(), Error> {
@@ -61,7 +62,7 @@ fn page(findings: &[Finding], interface: Option<&str>, has_tshark: bool) -> Stri
     page + "\nsteerage --help lists all commands, and steerage help the pages of the guide.\n"
 }
 
-/// The interface that has received the most packets, without the loopback.
+/// Returns the interface that has received the most packets, not counting the loopback interface.
 fn busiest_interface() -> Option<String> {
     let entries = fs::read_dir("/sys/class/net").ok()?;
     let names =

@@ -1,8 +1,8 @@
-//! `steerage tune`: sets the kernel's own receive steering, measures whether it helped, and keeps it
-//! or takes it back.
+//! `steerage tune` sets the kernel's own receive steering, and measures whether the setting helps.
+//! `tune` keeps a setting that helps, and otherwise restores the old setting.
 //!
-//! The crate steerage-tune does the work. This module prints the results, drops privileges, enters
-//! the sandbox and reacts to signals.
+//! The crate steerage-tune measures and sets the values. This module prints the results, drops
+//! privileges, enters the sandbox and handles signals.
 
 mod apply;
 mod keep;
@@ -34,10 +34,10 @@ use crate::terminal::warn;
 
 const STATE_DIRECTORY: &str = "/var/lib/steerage/tune";
 
-/// The environment variable that names another directory for undo files.
+/// The environment variable that sets another directory for undo files.
 const DIRECTORY_VARIABLE: &str = "STEERAGE_STATE_DIR";
 
-/// Where systemd finds .link files that an administrator wrote.
+/// The directory in which systemd finds the .link files of an administrator.
 const LINK_FILES: &str = "/etc/systemd/network";
 
 pub(crate) fn run(args: &TuneArgs) -> Result<(), Error> {
@@ -81,7 +81,7 @@ fn stages(args: &TuneArgs) -> Stages {
         .fold(Stages::default(), |stages, (_, scope)| stages.with(*scope))
 }
 
-/// What is known about an interface, and the settings that are worth measuring.
+/// The facts about an interface, and the candidate settings that are worth measuring.
 struct Search {
     facts: Facts,
     stages: Stages,
@@ -89,7 +89,7 @@ struct Search {
 }
 
 impl Search {
-    /// `before` was counted before tune listened.
+    /// `before` contains the kernel's counters from before `tune` listened.
     fn new(args: &TuneArgs, machine: &mut Machine, interface: &str, flows: Flows, before: &Sample) -> Self {
         let card = Ethtool::open().map_or_else(
             |_| Card::default(),
@@ -105,13 +105,13 @@ impl Search {
         let lately = ever.since(before);
         let facts = Facts::read(machine.root(), interface, card, &ever, Some(&lately));
         let mut facts = Facts { flows, ..facts };
-        // The model and `explain` judge by the same distances.
+        // The distances between CPUs are measured for the cost model, as in `explain`.
         if let Some(receiver) = facts.receivers.first().copied().or(facts.cpus.first()) {
             Distances::measure(&mut facts.topology, receiver, &facts.cpus);
         }
         let stages = stages(args);
         let mut candidates = masks(&facts);
-        // What the user allowed explicitly is measured before further refinements.
+        // The changes that the user has allowed explicitly are measured before other refinements.
         candidates.extend(scoped::candidates(machine, interface, &stages, &facts.cpus));
         candidates.extend(refinements(&facts, args.global));
         let planned = candidates.into_iter().map(|candidate| {
@@ -127,7 +127,7 @@ impl Search {
     }
 }
 
-/// Prints what `--apply` would measure. Changes nothing.
+/// Prints the settings that `--apply` would measure. This function changes nothing.
 fn show(args: &TuneArgs, machine: &mut Machine, directory: &Path, interface: &str) -> Result<(), Error> {
     let undo = Undo::load(directory, machine, interface)?;
     let before = Sample::read(machine.root(), interface);
@@ -155,7 +155,8 @@ fn show(args: &TuneArgs, machine: &mut Machine, directory: &Path, interface: &st
     stdout::print(page.as_bytes())
 }
 
-/// The .link file that `--apply` would write, if the command line requests one.
+/// Returns a description of the .link file that `--apply` would write, if the command line requests
+/// one.
 fn link_file_shown(args: &TuneArgs, machine: &Machine, interface: &str, kept: &Setting) -> String {
     let Some(WriteArg::Link) = args.write else { return String::new() };
     let file = link_file::make(machine, interface, kept);
@@ -174,7 +175,7 @@ fn described(number: usize, candidate: &Candidate, plan: &Plan) -> String {
     }
     let mut why = "";
     for change in &plan.changes {
-        // The queues of a stage have the same reason.
+        // The changes of all queues in a stage have the same reason, which is printed only once.
         if change.why != why {
             text += &format!("   # {}: {}\n", change.stage, change.why);
             why = change.why;
@@ -189,17 +190,18 @@ fn indented(text: &str) -> String {
     text.lines().map(|line| format!("  {line}\n")).collect()
 }
 
-/// What every form of the command reads.
+/// Returns the read permissions that `tune` needs in the sandbox, with any of its options.
 fn needs(args: &TuneArgs) -> Needs<'static> {
     let needs = Needs::of(SandboxProfile::Tune).reads_machine().serves_clients(args.metrics.metrics.is_some());
     let needs = MACHINE.iter().fold(needs, Needs::reads);
     if args.write.is_some() { link_file::READ.iter().fold(needs, Needs::reads) } else { needs }
 }
 
-/// The files and directories that `tune` reads, apart from those that every command reads.
+/// The files and directories that `tune` reads, in addition to the files that every command reads.
 const MACHINE: [&str; 4] = ["/proc/sys/net/core", "/proc/sys/kernel/random/boot_id", "/proc/uptime", "/run/irqbalance"];
 
-/// Keeps `CAP_NET_ADMIN`, and write access to undo files and to the files that are named in them.
+/// Enters the sandbox. `tune` keeps `CAP_NET_ADMIN`. `tune` also keeps write access to the undo
+/// files, and to the kernel's files that the undo files name.
 fn confine(args: &TuneArgs, machine: &Machine, directory: &Path, undo: &[Undo]) -> Result<(), Error> {
     let mut paths = vec![directory.to_owned()];
     let files = undo.iter().flat_map(|undo| undo.files(args.watch));
@@ -211,7 +213,8 @@ fn confine(args: &TuneArgs, machine: &Machine, directory: &Path, undo: &[Undo]) 
     if args.write.is_some() || undo.iter().any(Undo::has_link_file) {
         paths.push(links);
     }
-    // The sandbox cannot name a file that does not exist, so that file stays closed to writes.
+    // A sandbox rule needs an existing file. Therefore `tune` cannot write to a file that does not
+    // exist yet.
     let opened = paths.iter().filter_map(|path| File::open(path).ok());
     let needs = opened.fold(needs(args), |needs, file| needs.writes(OwnedFd::from(file)));
     let needed = Needed::default().network_administration();
@@ -219,7 +222,8 @@ fn confine(args: &TuneArgs, machine: &Machine, directory: &Path, undo: &[Undo]) 
     Ok(())
 }
 
-/// Nobody who works on a remote machine wants to lose it.
+/// Refuses a setting that could cut the user's own connection to a remote machine, unless the user
+/// gave `--yes`.
 fn refuse_to_disconnect(args: &TuneArgs, machine: &Machine, interface: &str, plans: &[&Plan]) -> Result<(), Error> {
     if args.yes || !plans.iter().any(|plan| plan.may_take_the_link_down()) {
         return Ok(());

@@ -1,12 +1,12 @@
-//! Mistakes on the command line. After such a mistake, the program does nothing, and its exit code
-//! is 2.
+//! The mistakes that a command line can have. If the command line has a mistake, the program does
+//! nothing, and its exit code is 2.
 
 use steerage::flow::ParseFlowKeyError;
 use steerage::policy::UnknownPolicy;
 use steerage::topology::MaskError;
 use steerage_text::shell_word;
 
-/// The mistake in a file's name without a time, if files rotate.
+/// The message if the name of a rotating file contains no time.
 pub(crate) const NEEDS_TIME: &str =
     "with --rotate each file needs a name of its own: put the time in, such as %Y%m%d-%H%M";
 

@@ -1,4 +1,4 @@
-//! Errors that a run ends with.
+//! The errors with which a run can end.
 
 use std::io;
 use std::process::ExitCode;
@@ -10,7 +10,7 @@ use steerage_text::{counted, grouped, plural};
 
 use super::FAILED;
 
-/// Exit code: a packet was lost or out of order, and `--strict` was given.
+/// The exit code if `--strict` was given and a packet was lost or out of order.
 const NOT_STRICT: u8 = 3;
 
 #[derive(Debug, thiserror::Error)]
@@ -31,7 +31,7 @@ pub(crate) enum EndingError {
     FlowFile { file: String, error: ReadFlowsError },
     #[error("cannot write the report to standard output: {0}; redirect it to another place")]
     Report(io::Error),
-    /// Some packets were not sent, although they should have been sent.
+    /// Some packets that should have been sent were not sent.
     #[error(
         "{} of {} were not sent: {missing}; `steerage help report` says what to do",
         grouped(.missing.total()),

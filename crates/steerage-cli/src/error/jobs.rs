@@ -1,12 +1,13 @@
-//! Errors of `parallel`, and its exit codes, which are the same as those of GNU parallel.
+//! The errors of `parallel`, and its exit codes. The exit codes are the same as those of GNU
+//! parallel.
 
 use steerage_parallel::Error as ParallelError;
 
 use super::Error;
 
-/// Exit code: more than 100 jobs failed.
+/// The exit code if more than 100 jobs failed.
 const MANY_FAILED: u8 = 101;
-/// Exit code: an error that no job caused.
+/// The exit code after an error that no job caused.
 pub(crate) const NOT_BY_JOBS: u8 = 255;
 
 #[derive(Debug, thiserror::Error)]

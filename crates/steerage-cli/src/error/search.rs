@@ -1,8 +1,8 @@
-//! Errors of the commands that communicate with a run: `get`, `set`, `top` and similar commands.
+//! The errors of commands that connect to a run, such as `get`, `set` and `top`.
 
 use steerage_control::{ClientError, instances};
 
-/// The reason for which no run replies.
+/// The reason why no run answers.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SearchError {
     #[error(transparent)]

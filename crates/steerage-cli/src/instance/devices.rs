@@ -1,4 +1,4 @@
-//! Opens the devices of a run, with their filters.
+//! Opens the devices of a run and applies their filters.
 
 use steerage_capture::CaptureOptions;
 use steerage_device::af_packet::{AfPacketOptions, BLOCK_TIMEOUT_DEFAULT, BUFFER_DEFAULT};
@@ -59,8 +59,8 @@ pub(crate) fn capture_options(filter: Option<&str>) -> CaptureOptions {
     set_if_given(CaptureOptions::new(), filter, CaptureOptions::filter)
 }
 
-/// Checks that no device is a filter without `-f`, and that all devices support the filter, if
-/// there is one.
+/// Checks that no device name is the beginning of a filter without `-f`. If there is a filter, also
+/// checks that all devices support filters.
 pub(crate) fn check_filter(devices: &[String], filter: Option<&str>) -> Result<(), Error> {
     if let Some(filter) = habits::filter_among(devices) {
         return Err(CommandLineError::BareFilter { filter }.into());

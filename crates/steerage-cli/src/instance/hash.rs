@@ -1,4 +1,4 @@
-//! The flow hash of a run.
+//! Chooses the flow hash of a run.
 
 use steerage::{
     Builder,
@@ -9,23 +9,24 @@ use super::set_if_given;
 use crate::args::HashArgs;
 use crate::error::Error;
 
-/// Sets how packets are hashed, in the same way for `explain` and for all commands that steer. Only
-/// the handler determines which packets stay together (`Handler::AFFINITY`).
+/// Sets how packets are hashed. `explain` and all commands that steer packets call this function.
+/// Only the handler determines which packets stay on the same CPU (`Handler::AFFINITY`).
 pub(crate) fn hashing(builder: Builder, args: &HashArgs, hasher: Option<FlowHasher>) -> Builder {
     let builder = builder.layers(args.layers()).device_hash(args.allows_device());
     set_if_given(builder, hasher, Builder::hash)
 }
 
-/// The hash that the command line requests. `None` leaves the choice to the library. All commands
-/// that read headers call this function first, so it also sets the ports on which VXLAN is read.
+/// Returns the hash that the command line requests. Returns `None` if the library should choose the
+/// hash. This function also sets the UDP ports of VXLAN, because all commands that read headers
+/// call this function first.
 pub(crate) fn hasher(args: &HashArgs) -> Result<Option<FlowHasher>, Error> {
     set_vxlan_ports(args.vxlan_port.as_ref().map_or(&[], |ports| &ports.0));
     let key = match args.hash_key {
         None if args.allows_device() => return Ok(None),
         Some(key) => key,
         None if args.has_random_key() => random_key()?,
-        // The purpose of Toeplitz is to match the hash of network cards, and this key is the
-        // default key of network cards.
+        // The purpose of the hash `toeplitz` is to match the hash of network cards. Therefore the
+        // default key of `toeplitz` is the default key of network cards.
         None => HashKey::MICROSOFT,
     };
     FlowHasher::new(args.kind(), &key).map(Some).map_err(Error::Hash)

@@ -1,6 +1,6 @@
-//! Chooses the CPU that first polls a card's queue: the CPU that handles the queue's interrupt,
-//! because that CPU has the packets in its cache. If the interrupt leaves that CPU too little time,
-//! the policy `balance` moves polling to another CPU.
+//! Chooses the CPU that polls a network card's queue at the start. The CPU that handles the queue's
+//! interrupt polls the queue, because the packets are in the cache of this CPU. If the interrupt
+//! leaves this CPU too little time, the policy `balance` later lets another CPU poll the queue.
 
 use std::collections::BTreeMap;
 
@@ -9,8 +9,9 @@ use steerage::stats::MoveCause;
 use steerage::topology::interrupt_cpus;
 use steerage::{CpuMask, Handler, Instance};
 
-/// Moves the polling of each AF_XDP queue to the CPU that receives its interrupt, if that CPU is in
-/// the queue's mask. The queues of other devices do not correspond to queues of a card.
+/// Moves the polling of each AF_XDP queue to the CPU that handles the queue's interrupt, if that
+/// CPU is in the queue's mask. Queues of other devices are not moved, because they do not
+/// correspond to queues of a card.
 pub(super) fn poll_where_interrupts_are<H: Handler>(instance: &Instance<H>) {
     let handle = instance.handle();
     let snapshot = handle.snapshot();
@@ -28,8 +29,8 @@ pub(super) fn poll_where_interrupts_are<H: Handler>(instance: &Instance<H>) {
         let Some((number, group)) = group.filter(|(_, group)| group.order.contains(&to)) else { continue };
         tracing::info!(device = %queue.device, queue = queue.queue, cpu = %snapshot.cpus[usize::from(to)].cpu,
             "polling begins where the interrupts are");
-        // The two CPUs swap their buckets, so that packets that the polling CPU would have handled
-        // itself stay with the CPU that polls.
+        // The two CPUs exchange their buckets. Therefore packets that the polling CPU would have
+        // handled itself still stay on the polling CPU.
         let there = |cpu: &u16| {
             if *cpu == from {
                 to

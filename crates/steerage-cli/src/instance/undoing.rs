@@ -1,5 +1,5 @@
-//! Undoes a run's changes of the machine at the end of the run: its programs in libxdp's dispatchers,
-//! and the deferral of interrupts for busy polling.
+//! Undoes the run's changes to the machine at the end of the run. There are two kinds of changes:
+//! XDP programs in libxdp's dispatchers, and the deferral of interrupts for busy polling.
 
 use std::fmt;
 use std::io;
@@ -15,16 +15,16 @@ use crate::error::Error;
 use crate::helper::{self, Helper, say};
 use crate::terminal::{print_to_stderr, warn};
 
-/// The last line of the helper process.
+/// The last line of the helper process if it has undone all changes.
 const UNDONE: &str = "undone";
 
-/// A change of the machine.
+/// A change that the run made to the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Done {
-    /// A program was added to a dispatcher.
+    /// The run added an XDP program to a dispatcher.
     Component(Component),
-    /// A file had the value `before`, and has the value `ours`. The file belongs to the interface with
-    /// this index, which may be renamed during the run.
+    /// The run changed the value of a file from `before` to `ours`. The file belongs to the
+    /// interface with the index `interface`, which may be renamed during the run.
     Knob { interface: u32, file: String, before: String, ours: String },
 }
 
@@ -51,15 +51,15 @@ impl FromStr for Done {
     }
 }
 
-/// A running process that undoes the changes when this value is dropped.
+/// A running helper process. When this value is dropped, the helper process undoes the changes.
 #[derive(Debug)]
 pub(crate) struct Undoing {
     helper: Helper,
 }
 
 impl Undoing {
-    /// Defers the interrupts of interfaces that are polled busily. Starts the process if this process
-    /// has changed the machine.
+    /// Defers the interrupts of the interfaces for which busy polling is on. Starts the helper
+    /// process if this run changes the machine.
     pub(super) fn begin(is_quiet: bool) -> Result<Option<Self>, Error> {
         let mut done: Vec<Done> = af_xdp::components().into_iter().map(Done::Component).collect();
         let deferrals: Vec<Deferral> = af_xdp::busily_polled().into_iter().filter_map(Deferral::plan).collect();
@@ -67,8 +67,8 @@ impl Undoing {
         if done.is_empty() {
             return Ok(None);
         }
-        // The process runs before the first change, so that it undoes the changes of a run that is
-        // killed in between.
+        // The helper process starts before the first change. Therefore the helper process undoes
+        // the changes even if the run is killed while it makes them.
         let mut helper = Helper::start("steerage-undo", "undo", done.iter().map(ToString::to_string))?;
         if let Some(reports) = helper.reports() {
             let stay = af_xdp::stay_in_dispatchers(reports.into());
@@ -94,7 +94,7 @@ impl Drop for Undoing {
     }
 }
 
-/// The deferral of the interrupts of an interface.
+/// The deferral of an interface's interrupts, which busy polling needs.
 struct Deferral {
     index: u32,
     name: String,
@@ -103,8 +103,8 @@ struct Deferral {
 }
 
 impl Deferral {
-    /// `None` if the interface defers interrupts already, or if the kernel does not show its files
-    /// here.
+    /// Plans the deferral for an interface. Returns `None` if the interface already defers
+    /// interrupts, or if its files are not visible in /sys.
     fn plan(index: u32) -> Option<Self> {
         let (mut machine, name) = found(index)?;
         let ours = purpose::napi_deferral(&name);
@@ -122,15 +122,15 @@ impl Deferral {
         })
     }
 
-    /// Returns a note if the kernel refuses the change.
+    /// Applies the deferral of interrupts. Returns a note for the user if the kernel refuses it.
     fn apply(&self) -> Option<String> {
         let error = self.ours.apply(&mut Machine::new()).err()?;
         Some(format!("{}: busy polling gains little, because the kernel also runs the driver: {error}", self.name))
     }
 }
 
-/// The machine, and the interface's name. `None` if /sys shows other interfaces than this network
-/// namespace has.
+/// Returns a value that gives access to the machine's files, and the name of the interface with
+/// this index. Returns `None` if /sys shows the interfaces of another network namespace.
 fn found(index: u32) -> Option<(Machine, String)> {
     let link = Rtnetlink::open().and_then(|mut kernel| kernel.link_at(index)).ok()?;
     let (machine, name) = (Machine::new(), link.name?);
@@ -139,7 +139,8 @@ fn found(index: u32) -> Option<(Machine, String)> {
     (read("ifindex") == index.to_string() && read("address") == address).then_some((machine, name))
 }
 
-/// The process itself: watches the dispatchers until the end of standard input, and undoes the changes.
+/// Runs in the helper process. Watches the dispatchers until standard input ends, and then undoes
+/// the changes.
 pub(crate) fn run(args: &UndoArgs) -> Result<(), Error> {
     helper::outlive_signals()?;
     watch_components(&args.done);
@@ -148,14 +149,16 @@ pub(crate) fn run(args: &UndoArgs) -> Result<(), Error> {
     Ok(())
 }
 
-/// Undoes each change, also if another one cannot be undone. Returns the last line of the process.
+/// Undoes each change, even if another change cannot be undone. Returns the last line that the
+/// helper process writes.
 fn undo_all(done: &[String]) -> String {
     let failed = done.iter().filter_map(|done| done.parse::<Done>().and_then(|done| undo(&done)).err());
     let failed: Vec<String> = failed.collect();
     if failed.is_empty() { UNDONE.to_owned() } else { failed.join("; ") }
 }
 
-/// Reports the programs that another process removes from their dispatchers, until the run ends.
+/// Watches the dispatchers until the run ends. Reports each program of the run that another process
+/// removes.
 fn watch_components(done: &[String]) {
     let component = |done: &String| match done.parse() {
         Ok(Done::Component(component)) => Some(component),
@@ -178,10 +181,10 @@ fn undo(done: &Done) -> Result<(), String> {
             format!("cannot remove XDP program {program} from libxdp's dispatcher: {error}; the next start removes it")
         }),
         Done::Knob { interface, file, before, ours } => {
-            // The interface may be gone.
+            // If the interface no longer exists, there is nothing to restore.
             let Some((mut machine, name)) = found(*interface) else { return Ok(()) };
             let knob = Knob(format!("/sys/class/net/{name}/{file}"));
-            // Somebody else may have changed the value.
+            // The old value is restored only if no other program has changed the value meanwhile.
             let is_ours = Setting::read(&mut machine, [knob.clone()]).0.get(&knob) == Some(ours);
             let old = Setting([(knob, before.clone())].into());
             if is_ours { old.apply(&mut machine).map_err(|error| error.to_string()) } else { Ok(()) }

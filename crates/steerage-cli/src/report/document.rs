@@ -1,10 +1,13 @@
-//! The report as one JSON object: what `--json` prints, what the control socket replies, and what `top` reads. docs/report.md
-//! describes the keys. Keys are only added. A change of meaning increases [`SCHEMA`], and so does a new drop reason or cause
-//! of moves, because a reader must not skip packets.
+//! The report of a run as one JSON object. `--json` prints the report, the control socket sends it,
+//! and `top` reads it. docs/report.md describes its keys. A new version may add keys without
+//! changing [`SCHEMA`]. [`SCHEMA`] increases if the meaning of a key changes, or if a new drop
+//! reason or a new cause of moves is added. If a reader of the report ignored the new reason, the
+//! reader's sums would be wrong.
 //!
-//! Every user of the machine may see a [`Document`]. The traffic itself, which only root and the
-//! user of the run may see, has a type of its own, [`Traffic`], so that a new counter becomes
-//! public by default, and a new part of the traffic stays private by default.
+//! Every user of the machine may see a [`Document`], which contains counters. Only root and the
+//! user of the run may see the traffic itself, for which there is a separate type, [`Traffic`].
+//! Therefore a field that is added to `Document` is public, and a field that is added to `Traffic`
+//! is private.
 
 #[cfg(test)]
 mod tests;
@@ -28,16 +31,16 @@ use super::flows::FlowCounters;
 use super::forward::ForwardReport;
 use crate::args::TOP_MAX;
 
-/// The version of the schema of reports.
+/// The version of the report's schema.
 pub(crate) const SCHEMA: u32 = REPORT_SCHEMA;
 
-/// The longest list of a report: the flows of `meter -t`. A report comes from another process, perhaps
-/// another user's, and the short text of an entry may stand for much memory: a list of all CPUs for
-/// each of a million queues.
+/// The maximum length of a list in a report, which is the maximum number of flows of `meter -t`.
+/// The limit is needed because a report comes from another process, perhaps of another user. Even a
+/// short entry could need much memory, such as a list of all CPUs for each of a million queues.
 const LIST_MAX: usize = TOP_MAX;
 const _: () = assert!(LIST_MAX >= QUEUES_MAX && LIST_MAX >= CPUS_MAX && LIST_MAX >= OUTPUTS_MAX);
 
-/// The length of the longest list in the value.
+/// Returns the length of the longest list in the JSON value.
 fn longest_list(value: &Value) -> usize {
     match value {
         Value::Array(of) => of.iter().map(longest_list).max().unwrap_or(0).max(of.len()),
@@ -46,32 +49,33 @@ fn longest_list(value: &Value) -> usize {
     }
 }
 
-/// A report without the traffic itself.
+/// A report of a run without its traffic.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Document {
     schema: u32,
     r#type: Cow<'static, str>,
     pub(crate) version: Cow<'static, str>,
-    /// When the run began. A different time means a different run.
+    /// The time at which the run began. A report with another start time belongs to another run.
     #[serde(with = "rfc3339")]
     pub(crate) started: SystemTime,
-    /// Why the run ended, or `None` if the run goes on.
+    /// The reason why the run ended, or `None` if the run continues.
     pub(crate) ended_by: Option<EndedBy>,
-    /// The ledger.
+    /// The ledger of the run.
     pub(crate) snapshot: Snapshot,
     /// The counts that only the packet function of this command has.
     pub(crate) app: App,
-    /// The bytes that each CPU's packet function handled, once the run has ended.
+    /// For each CPU, the number of bytes that its packet function handled. The map is empty until
+    /// the run has ended.
     pub(crate) handled_bytes: BTreeMap<u16, u64>,
-    /// The contents of the capture files, if there are any.
+    /// The contents of the capture files, if the run reads any.
     pub(crate) capture: Option<Recorded>,
-    /// The sandbox that is in force, if there is one.
+    /// The restrictions of the sandbox, if the run is in a sandbox.
     pub(crate) sandbox: Option<Sandbox>,
 }
 
 impl Document {
-    /// A document with the parts that every command has.
+    /// Creates a document with the parts that the reports of all commands have.
     pub(crate) fn new(started: SystemTime, ended_by: Option<EndedBy>, snapshot: Snapshot) -> Self {
         Self {
             schema: SCHEMA,
@@ -87,8 +91,8 @@ impl Document {
         }
     }
 
-    /// The document for `audience` in one line, without a newline. The document for the public
-    /// leaves out `traffic`.
+    /// Returns the document for `audience` in one line, without a newline. The document for the
+    /// public does not contain `traffic`.
     pub(super) fn line(&self, traffic: &Traffic<&FlowRecord>, audience: Audience) -> io::Result<String> {
         Ok(match audience {
             Audience::Public => serde_json::to_string(self)?,
@@ -96,15 +100,17 @@ impl Document {
         })
     }
 
-    /// The document with its traffic, as [`read`](Self::read) takes it.
+    /// Returns the document with its traffic as a JSON value, which [`read`](Self::read) can read.
     pub(super) fn value(&self, traffic: &Traffic<&FlowRecord>) -> Result<Value, String> {
         serde_json::to_value(WithTraffic { document: self, traffic }).map_err(|error| error.to_string())
     }
 
-    /// Reads the report of another process: the document, and the traffic if this user may see it.
+    /// Reads the report of another process. Returns the document, and the traffic if this user may
+    /// see it.
     ///
     /// # Errors
-    /// An error of one line, if the report has another schema, or if the value is not a report.
+    /// Returns an error of one line if the report has another schema, or if the value is not a
+    /// report.
     pub(crate) fn read<F: DeserializeOwned>(mut report: Value) -> Result<(Self, Option<Traffic<F>>), String> {
         let schema = report["schema"].as_u64().unwrap_or(0);
         if schema != u64::from(SCHEMA) {
@@ -153,17 +159,18 @@ pub(crate) struct App {
     pub(crate) forward: Option<ForwardReport>,
 }
 
-/// The traffic itself: what only root and the user of the run may see. `F` is the form of a flow.
+/// The private part of a report, which only root and the user of the run may see. `F` is the type
+/// of a flow.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Traffic<F> {
-    /// The largest flows, if flows are metered and the largest flows are known.
+    /// The largest flows, if the command meters flows and the largest flows are known.
     pub(crate) top: Option<Vec<F>>,
-    /// The flows of the elephants in the steering groups.
+    /// The largest flow of each elephant, for all steering groups.
     #[serde(default)]
     pub(crate) elephants: Vec<ElephantFlow>,
 }
 
-/// The flow that most packets of an elephant belong to.
+/// The flow to which most packets of an elephant bucket belong.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct ElephantFlow {
@@ -174,7 +181,7 @@ pub(crate) struct ElephantFlow {
 }
 
 impl ElephantFlow {
-    /// The flows of all elephants in `snapshot`.
+    /// Returns the flows of all elephants in `snapshot`.
     pub(super) fn of_all(snapshot: &Snapshot) -> Vec<Self> {
         let groups = snapshot.groups.iter().enumerate();
         let elephants = groups.flat_map(|(group, of)| of.elephants.iter().map(move |elephant| (group, elephant)));
@@ -185,37 +192,38 @@ impl ElephantFlow {
     }
 }
 
-/// Why a run ended.
+/// The reason why a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum EndedBy {
-    /// The input ended.
+    /// The input of the run ended.
     Input,
-    /// The number of packets of `-c` was reached.
+    /// The limit on packets (`-c`) was reached.
     Packets,
-    /// The time of `--seconds` was over.
+    /// The time limit (`--seconds`) was reached.
     Seconds,
-    /// A signal: INT or TERM.
+    /// The signal INT or TERM ended the run.
     Signal,
-    /// The device failed.
+    /// A device failed.
     Error,
 }
 
-/// The contents of the capture files, as far as they have been read.
+/// The properties of the capture files, as far as the run has read them.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Recorded {
-    /// The names of the link types, in the order in which they appeared.
+    /// The names of the link types, in the order in which they appeared in the files.
     pub(crate) links: Vec<String>,
-    /// The times of the earliest and the latest packet.
+    /// The times of the earliest packet (`first`) and of the latest packet (`last`).
     first: Option<Time>,
     last: Option<Time>,
     recorded_seconds: Option<f64>,
-    /// The packets that the filter removed, and the packets whose timestamp is out of range.
+    /// The number of packets that the filter removed, plus the number of packets whose timestamp is
+    /// out of range.
     pub(crate) filtered: u64,
     pub(crate) bad_times: u64,
-    /// The bytes of the files, as stored on disk: the number of bytes that were read so far, and
-    /// the number of all bytes, if it is known.
+    /// The number of bytes that have been read from the files, and the total number of bytes if it
+    /// is known. The bytes of a compressed file are counted as stored on disk.
     pub(crate) bytes_read: u64,
     pub(crate) bytes_total: Option<u64>,
 }
@@ -223,7 +231,7 @@ pub(crate) struct Recorded {
 impl Recorded {
     pub(crate) fn of(info: &CaptureInfo) -> Self {
         let (first, last) = info.times().unzip();
-        // Times in capture files have nanoseconds.
+        // The times in capture files have a resolution of nanoseconds.
         let recorded_seconds = first.zip(last).map(|(first, last)| last.since(first).as_nanos() as f64 / 1e9);
         Self {
             links: info.links().into_iter().map(|link| link_name(link).into_owned()).collect(),
@@ -237,13 +245,13 @@ impl Recorded {
         }
     }
 
-    /// The time from the earliest to the latest packet.
+    /// Returns the time from the earliest to the latest packet.
     pub(crate) fn time(&self) -> Option<Duration> {
         self.first.zip(self.last).map(|(first, last)| last.0.since(first.0))
     }
 }
 
-/// The time of a packet. The time is written with nanoseconds.
+/// The time of a packet. In JSON, the time is written with nanoseconds.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 struct Time(WallTime);
@@ -265,7 +273,7 @@ impl TryFrom<String> for Time {
     }
 }
 
-/// The restrictions of a run.
+/// The restrictions that the sandbox of a run enforces.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Sandbox {
@@ -279,7 +287,7 @@ impl Sandbox {
     }
 }
 
-/// A time of day with microseconds.
+/// Writes and reads a time in RFC 3339 format, with microseconds.
 pub(super) mod rfc3339 {
     use std::time::SystemTime;
 

@@ -1,4 +1,4 @@
-//! The flows in a report, as text and as a part of the JSON report.
+//! The flows of a report, as text and as a part of the JSON report.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -11,11 +11,11 @@ use steerage_text::{Column, counted, grouped, table};
 use super::Flows;
 use crate::terminal;
 
-/// The first line names this many kinds of flows (protocols), and adds up the flows of all further
-/// kinds.
+/// The maximum number of protocols that the first line shows. The flows of all other protocols are
+/// added up.
 const KINDS_SHOWN: usize = 4;
 
-/// The numbers of active flows, of all flows so far, and of evicted flows.
+/// The totals of a run's flows: active flows, all flows so far, and evicted flows.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct FlowTotals {
@@ -29,7 +29,7 @@ impl FlowTotals {
     pub(super) fn of(flows: &Flows) -> Self {
         match flows {
             Flows::SoFar { counts, outputs, .. } => Self { lost: lost(outputs), ..Self::so_far(counts) },
-            // The end of the run ended all flows.
+            // No flow is active, because all flows ended when the run ended.
             Flows::Ended { metered: Metered { total, evicted, .. }, outputs, .. } => {
                 Self { active: 0, total: *total, evicted: *evicted, lost: lost(outputs) }
             }
@@ -40,14 +40,14 @@ impl FlowTotals {
         Self { active: counts.active, total: counts.total, evicted: counts.evicted, lost: counts.lost }
     }
 
-    /// `12 flows active, 345 so far, 0 evicted`.
+    /// Returns a text such as `12 flows active, 345 so far, 0 evicted`.
     pub(super) fn text(&self) -> String {
         let (active, total, evicted) = (counted(self.active, "flow"), grouped(self.total), grouped(self.evicted));
         format!("{active} active, {total} so far, {evicted} evicted{}", not_written(self.lost))
     }
 }
 
-/// The counts of `meter` in a report.
+/// The counts that `meter` adds to a report.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct FlowCounters {
@@ -58,22 +58,22 @@ pub(crate) struct FlowCounters {
     sample: Option<u32>,
 }
 
-/// The counts of an output at one moment.
+/// The current counts of an output to which flows are written.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct FlowOutputReport {
     to: String,
     #[serde(flatten)]
     counts: OutputCounts,
-    /// Records that are neither written nor lost so far. `waiting` is the difference to the number
-    /// of records of the meters, so at the end of a run any number except 0 would show that some
-    /// records were forgotten.
+    /// The number of records that the meters have created and that are neither written nor lost
+    /// yet. At the end of a run, any number other than 0 would show that records were forgotten.
     waiting: u64,
 }
 
 impl FlowOutputReport {
-    /// The counts of the outputs so far. During a run, read these counts before the meters' counts,
-    /// so that an output has no record that the meters do not count.
+    /// Returns the current counts of the outputs. During a run, call `of_all` before the counts of
+    /// the meters are read. In the other order, an output could have written a record that is
+    /// missing in the counts of the meters.
     pub(crate) fn of_all(outputs: &[FlowOutput]) -> Vec<Self> {
         let of = |output: &FlowOutput| Self { to: output.name().to_owned(), counts: output.counts(), waiting: 0 };
         outputs.iter().map(of).collect()
@@ -94,14 +94,15 @@ impl FlowCounters {
 
 #[cfg(test)]
 impl FlowCounters {
-    /// Counts in which nothing is empty.
+    /// Returns counts for a test, in which no list is empty.
     pub(super) fn filled() -> Self {
         let output = FlowOutputReport { to: "flows.csv".to_owned(), ..FlowOutputReport::default() };
         Self { outputs: vec![output], sample: Some(10), ..Self::default() }
     }
 }
 
-/// The text of the flows: one line of counts, and, if the run has ended, a table of the largest flows.
+/// Returns the part of the report about flows: a line of counts and, if the run has ended, a table
+/// of the largest flows.
 pub(super) fn page(flows: &Flows) -> String {
     let (metered, table) = match flows {
         Flows::SoFar { .. } => return FlowTotals::of(flows).text() + "\n",
@@ -116,16 +117,18 @@ pub(super) fn page(flows: &Flows) -> String {
     page
 }
 
-/// The records of one flow as one.
+/// A flow whose records have been joined.
 struct Joined<'a> {
     record: &'a FlowRecord,
-    /// Packets and bytes of the source, and of the destination.
+    /// The packets and bytes from the source to the destination (`forth`), and in the other
+    /// direction (`back`).
     forth: (u64, u64),
     back: (u64, u64),
     times: (WallTime, WallTime),
 }
 
-/// The flows with the most bytes. The records of a flow that was cut count as one flow.
+/// Returns the flows with the most bytes, at most `most` flows. All records of a flow count as one
+/// flow.
 fn joined(records: &[FlowRecord], most: usize) -> Vec<Joined<'_>> {
     let mut places = HashMap::new();
     let mut flows: Vec<Joined<'_>> = Vec::new();
@@ -146,20 +149,20 @@ fn joined(records: &[FlowRecord], most: usize) -> Vec<Joined<'_>> {
         flow.back = (flow.back.0 + back.0, flow.back.1 + back.1);
         flow.times = (flow.times.0.min(record.first()), flow.times.1.max(record.last()));
     }
-    // Equal flows keep the order of the records.
+    // The sort is stable: flows with the same number of bytes keep the order of their records.
     flows.sort_by_key(|flow| std::cmp::Reverse(flow.forth.1 + flow.back.1));
     flows.truncate(most);
     flows
 }
 
-/// The table of the flows with the most bytes.
+/// Returns the table of the flows with the most bytes.
 pub(crate) fn flow_table(metered: &Metered, most: usize) -> Vec<String> {
     let flows = joined(&metered.top, most);
     let Some(first) = flows.first() else { return Vec::new() };
     lines(&flows, metered.earliest.unwrap_or(first.times.0), terminal::width())
 }
 
-/// One line for each collector: the number of flows that were sent to the collector.
+/// Returns a line for each collector, with the number of flows that were sent to it.
 pub(super) fn exported(flows: &Flows) -> Vec<String> {
     let collectors = flows.outputs().iter().filter(|output| Collector::is_address(&output.to));
     let line = |output: &FlowOutputReport| {
@@ -170,7 +173,7 @@ pub(super) fn exported(flows: &Flows) -> Vec<String> {
     collectors.map(line).collect()
 }
 
-/// The number of records that were lost, over all outputs.
+/// Returns the number of lost records, summed over all outputs.
 fn lost(outputs: &[FlowOutputReport]) -> u64 {
     outputs.iter().map(|output| output.counts.lost).sum()
 }
@@ -196,8 +199,8 @@ fn not_written(lost: u64) -> String {
     if lost > 0 { format!(", {} not written", grouped(lost)) } else { String::new() }
 }
 
-/// A line for each flow below a line of headings. Numbers have no separators and no units, so that
-/// `sort` and `awk` can read them.
+/// Returns a table of flows: a line of headings, and a line for each flow. The numbers have no
+/// separators and no units, so that `sort` and `awk` can read them.
 fn lines(flows: &[Joined<'_>], earliest: WallTime, width: Option<usize>) -> Vec<String> {
     let of = |cell: &dyn Fn(&Joined<'_>) -> String| flows.iter().map(cell).collect::<Vec<_>>();
     let start = |flow: &Joined<'_>| flow.times.0.since(earliest).as_secs_f64();
@@ -222,7 +225,7 @@ fn lines(flows: &[Joined<'_>], earliest: WallTime, width: Option<usize>) -> Vec<
     table(columns, width)
 }
 
-/// The VLANs and the tunnel of a flow: `vlan=10,vxlan=42`.
+/// Returns the VLANs and the tunnel of a flow as text, such as `vlan=10,vxlan=42`.
 fn inside(flow: &FlowRecord) -> String {
     let vlans = flow.vlans().into_iter().flatten().map(|id| format!("vlan={id}"));
     let tunnel = flow.tunnel().map(|tunnel| match tunnel.id {

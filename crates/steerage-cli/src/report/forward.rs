@@ -7,17 +7,18 @@ use serde::{Deserialize, Serialize};
 use steerage_router::{Fate, Forwarded, Forwarding};
 use steerage_text::{counted, grouped};
 
-/// Numbers of packets. The key is the fate of the packets.
+/// The number of packets with each fate. The key is the name of the fate.
 type ByFate = BTreeMap<Cow<'static, str>, u64>;
 
-/// The counts of `forward`.
+/// The counts that `forward` adds to a report.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct ForwardReport {
     forwarded: u64,
-    /// Packets that should have been forwarded and were dropped. The key is the reason.
+    /// The number of packets that should have been forwarded but were dropped. The key is the
+    /// reason for the drop.
     dropped: ByFate,
-    /// Packets that steerage is not responsible for forwarding. The key is the reason.
+    /// The number of packets that steerage did not have to forward. The key is the reason.
     left: ByFate,
     icmp_sent: u64,
     icmp_suppressed: u64,
@@ -39,14 +40,14 @@ impl ForwardReport {
         }
     }
 
-    /// Counts in which nothing is empty.
+    /// Returns counts for a test, in which no list is empty.
     #[cfg(test)]
     pub(super) fn filled() -> Self {
         let of = |fate: Fate| ByFate::from([(fate.name().into(), 1)]);
         Self { dropped: of(Fate::NoRoute), left: of(Fate::Local), ..Self::default() }
     }
 
-    /// The lines of the report, each with its label.
+    /// Returns the lines of the report about forwarding, each with its label.
     pub(super) fn lines(&self) -> Vec<(&'static str, String)> {
         let mut lines = vec![(
             "forwarded",
@@ -87,7 +88,8 @@ fn count(counts: &ByFate, fate: Fate) -> u64 {
     counts.get(fate.name()).copied().unwrap_or(0)
 }
 
-/// The meaning of the reason, or the remedy. docs/forward.md has more.
+/// Returns a text that explains a drop reason or suggests a remedy. docs/forward.md contains more
+/// details.
 fn advice(fate: Fate) -> &'static str {
     match fate {
         Fate::BadHeader => "lengths or version cannot be",

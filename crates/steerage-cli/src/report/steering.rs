@@ -1,4 +1,4 @@
-//! How packets were spread over CPUs: the policy, and what the policy found.
+//! The part of the report about steering: the policy, and what the policy has found out.
 
 use steerage::{
     CpuMask, Snapshot,
@@ -6,11 +6,12 @@ use steerage::{
 };
 use steerage_text::{counted, grouped, printable};
 
-/// The text shows at most this many elephants; the JSON report has all of them.
+/// The maximum number of elephants that the text shows. The JSON report contains all elephants.
 const ELEPHANTS_SHOWN: usize = 3;
 
-/// The lines of each steering group that has something to report. With `verbose`, the lines also
-/// say that nothing changed in a group, and list the costs that explain the group's choice.
+/// Returns the report's lines about each steering group in which something happened. If `verbose`
+/// is true, the lines also mention groups in which nothing changed, and the costs that explain the
+/// group's choice.
 pub(super) fn lines(snapshot: &Snapshot, verbose: bool) -> Vec<String> {
     let reports = |group: &&GroupSnapshot| {
         let found = &group.findings;
@@ -57,8 +58,8 @@ fn of(group: &GroupSnapshot, snapshot: &Snapshot, verbose: bool) -> Vec<String> 
     lines
 }
 
-/// What the CPUs can handle in each of the ways in which a policy uses them, with the present way first. There are no
-/// values until a CPU has been short of time.
+/// Returns the packet rates that the CPUs can handle in each regime of the policy, with the current
+/// regime first. The rates are known only after a CPU has had too little time for its packets.
 pub(crate) fn regimes(found: &Findings) -> Option<String> {
     if found.regimes.is_empty() {
         return None;
@@ -75,7 +76,7 @@ pub(crate) fn regimes(found: &Findings) -> Option<String> {
     Some(printable(&format!("Mpps: {}", found.regimes.iter().map(way).collect::<Vec<_>>().join(", "))))
 }
 
-/// The costs that explain the values of the regimes.
+/// Returns a text with the measured costs that explain the rates of the regimes.
 fn costs(found: &Findings) -> String {
     let cost = |cost: &CostEstimate| format!("{} {:.0} +- {:.0}", cost.step, cost.nanos, cost.deviation);
     let costs: Vec<String> = found.costs.iter().map(cost).collect();

@@ -1,4 +1,4 @@
-//! The report as text: a summary line, then a line for each subject.
+//! Formats the report as text: a summary line, and then a line for each subject.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -12,22 +12,22 @@ use steerage_text::{bit_rate, counted, grouped, percent, printable, rate, record
 
 use super::{Report, flows, steering};
 
-/// The width of the labels.
+/// The width in characters of the labels at the beginning of the lines.
 const LABEL_WIDTH: usize = 12;
 
-/// The report fits a terminal of 80 columns.
+/// The width of the report in characters, which fits a terminal of 80 columns.
 const WIDTH: usize = 80;
 
-/// The space between two columns of CPUs.
+/// The space between two columns of the list of CPUs.
 const GAP: &str = "   ";
 
-/// The text shows at most this many receive queues; the JSON report has all of them.
+/// The maximum number of receive queues that the text shows. The JSON report contains all queues.
 const QUEUES_SHOWN: usize = 8;
 
-/// The text shows at most this many outputs; the JSON report has all of them.
+/// The maximum number of outputs that the text shows. The JSON report contains all outputs.
 const OUTPUTS_SHOWN: usize = 16;
 
-/// The whole report.
+/// Returns the whole report as text.
 pub(super) fn page(report: &Report) -> String {
     let snapshot = report.snapshot();
     let mut page = head(report);
@@ -115,14 +115,15 @@ pub(super) fn page(report: &Report) -> String {
     page
 }
 
-/// A note of the ledger, in lines that fit the page.
+/// Returns a note of the ledger, wrapped to the width of the report.
 fn note(text: &str) -> String {
     let mut lines = String::new();
     push(&mut lines, "note", &printable(text));
     wrapped(&lines, Some(WIDTH))
 }
 
-/// The purposes of the memory, as lines that fit the page. Purposes that take less than a tenth of a MiB are left out.
+/// Returns lines with the memory that each purpose uses, wrapped to the width of the report.
+/// Purposes that use less than a tenth of a MiB are omitted.
 fn by_purpose(memory: &MemoryUse) -> Vec<String> {
     let purposes = [
         ("backlogs", memory.backlogs),
@@ -145,7 +146,7 @@ fn by_purpose(memory: &MemoryUse) -> Vec<String> {
     lines
 }
 
-/// Adds several lines, of which only the first has the label.
+/// Adds several lines to the page. Only the first of these lines gets the label.
 fn push_all(page: &mut String, label: &str, lines: impl IntoIterator<Item = String>) {
     for (at, line) in lines.into_iter().enumerate() {
         push(page, if at == 0 { label } else { "" }, &line);
@@ -157,7 +158,7 @@ fn push(page: &mut String, label: &str, line: &str) {
     page.push('\n');
 }
 
-/// The first line: the devices, the packets and the rate.
+/// Returns the first line of the report: the devices, the packets and the rate.
 fn head(report: &Report) -> String {
     let snapshot = report.snapshot();
     let mut devices: Vec<&str> = snapshot.queues.iter().map(|queue| queue.device.as_str()).collect();
@@ -166,13 +167,14 @@ fn head(report: &Report) -> String {
     let when = if report.document.ended_by.is_none() { "so far, " } else { "" };
     let mut speed = rate(received, snapshot.elapsed);
     if snapshot.dropped().total() > 0 {
-        // The rate at which packets arrived is higher than the rate at which they were handled.
+        // Packets were dropped, so the rate of delivered packets is lower than the rate of received
+        // packets.
         let _ = write!(speed, ", delivered {}", rate(snapshot.delivered(), snapshot.elapsed));
     }
     let devices = printable(&devices.join(" "));
     let (packets, elapsed) = (counted(received, "packet"), time(snapshot.elapsed));
-    // In a run with several queues, the times and link types of the files say little about the
-    // whole run.
+    // In a run with several queues, the times and link types of the capture files describe only a
+    // part of the run, so they are omitted.
     match report.document.capture.as_ref().filter(|_| snapshot.queues.len() == 1) {
         Some(capture) => {
             let links = if capture.links.is_empty() { String::new() } else { capture.links.join("+") + "  " };
@@ -189,10 +191,12 @@ fn head(report: &Report) -> String {
     }
 }
 
-/// The number of packets that each CPU handled, in columns, and how evenly the packets are spread.
+/// Returns lines that say how many packets each CPU handled, in columns, and how evenly the packets
+/// are spread.
 fn cpus(report: &Report) -> Vec<String> {
     let snapshot = report.snapshot();
-    // A CPU that only receives does not count for evenness, unless it also handled packets.
+    // A CPU that only receives packets does not count for the evenness. A CPU that receives and
+    // handles packets counts.
     let receives = |cpu: CpuId| snapshot.queues.iter().any(|queue| queue.cpu == cpu);
     let active: CpuMask = snapshot.groups.iter().flat_map(|group| group.active.iter().copied()).collect();
     let works = |cpu: CpuId, processed: u64| active.contains(cpu) || processed > 0;
@@ -210,7 +214,8 @@ fn cpus(report: &Report) -> Vec<String> {
         false => format!("{:>id_width$}: idle", cpu.cpu.0),
     };
     let mut lines = in_columns(&snapshot.cpus.iter().map(cell).collect::<Vec<_>>());
-    // If only one CPU is active at the end, an uneven distribution is intended.
+    // If only one CPU is active at the end, an uneven spread is intended, so the evenness is not
+    // shown.
     if let (2.., Some(busiest @ 1..)) = (active.len(), worked.iter().copied().max()) {
         let mean = all as f64 / worked.len() as f64;
         let evenness = format!("busiest {:.2} of mean", busiest as f64 / mean);
@@ -224,15 +229,16 @@ fn cpus(report: &Report) -> Vec<String> {
     lines
 }
 
-/// The CPUs whose handler has not returned for so long that they may be declared dead.
+/// Returns a line for each stuck CPU: its handler has not returned for so long that the CPU may be
+/// declared dead.
 fn stuck(cpus: &[CpuSnapshot]) -> Vec<String> {
     let stuck = cpus.iter().filter_map(|cpu| Some((cpu.cpu, cpu.in_handler.filter(|since| *since >= DEAD_AFTER)?)));
     let line = |(cpu, since): (CpuId, Duration)| format!("CPU {cpu} has not returned for {:.0} s", since.as_secs_f64());
     stuck.map(line).collect()
 }
 
-/// Puts all cells on one line if they fit. If the cells do not fit on one line, makes as many
-/// columns as fit.
+/// Puts all cells on one line if they fit. If they do not fit, arranges the cells in as many
+/// columns as the width allows.
 fn in_columns(cells: &[String]) -> Vec<String> {
     let width = cells.iter().map(String::len).max().unwrap_or(0);
     let one_line = cells.join(GAP);
@@ -244,7 +250,7 @@ fn in_columns(cells: &[String]) -> Vec<String> {
     cells.chunks(across).map(|cells| line(cells).trim_end().to_owned()).collect()
 }
 
-/// The receive queues: their CPUs, hash and mask.
+/// Returns a line for each receive queue: its CPU, its hash and its mask.
 fn queues(queues: &[QueueSnapshot]) -> Vec<String> {
     let line = |queue: &QueueSnapshot| {
         let mask: CpuMask = queue.rps_cpus.iter().copied().collect();
@@ -264,7 +270,8 @@ fn queues(queues: &[QueueSnapshot]) -> Vec<String> {
     lines
 }
 
-/// The outputs: the number of packets that each output has sent, and its share of all sent packets.
+/// Returns a line for each output: the number of packets that it has sent, and its share of all
+/// sent packets.
 fn outputs(outputs: &[OutputSnapshot]) -> Vec<String> {
     let all: u64 = outputs.iter().map(|output| output.packets).sum();
     let line = |output: &OutputSnapshot| {
@@ -293,7 +300,8 @@ fn hash(name: &str) -> String {
     if name == "device" { "the device's hash".to_owned() } else { format!("{name} hash") }
 }
 
-/// The remedy for lost packets. docs/report.md has more.
+/// Returns the remedy for packets that were lost for this reason. docs/report.md contains more
+/// details.
 fn advice(reason: DropReason) -> &'static str {
     match reason {
         DropReason::Device => "the receiving CPU was too slow; see --rx-cpu",

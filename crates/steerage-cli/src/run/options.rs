@@ -1,5 +1,5 @@
-//! The options of a run that do not concern packets, and the way for another thread to stop the
-//! run.
+//! The options of a run that do not concern packets. Also the [`Stopper`], with which another
+//! thread can stop the run.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,15 +24,17 @@ use crate::signals::HeldSignals;
 use crate::terminal::Keys;
 use crate::web::Web;
 
-/// How long endless synthetic traffic runs if the command line gives no limit: long enough for a
-/// steady rate, and so short that users need not interrupt a first run.
+/// The time limit for a run with endless synthetic traffic, if the command line contains no limit.
+/// The time is long enough for a steady rate, and short enough that users need not interrupt their
+/// first run.
 const ENDLESS: Duration = Duration::from_secs(10);
 const ENDLESS_NOTE: &str = "10 s of synthetic traffic (--seconds 0 for no end, -c N for N packets)";
 
 #[derive(Debug)]
 pub(crate) struct RunOptions {
     pub(crate) seconds: Option<Duration>,
-    /// The number of packets after which the run stops. The devices were opened with this limit.
+    /// The number of packets after which the run stops. The devices were opened with the same
+    /// limit.
     pub(crate) packets: Option<u64>,
     pub(crate) printer: Printer,
     pub(crate) interval: Option<Duration>,
@@ -42,27 +44,27 @@ pub(crate) struct RunOptions {
     pub(crate) control: ControlTree,
     pub(crate) tap: Arc<Tap>,
     pub(crate) signals: HeldSignals,
-    /// The service manager, which gets a message when the run has started.
+    /// The service manager, which is notified when the run has started.
     pub(crate) service: ServiceManager,
     pub(crate) forwarding: Option<Arc<Forwarding>>,
     pub(crate) metrics: Metrics,
     pub(crate) web: Web,
     pub(crate) sandbox: Option<InForce>,
-    /// Undoes the run's changes of the machine when it is dropped.
+    /// The helper process that undoes the run's changes to the machine when this field is dropped.
     pub(crate) _undoing: Option<Undoing>,
     pub(crate) verbose: bool,
     pub(crate) meters: Option<Metering>,
     pub(crate) keys: Option<Keys>,
-    /// The outputs of `meter`, whose threads end soon if the user stops the run.
+    /// The outputs of `meter`. If the user stops the run, the threads of these outputs end soon.
     pub(crate) flow_outputs: Vec<FlowOutput>,
     pub(crate) sample: Option<u32>,
     pub(crate) stopper: Stopper,
     pub(crate) on_stop: Option<StopHook>,
 }
 
-/// A function that is called when a run should stop, or after the run until the program ends. The
-/// function returns true if the run should stop now. If the function returns false, the run ends by
-/// itself.
+/// A function that is called when the user requests a stop, even after the run while the program
+/// has not ended yet. The function returns true if the run must stop now, and false if the run will
+/// end on its own.
 #[derive(Clone)]
 pub(crate) struct StopHook(Arc<dyn Fn(EndedBy) -> bool + Send + Sync>);
 
@@ -118,7 +120,7 @@ fn is_endless(args: &RunArgs) -> bool {
     args.stop.packets.is_none() && args.devices.iter().any(endless)
 }
 
-/// Stops a run from any thread. A run that has not started yet stops as soon as it starts.
+/// Can stop a run from any thread. If the run has not started yet, it stops as soon as it starts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Stopper(Arc<Mutex<Stoppable>>);
 

@@ -1,4 +1,5 @@
-//! The sources of a report: the ledger, the capture files, and the counters of the handler.
+//! The sources from which a report is created: the ledger, the capture files, and the counters of
+//! the handler.
 
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
@@ -50,14 +51,14 @@ impl ReportSources {
         ended_by: Option<EndedBy>,
     ) -> Report {
         let so_far = |meters: &Metering| {
-            // Read the counts of the outputs before the counts of the meters, for the reason given
-            // in `FlowOutputReport::of_all`.
+            // The counts of the outputs must be read before the counts of the meters, as the
+            // comment of `FlowOutputReport::of_all` explains.
             let outputs = FlowOutputReport::of_all(&self.flow_outputs);
             Flows::SoFar { counts: meters.so_far(), largest: meters.largest_so_far(), outputs, sample: self.sample }
         };
         let flows = self.meters.as_ref().map(so_far);
         let mut document = Document::new(started, ended_by, snapshot);
-        // The elapsed time of the run, without the time of the run's preparation.
+        // The elapsed time does not include the preparation of the run.
         document.snapshot.elapsed = start.elapsed();
         document.capture = self.capture.as_deref().map(Recorded::of);
         document.app.forward = self.forwarding.as_deref().map(ForwardReport::of);

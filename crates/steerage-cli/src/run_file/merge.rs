@@ -1,5 +1,5 @@
-//! Merges the arguments of a run file with the arguments of the command line, and parses the result
-//! with clap.
+//! Merges the arguments of a run file with the arguments of the command line, and lets clap parse
+//! the result.
 
 use clap::error::{ContextKind, ContextValue};
 use clap::parser::ValueSource;
@@ -28,7 +28,7 @@ pub(crate) struct Origin {
 }
 
 impl LoadedRun {
-    /// Adds the line of the file to an error, if an option or device from the file caused the
+    /// If an option or a device from the run file caused the error, adds its line number to the
     /// error.
     pub(crate) fn blame(&self, error: Error) -> Error {
         let origin = match &error {
@@ -52,7 +52,7 @@ impl LoadedRun {
     }
 }
 
-/// Merges the arguments in `more`, from the command line, with the arguments of the file.
+/// Merges the arguments of the command line (`more`) with the arguments of the run file.
 pub(super) fn merge(
     cli: &Command,
     command: &Command,
@@ -87,8 +87,8 @@ struct Overridden {
 }
 
 impl Overridden {
-    /// Finds the options on the command line. Mistakes are ignored here, because the real parse
-    /// reports them. Returns an error if the command line asks for help.
+    /// Finds the options on the command line. Mistakes are ignored here, because they are reported
+    /// when the merged arguments are parsed. Returns an error if the command line requests help.
     fn by(cli: &Command, command: &Command, more: &[String]) -> Result<Self, clap::Error> {
         let start = ["steerage", command.get_name()].into_iter();
         let arguments = start.chain(more.iter().map(String::as_str));
@@ -138,8 +138,9 @@ fn blamed<'a>(error: &clap::Error, options: &'a [GivenOption]) -> Option<&'a Giv
     options.iter().find(is_named)
 }
 
-/// Builds the command line. Options without a value are put last, so that clap takes no later word
-/// as the value of such an option. The words after `--` on the command line replace the file's job.
+/// Builds the merged command line. Options without a value come last. If they came earlier, clap
+/// would use a later word as the value of an option. Words after `--` on the command line replace
+/// the jobs' command in the run file.
 fn arguments(
     command: &Command,
     (options, devices, job): (&[GivenOption], &[GivenDevice], &[String]),

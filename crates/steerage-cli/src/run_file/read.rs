@@ -1,4 +1,5 @@
-//! Parses the text of a run file. Returns the keys of the file in order, each with its line number.
+//! Parses the text of a run file. Returns the keys in the order of the file, each with its line
+//! number.
 
 use std::fs::File;
 use std::io::Read;
@@ -8,7 +9,8 @@ use toml::de::{DeTable, DeValue};
 
 use crate::error::RunFileError;
 
-/// The longest file, in bytes. A file with all options and thousands of devices is far shorter.
+/// The maximum length of a run file, in bytes. Even a file with all options and thousands of
+/// devices is far shorter.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 pub(super) fn text(path: &Path) -> Result<String, RunFileError> {
@@ -60,7 +62,8 @@ fn line_of(text: &str, at: usize) -> usize {
 impl<'t> Keys<'t> {
     fn of(path: String, text: &'t str, table: DeTable<'t>) -> Self {
         let mut keys: Vec<_> = table.into_iter().map(|(key, value)| (key.span().start, key, value)).collect();
-        // The keys are sorted by position, so that the first mistake is reported first.
+        // The keys are sorted by their position in the file, so that the first mistake is reported
+        // first.
         keys.sort_by_key(|(at, ..)| *at);
         let key = |(at, name, value): (usize, toml::Spanned<toml::de::DeString<'t>>, toml::Spanned<DeValue<'t>>)| Key {
             name: name.into_inner().into_owned(),
@@ -91,11 +94,13 @@ impl<'t> Keys<'t> {
     }
 }
 
-/// A value in the form of the command line, or `None` if it is neither text nor a number.
+/// Returns a TOML value in the form that it has on the command line. Returns `None` if the value is
+/// neither text nor a number.
 pub(super) fn as_text(value: &DeValue<'_>) -> Option<String> {
     match value {
         DeValue::String(text) => Some(text.to_string()),
-        // Decimal digits, because TOML also allows underscores and other bases.
+        // TOML also allows underscores and other bases in a number. Therefore the number is
+        // converted to decimal.
         DeValue::Integer(number) => i128::from_str_radix(number.as_str(), number.radix()).ok().map(|n| n.to_string()),
         DeValue::Float(number) => number.as_str().parse::<f64>().ok().map(|number| number.to_string()),
         _ => None,

@@ -1,4 +1,4 @@
-//! `top --web`: serves the live page of the watched instance.
+//! `top --web` serves the live page of the instance that it watches.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::view::Seen;
 use crate::web::Web;
 
-/// The last report: for the public, and for a client with the key of the page.
+/// The last report in two versions: for the public, and for a client with the key of the page.
 #[derive(Debug, Default)]
 struct Last([String; 2]);
 
@@ -37,8 +37,8 @@ impl Last {
     }
 }
 
-/// Serves the page until a signal ends the program. The instance gets one request in each interval,
-/// regardless of the number of clients. While the instance does not answer, the page says so.
+/// Serves the live page until a signal ends the program. The instance gets one request in each
+/// interval, regardless of the number of clients. If the instance does not reply, the page says so.
 pub(super) fn serve(mut remote: Remote, web: &Web, interval: Duration, ended: &AtomicBool) -> Result<(), Error> {
     let last = Arc::new(Mutex::new(Last::of(remote.report())));
     let served = Arc::clone(&last);

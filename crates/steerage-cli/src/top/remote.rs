@@ -1,4 +1,4 @@
-//! The connection to the watched instance.
+//! The connection to the instance that `top` watches.
 
 use std::io;
 use std::path::Path;
@@ -12,26 +12,27 @@ use steerage_text::{printable, printable_lines};
 
 use crate::view::{Bucket, Seen};
 
-/// The directory of the devices in the tree.
+/// The directory of the devices in the control tree.
 const DEVICES: &str = "sys/class/net";
 
-/// An instance and its socket. After a failure, the next request connects again.
+/// An instance that `top` watches, and its control socket. After a failed request, the next request
+/// connects again.
 #[derive(Debug)]
 pub(super) struct Remote {
     socket: InstanceSocket,
     client: Option<Client>,
-    /// The directories of the instance's queues, in the order of the report. The directories are
-    /// read once.
+    /// The directories of the instance's queues, in the order in which the report lists the queues.
+    /// The directories of the queues are read only once.
     queues: Vec<String>,
 }
 
 impl Remote {
-    /// The instance that listens on `socket`.
+    /// Returns the instance that listens on `socket`.
     pub(super) fn new(socket: InstanceSocket) -> Self {
         Self { socket, client: None, queues: Vec::new() }
     }
 
-    /// Reads the report of the run, without control characters in its texts.
+    /// Reads the report of the run, and removes control characters from its texts.
     pub(super) fn report(&mut self) -> Result<Value, String> {
         let report = self.client().and_then(|client| client.snapshot().map_err(|error| error.to_string()));
         if report.is_err() {
@@ -61,15 +62,15 @@ impl Remote {
         Ok((seen, buckets(&text)))
     }
 
-    /// Sets the mask of the queue with this index. Returns the mask that the instance uses
-    /// afterwards.
+    /// Sets the mask of the queue with this index. Returns the mask that the instance uses after
+    /// the change.
     pub(super) fn set_mask(&mut self, queue: usize, list: &str) -> Result<String, String> {
         let Some(directory) = self.queues.get(queue).cloned() else { return Err("there is no such queue".to_owned()) };
         let set = self.client()?.set(&format!("{directory}/rps_cpus_list"), list);
         set.map(|list| printable_lines(&list)).map_err(|error| printable(&error.to_string()))
     }
 
-    /// The path of the instance's socket.
+    /// Returns the path of the instance's socket.
     pub(super) fn path(&self) -> &Path {
         self.socket.path()
     }
@@ -89,13 +90,13 @@ impl Remote {
         self.client.as_mut().ok_or_else(|| "not connected".to_owned())
     }
 
-    /// The directories of the queues, device by device.
+    /// Returns the directories of the queues in the control tree, grouped by device.
     fn directories(&mut self) -> Result<Vec<String>, String> {
         let client = self.client()?;
         let mut found = Vec::new();
         for (device, _) in client.list(DEVICES).map_err(|error| error.to_string())? {
             let queues = format!("{DEVICES}/{device}/queues");
-            // A device that only sends has no queues.
+            // A device that only sends packets has no queues.
             let mut names: Vec<String> =
                 client.list(&queues).unwrap_or_default().into_iter().map(|(name, _)| name).collect();
             names.sort_by_key(|name| name.trim_start_matches("rx-").parse::<u32>().unwrap_or(u32::MAX));
@@ -106,7 +107,8 @@ impl Remote {
         Ok(found)
     }
 
-    /// Moves the connection to a thread of its own, so that slow replies do not delay keys.
+    /// Moves the connection to a separate thread, so that a slow reply does not delay the handling
+    /// of keys.
     pub(super) fn on_a_thread(mut self) -> io::Result<RemoteThread> {
         let (queries, to_send) = mpsc::channel();
         let (to_return, replies) = mpsc::channel();
@@ -128,14 +130,14 @@ impl Remote {
     }
 }
 
-/// A query to the instance.
+/// A query that is sent to the instance.
 #[derive(Debug)]
 pub(super) enum Query {
     Read { queue: usize },
     SetMask { queue: usize, list: String },
 }
 
-/// The reply to a query.
+/// The instance's reply to a query.
 #[derive(Debug)]
 pub(super) enum Reply {
     Seen { seen: Box<Seen>, queue: usize, buckets: Vec<Bucket> },
@@ -143,7 +145,7 @@ pub(super) enum Reply {
     Set(Result<String, String>),
 }
 
-/// An instance with a thread of its own that sends the queries.
+/// An instance that `top` watches, with a separate thread that sends the queries.
 #[derive(Debug)]
 pub(super) struct RemoteThread {
     queries: Sender<Query>,
@@ -152,7 +154,7 @@ pub(super) struct RemoteThread {
 
 impl RemoteThread {
     pub(super) fn send(&self, query: Query) {
-        // The thread ends only when the `RemoteThread` is dropped, so it receives this query.
+        // `send` cannot fail: the thread ends only when the `RemoteThread` is dropped.
         let _ = self.queries.send(query);
     }
 
@@ -162,7 +164,8 @@ impl RemoteThread {
     }
 }
 
-/// Removes control characters from all texts: the instance may be another user's process.
+/// Removes control characters from all texts of the report, because the instance may be another
+/// user's process.
 fn make_printable(report: &mut Value) {
     match report {
         Value::String(text) => *text = printable(text),
@@ -178,7 +181,8 @@ fn make_printable(report: &mut Value) {
     }
 }
 
-/// Parses the lines `BUCKET CPU PACKETS MOVES`, one for each bucket in order.
+/// Parses the attribute with the loads of a queue's buckets. The attribute contains a line `BUCKET
+/// CPU PACKETS MOVES` for each bucket, in order.
 fn buckets(text: &str) -> Vec<Bucket> {
     let bucket = |line: &str| {
         let mut words = line.split(' ').skip(1);

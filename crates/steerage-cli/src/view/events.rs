@@ -1,4 +1,4 @@
-//! Finds events between two snapshots.
+//! Finds the events that happened between two snapshots of a run.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,21 +10,22 @@ use steerage_text::counted;
 
 use super::names;
 
-/// An event, with its time in the run.
+/// An event of a run, with the time at which it happened.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Event {
     pub(crate) at: Duration,
     pub(crate) what: String,
-    /// Whether packets were lost because of the event, or will be.
+    /// True if packets were lost because of the event, or will be lost.
     pub(crate) is_bad: bool,
 }
 
-/// The drop reasons that belong to a queue. Other drop reasons are reported for the CPU, which says
-/// more.
+/// For these drop reasons, an event names the queue. For all other drop reasons, the event names
+/// the CPU, which is more informative.
 const OF_QUEUES: [DropReason; 3] = [DropReason::Device, DropReason::NoPage, DropReason::Moving];
 
-/// The events, in the order of the report. `dropping` has the places and reasons of drops that
-/// continue. Only their start and end are events.
+/// Returns the events, in the order in which the report lists their queues and CPUs. `dropping`
+/// contains the drops that have begun and not ended: each entry names the queue or CPU, and the
+/// reason. Of such drops, only the start and the end are events.
 pub(crate) fn between(before: &Snapshot, now: &Snapshot, dropping: &mut BTreeSet<String>) -> Vec<Event> {
     let mut events = Vec::new();
     let mut add = |what: String, is_bad| events.push(Event { at: now.elapsed, what, is_bad });
@@ -64,7 +65,8 @@ pub(crate) fn between(before: &Snapshot, now: &Snapshot, dropping: &mut BTreeSet
     events
 }
 
-/// The places where packets were dropped between the two snapshots, and the reasons for the drops.
+/// Returns the drops between the two snapshots. Each entry names the queue or CPU where packets
+/// were dropped, and the reason.
 fn rising(before: &Snapshot, now: &Snapshot) -> BTreeSet<String> {
     let rose = |old: &Drops, new: &Drops, of_queues: bool| -> Vec<DropReason> {
         let reasons = new.iter().filter(|(reason, packets)| *packets > old.get(*reason)).map(|(reason, _)| reason);
@@ -80,17 +82,18 @@ fn rising(before: &Snapshot, now: &Snapshot) -> BTreeSet<String> {
     queues.chain(cpus).collect()
 }
 
-/// The longest measured distance between CPUs of a steering group: from the receiver to the CPU that joined last or is next.
+/// Returns the longest measured distance in a steering group, between the receiving CPU and the CPU
+/// that joined last or will join next.
 pub(crate) fn apart(snapshot: &Snapshot) -> Option<Duration> {
     snapshot.groups.iter().filter_map(|group| group.findings.apart).max()
 }
 
-/// A mask as text.
+/// Returns the CPUs as the text of a CPU list, such as `0-3,8`.
 pub(crate) fn mask(cpus: &[CpuId]) -> String {
     or_none(&cpus.iter().copied().collect::<CpuMask>().to_list()).to_owned()
 }
 
-/// A list of CPUs, or the word for an empty one.
+/// Returns the list of CPUs, or the word `none` if the list is empty.
 pub(crate) fn or_none(list: &str) -> &str {
     if list.is_empty() { "none" } else { list }
 }

@@ -1,8 +1,9 @@
-//! Handles keys.
+//! Handles the keys that the user presses on the screen of `top`.
 
 use ratatui_crossterm::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
-/// The maximum length of a typed mask. Only a list with hundreds of single CPUs would be longer.
+/// The maximum length in characters of a mask that the user types. Only a mask that lists hundreds
+/// of single CPUs would be longer.
 const MASK_CHARS_MAX: usize = 256;
 
 /// The column by which the CPUs are sorted.
@@ -17,7 +18,7 @@ pub(crate) enum SortBy {
 }
 
 impl SortBy {
-    /// The heading of the column.
+    /// Returns the heading of the column by which the CPUs are sorted.
     pub(crate) fn column(self) -> &'static str {
         match self {
             Self::Cpu => "CPU",
@@ -39,7 +40,7 @@ impl SortBy {
     }
 }
 
-/// The value by which the flows are sorted, the largest first.
+/// The value by which the flows are sorted. The flow with the largest value comes first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum FlowsBy {
     #[default]
@@ -55,7 +56,7 @@ pub(crate) enum Mode {
     #[default]
     Watch,
     Help,
-    /// The user types a mask for the selected queue.
+    /// The user is typing a mask for the selected queue.
     Mask(String),
 }
 
@@ -65,30 +66,32 @@ pub(crate) struct Ui {
     pub(crate) mode: Mode,
     pub(crate) sort: SortBy,
     pub(crate) flows_by: FlowsBy,
-    /// Whether the flows are the first section, which is shortened last.
+    /// True if the section with the flows is the first section on the screen. If not all sections
+    /// fit, the first section is shortened last.
     pub(crate) flows_first: bool,
-    /// The queue whose buckets are shown and whose mask is changed.
+    /// The index of the selected queue. The screen shows the buckets of this queue, and the user
+    /// can change its mask.
     pub(crate) queue: usize,
-    /// The first CPU row shown.
+    /// The index of the first CPU row that the screen shows.
     pub(crate) first_cpu: usize,
-    /// The result of the last request.
+    /// A text about the result of the user's last request.
     pub(crate) said: Option<String>,
 }
 
-/// The action that a key asks for.
+/// The action that the user requests with a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     Nothing,
     Quit,
-    /// Write this mask, as a list of CPUs, to the selected queue.
+    /// Sets the mask of the selected queue to this list of CPUs.
     SetMask(String),
 }
 
-/// The number of CPU rows that a page key moves by.
+/// The number of CPU rows by which a page key scrolls.
 const PAGE: usize = 8;
 
 impl Ui {
-    /// Handles a key. `queues` and `cpus` are the numbers of queues and CPUs.
+    /// Handles a key that the user pressed. `queues` and `cpus` are the numbers of queues and CPUs.
     pub(crate) fn key(&mut self, key: KeyEvent, queues: usize, cpus: usize) -> Action {
         if key.kind == KeyEventKind::Release {
             return Action::Nothing;
@@ -99,7 +102,7 @@ impl Ui {
         }
         match &mut self.mode {
             Mode::Watch => return self.watching(key.code, queues, cpus),
-            // Any key leaves the help.
+            // Any key closes the help.
             Mode::Help => self.mode = Mode::Watch,
             Mode::Mask(text) => match key.code {
                 KeyCode::Enter => {
@@ -131,7 +134,8 @@ impl Ui {
         Action::Nothing
     }
 
-    /// Sorts by the value that belongs to the key. Returns false if the key has none.
+    /// Sorts the CPUs or the flows by the value that belongs to this key. Returns false if no value
+    /// belongs to the key.
     pub(crate) fn sorts(&mut self, key: char) -> bool {
         match key {
             's' => self.sort = self.sort.next(),
@@ -166,7 +170,8 @@ mod tests {
         assert_eq!(ui.mode, Mode::Mask("0-3,8".into()));
         assert_eq!(press(&mut ui, "\n"), Action::SetMask("0-3,8".into()));
         assert_eq!(ui.mode, Mode::Watch);
-        // While a mask is typed, `q` is a letter and Esc only cancels.
+        // While the user types a mask, `q` is a character of the mask, and Esc only cancels the
+        // mask.
         assert_eq!(press(&mut ui, "mq\x1b"), Action::Nothing);
         assert_eq!(press(&mut ui, "q"), Action::Quit);
     }

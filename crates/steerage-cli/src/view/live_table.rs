@@ -1,5 +1,6 @@
-//! The live table that a run redraws on its own terminal every second: the same lines as in `top`,
-//! the counts so far, and the progress. The table disappears at the end of the run.
+//! The live table that a run redraws on its own terminal every second. The table contains the same
+//! lines as `top`, the counts so far, and the progress of the run. At the end of the run, the table
+//! is removed from the screen.
 
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
@@ -12,41 +13,43 @@ use super::screen;
 use crate::report::Report;
 use crate::terminal;
 
-/// How often the table is drawn.
+/// The interval at which the live table is drawn.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// If there are more CPUs than this, the busiest come first, because a small terminal does not show all of them.
+/// If a run has more CPUs than this, the busiest CPUs come first, because a small terminal does not
+/// show all CPUs.
 const CPUS_IN_ORDER: usize = 8;
 
-/// The width of the bar of progress, without its ends.
+/// The width of the progress bar in characters, without the brackets at its ends.
 const BAR_WIDTH: usize = 76;
 
-/// The line that explains the keys.
+/// The line of the table that explains the keys.
 const KEYS: &str = "sort by: r rate  p packets  b bytes  d duration    q stops";
 
-/// The table, and what is on the screen.
+/// The live table, and its state on the screen.
 #[derive(Debug)]
 pub(crate) struct LiveTable {
-    /// When to draw next, or `None` for never.
+    /// The time at which the table is drawn next, or `None` if the table is never drawn.
     due: Option<Instant>,
-    /// The number of lines that the table has on the screen.
+    /// The number of lines that the table occupies on the screen.
     lines: usize,
     model: Model,
     ui: Ui,
     ends: RunEnds,
 }
 
-/// The conditions that end a run. The time left is computed from them.
+/// The limits that end a run. The remaining time is computed from these limits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RunEnds {
     /// The number of packets after which the run stops.
     pub(crate) packets: Option<u64>,
-    /// The time after which it stops.
+    /// The time after which the run stops.
     pub(crate) seconds: Option<Duration>,
 }
 
 impl LiveTable {
-    /// A table that is drawn every second from now on, or never if it is not `wanted`.
+    /// Creates a table that is drawn every second from now on. If `wanted` is false, the table is
+    /// never drawn.
     pub(crate) fn new(wanted: bool, ends: RunEnds, flows_first: bool) -> Self {
         Self {
             due: wanted.then(|| Instant::now() + EVERY),
@@ -57,19 +60,20 @@ impl LiveTable {
         }
     }
 
-    /// When the table is drawn next.
+    /// Returns the time at which the table is drawn next.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.due
     }
 
-    /// Draws the table from the run's report.
+    /// Draws the table with the data of the run's current report.
     pub(crate) fn show(&mut self, report: &Report) {
         self.due = Some(Instant::now() + EVERY);
         self.take(report);
         self.draw();
     }
 
-    /// Takes the report as `top` gets it. The terminal belongs to the run's user, who may see the private parts.
+    /// Updates the model with the data of the report, including its private parts. The table may
+    /// show the private parts, because the terminal belongs to the user of the run.
     fn take(&mut self, report: &Report) {
         if !self.model.has_report() && report.snapshot().cpus.len() > CPUS_IN_ORDER {
             self.ui.sort = SortBy::Busy;
@@ -80,14 +84,14 @@ impl LiveTable {
         }
     }
 
-    /// Sorts the table by another column if the key is a key for sorting, and draws it.
+    /// If the key selects a column for sorting, sorts the table by this column and draws it.
     pub(crate) fn key(&mut self, key: u8) {
         if self.ui.sorts(key.into()) {
             self.redraw();
         }
     }
 
-    /// The lines of the table, for a terminal of this size.
+    /// Returns the lines of the table for a terminal of this size.
     fn page(&self, (width, height): (usize, usize)) -> Vec<String> {
         let (now, capture) = (self.model.now(), self.model.seen.document.capture.as_ref());
         let files = capture.map(|capture| (capture.bytes_read, capture.bytes_total));
@@ -96,13 +100,13 @@ impl LiveTable {
         below.extend((!self.model.flows.is_empty()).then(|| KEYS.to_owned()));
         below.push(format!("{received} received, {dropped} dropped{}", self.progress(files)));
         below.extend(files.and_then(|(read, total)| Some(bar(read, total.filter(|total| *total > 0)?))));
-        // The cursor stands on a line of its own.
+        // The cursor occupies a separate line below the table.
         let mut lines = screen::lines(&self.model, &self.ui, width, Some(height.saturating_sub(below.len() + 1)));
         lines.extend(below);
         lines
     }
 
-    /// The text for the time and the bytes that are left, as far as they are known.
+    /// Returns the text about the remaining time and the remaining bytes, as far as they are known.
     fn progress(&self, files: Option<(u64, Option<u64>)>) -> String {
         let elapsed = self.model.now().elapsed;
         let by_files = files.and_then(|(read, total)| rest(elapsed, read, total?));
@@ -113,8 +117,9 @@ impl LiveTable {
 
     fn draw(&mut self) {
         let mut frame = self.erasure();
-        // Without wrapping, each line takes one row of the terminal, so moving up by the number of lines reaches the
-        // first.
+        // This escape sequence turns line wrapping off, so that each line occupies one row of the
+        // terminal. Therefore the cursor reaches the first line by moving up by the number of
+        // lines.
         frame.push_str("\x1b[?7l");
         let page = self.page(terminal::screen());
         page.iter().for_each(|line| frame.extend([line.as_str(), "\n"]));
@@ -123,7 +128,7 @@ impl LiveTable {
         show(&frame);
     }
 
-    /// Removes the table from the screen, so that other text can be written in its lines.
+    /// Removes the table from the screen, so that other text can be written in its place.
     pub(crate) fn erase(&mut self) {
         if self.lines > 0 {
             show(&self.erasure());
@@ -131,43 +136,46 @@ impl LiveTable {
         }
     }
 
-    /// Draws the last table again. Without this, a run that reports every second would hardly show its table.
+    /// Draws the table again with the same data after other text was printed. Without `redraw`, a
+    /// run that prints a report every second would hardly ever show its table.
     pub(crate) fn redraw(&mut self) {
         if self.due.is_some() && self.model.has_report() {
             self.draw();
         }
     }
 
-    /// Removes the table for good.
+    /// Removes the table from the screen at the end of the run.
     pub(crate) fn end(&mut self) {
         self.erase();
         self.due = None;
     }
 
-    /// The escape sequences that move to the first line of the table and erase from there.
+    /// Returns the escape sequences that move to the first line of the table and erase the screen
+    /// from there.
     fn erasure(&self) -> String {
         if self.lines == 0 { String::new() } else { format!("\r\x1b[{}A\x1b[J", self.lines) }
     }
 }
 
 fn show(frame: &str) {
-    // The run goes on if the terminal is closed.
+    // An error is ignored, because the run continues even if the terminal is closed.
     let _ = io::stderr().lock().write_all(frame.as_bytes());
 }
 
-/// A bar such as `[=====>    ]`, in ASCII for terminals without UTF-8.
+/// Returns a progress bar such as `[=====>    ]`, in ASCII for terminals without UTF-8.
 fn bar(done: u64, all: u64) -> String {
     let filled = (BAR_WIDTH as f64 * done as f64 / all as f64).min(BAR_WIDTH as f64) as usize;
     format!("[{}{}]", "=".repeat(filled), " ".repeat(BAR_WIDTH - filled))
 }
 
-/// How long the rest takes at the rate so far, or `None` if nothing is done yet.
+/// Returns the estimated time for the rest of a run: `done` of `all` units took the time `elapsed`.
+/// Returns `None` if no unit is done yet.
 fn rest(elapsed: Duration, done: u64, all: u64) -> Option<Duration> {
     (done > 0).then(|| elapsed.mul_f64(all.saturating_sub(done) as f64 / done as f64))
 }
 
-/// The text for the part of the files that has been read, and for the time that is left, as far as
-/// these are known.
+/// Returns a text that says how much of the files has been read and how much time is left, as far
+/// as this is known.
 fn progress(read: Option<(u64, Option<u64>)>, left: Option<Duration>) -> String {
     let read = match read {
         Some((read, Some(total))) if total > 0 => {
@@ -203,7 +211,8 @@ mod tests {
         table
     }
 
-    /// The lines of `top`, the counts and the time left leave a line for the cursor on any terminal.
+    /// On any terminal, the table leaves a line for the cursor below the lines of `top`, the counts
+    /// and the remaining time.
     #[test]
     fn the_table_fits_the_terminal() {
         for (cpus, height) in [(2, 24), (64, 24), (64, 80), (2, 5), (64, 1)] {
@@ -224,7 +233,7 @@ mod tests {
     fn the_bar_fits_a_line() {
         assert_eq!(bar(0, 10).len(), 78);
         assert_eq!(bar(5, 10), format!("[{}{}]", "=".repeat(38), " ".repeat(38)));
-        // A file that grew.
+        // If a file has grown during the run, more bytes were read than it had at first.
         assert_eq!(bar(20, 10), format!("[{}]", "=".repeat(76)));
     }
 
@@ -234,11 +243,11 @@ mod tests {
         let of_file = |read, total, elapsed| progress(Some((read, Some(total))), rest(elapsed, read, total));
         assert_eq!(of_file(gib, 4 * gib, seconds(30)), "; 25 % of 4.0 GiB read, 1:30 min left");
         assert_eq!(of_file(4 * gib, 4 * gib, seconds(30)), "; 100 % of 4.0 GiB read, 0.0 ms left");
-        // A file that grew, an unread file, and a pipe.
+        // The test covers a file that has grown, a file that has not been read, and a pipe.
         assert_eq!(of_file(2 * gib, gib, seconds(1)), "; 100 % of 1.0 GiB read, 0.0 ms left");
         assert_eq!(of_file(0, gib, seconds(1)), "; 0 % of 1.0 GiB read");
         assert_eq!(progress(Some((3 << 20, None)), None), "; 3.0 MiB read");
-        // A run without files that has an end, and one that has none.
+        // The test covers runs without files: one run has a limit, and the other run has none.
         assert_eq!(progress(None, rest(seconds(10), 500, 1000)), "; 10.0 s left");
         assert_eq!(progress(None, None), "");
     }

@@ -1,4 +1,4 @@
-//! The data that the screen shows: rates between two snapshots, and events.
+//! The data that the screen shows: the rates between two snapshots of a run, and the events.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::{Duration, SystemTime};
@@ -11,14 +11,14 @@ use super::events::{self, Event};
 use super::names::{Flow, FlowId};
 use crate::report::{Document, Traffic};
 
-/// The maximum number of events that are kept. No screen shows more events.
+/// The maximum number of events that the model keeps. No screen shows more events.
 const EVENTS_MAX: usize = 200;
 
-/// A flow whose counts have not changed for this long has a rate of 0. A meter publishes the counts
-/// of a flow several times per second.
+/// The rate of a flow counts as 0 if its counts have not changed for this time. A meter publishes
+/// the counts of each flow several times per second.
 const QUIET_AFTER: Duration = Duration::from_secs(3);
 
-/// A report, and the traffic if this user may see it.
+/// A report of the run, with its traffic if this user may see the traffic.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) document: Document,
@@ -38,41 +38,44 @@ pub(crate) struct Model {
     before: Snapshot,
     /// The last report.
     pub(crate) seen: Seen,
-    /// The active flows of the last report, and their rates. A report has only the largest flows.
+    /// The active flows of the last report with their rates. A report contains only the largest
+    /// flows.
     pub(crate) flows: Vec<FlowRates>,
-    /// The places and reasons of drops that continue.
+    /// The drops of packets that have begun and not ended. Each entry names the queue or CPU, and
+    /// the drop reason.
     dropping: BTreeSet<String>,
-    /// The events, the newest first.
+    /// The events of the run, from the newest to the oldest.
     pub(crate) events: VecDeque<Event>,
-    /// The buckets of the selected queue, as read last and as read before that.
+    /// The buckets of the selected queue, as they were last read and as they were read before that.
     pub(crate) buckets: Vec<Bucket>,
     buckets_before: Vec<Bucket>,
     buckets_of: usize,
-    /// Why there is no newer snapshot.
+    /// The reason why no newer snapshot could be read, if there is a problem.
     pub(crate) gone: Option<String>,
 }
 
-/// One of a queue's buckets.
+/// A bucket of a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Bucket {
     pub(crate) cpu: u16,
-    /// The approximate number of packets so far.
+    /// The approximate number of packets that the bucket has had so far.
     pub(crate) packets: u64,
 }
 
 impl Model {
-    /// Whether there has been a report: no run began in 1970.
+    /// Returns true if a report has been received. Before the first report, the model contains a
+    /// placeholder whose run began in 1970.
     pub(crate) fn has_report(&self) -> bool {
         self.seen.document.started != SystemTime::UNIX_EPOCH
     }
 
-    /// The last snapshot.
+    /// Returns the last snapshot.
     pub(crate) fn now(&self) -> &Snapshot {
         &self.seen.document.snapshot
     }
 
-    /// Takes the next report, and starts over if the report belongs to another run or if counters
-    /// decreased.
+    /// Updates the model with the next report. If the report belongs to another run, or if counters
+    /// have decreased, the model starts from the beginning.
     pub(crate) fn take(&mut self, seen: Seen) {
         let (started, is_first) = (self.seen.document.started, !self.has_report());
         let (old, new) = (self.now(), &seen.document.snapshot);
@@ -90,7 +93,7 @@ impl Model {
             new.into_iter().for_each(|event| self.note(event));
             return;
         }
-        // Rates of the first snapshot are the average since the start of the run.
+        // The rates of the first snapshot are averages since the start of the run.
         let mut before = Snapshot::default();
         before.queues.resize_with(self.now().queues.len(), QueueSnapshot::default);
         before.cpus.resize_with(self.now().cpus.len(), CpuSnapshot::default);
@@ -103,7 +106,8 @@ impl Model {
         }
     }
 
-    /// Takes the flows of the last report, whose rates continue if the report is of the `same` run.
+    /// Updates the rates of the flows with the last report. `same` is true if the report belongs to
+    /// the same run as the previous report. Otherwise, all flows are new.
     fn take_flows(&mut self, same: bool) {
         let now = self.now().elapsed;
         let flows = self.seen.traffic.as_mut().and_then(|traffic| traffic.top.take()).unwrap_or_default();
@@ -113,8 +117,8 @@ impl Model {
         self.flows = flows.into_iter().map(rates).collect();
     }
 
-    /// Takes the buckets of the selected queue. After a change of the selection, all packets so far
-    /// count as new.
+    /// Updates the buckets of the selected queue. If another queue was selected before, all packets
+    /// of the buckets so far count as new.
     pub(crate) fn take_buckets(&mut self, queue: usize, buckets: Vec<Bucket>) {
         self.buckets_before = std::mem::replace(&mut self.buckets, buckets);
         if std::mem::replace(&mut self.buckets_of, queue) != queue {
@@ -122,15 +126,15 @@ impl Model {
         }
     }
 
-    /// The CPU of each bucket of the selected queue, and the bucket's packets between the last two
-    /// readings.
+    /// Returns, for each bucket of the selected queue, its CPU and the number of its packets
+    /// between the last two readings.
     pub(crate) fn bucket_loads(&self) -> Vec<(u16, u64)> {
         let before = self.buckets_before.iter().map(|bucket| bucket.packets).chain(std::iter::repeat(0));
         let pairs = self.buckets.iter().zip(before);
         pairs.map(|(bucket, before)| (bucket.cpu, bucket.packets.saturating_sub(before))).collect()
     }
 
-    /// Records why there is no next snapshot.
+    /// Records the reason why the next snapshot could not be read.
     pub(crate) fn lose(&mut self, why: String) {
         if self.gone.is_none() {
             self.note(Event { at: self.now().elapsed, what: "the run is gone".to_owned(), is_bad: false });
@@ -138,18 +142,18 @@ impl Model {
         self.gone = Some(why);
     }
 
-    /// Adds an event.
+    /// Adds an event to the list.
     pub(crate) fn note(&mut self, event: Event) {
         self.events.push_front(event);
         self.events.truncate(EVENTS_MAX);
     }
 
-    /// The time between the two snapshots.
+    /// Returns the time between the last two snapshots.
     pub(crate) fn interval(&self) -> Duration {
         self.now().elapsed.saturating_sub(self.before.elapsed)
     }
 
-    /// The rate of `count` per second.
+    /// Returns the increase of `count` per second between the last two snapshots.
     pub(crate) fn rate(&self, count: impl Fn(&Snapshot) -> u64) -> f64 {
         self.a_second(count(self.now()), count(&self.before))
     }
@@ -159,7 +163,7 @@ impl Model {
         if time > 0.0 { now.saturating_sub(before) as f64 / time } else { 0.0 }
     }
 
-    /// The rates of each CPU.
+    /// Returns the rates of each CPU between the last two snapshots.
     pub(crate) fn cpus(&self) -> Vec<CpuRates> {
         let all = self.rate(|of| of.cpus.iter().map(|cpu| cpu.processed).sum());
         let pairs = self.now().cpus.iter().zip(&self.before.cpus);
@@ -184,7 +188,7 @@ impl Model {
         }
     }
 
-    /// The rates of each queue.
+    /// Returns the rates of each queue between the last two snapshots.
     pub(crate) fn queues(&self) -> Vec<QueueRates<'_>> {
         let pairs = self.now().queues.iter().zip(&self.before.queues);
         pairs.map(|(now, before)| self.queue(now, before)).collect()
@@ -201,7 +205,7 @@ impl Model {
         }
     }
 
-    /// Each output, and its packets, bytes and lost packets per second.
+    /// Returns each output with its packets, bytes and lost packets per second.
     pub(crate) fn outputs<'a>(&'a self) -> Vec<(&'a OutputSnapshot, [f64; 3])> {
         let rates = |(now, before): (&'a OutputSnapshot, &OutputSnapshot)| {
             let lost = self.a_second(now.dropped.total(), before.dropped.total());
@@ -210,7 +214,7 @@ impl Model {
         self.now().outputs.iter().zip(&self.before.outputs).map(rates).collect()
     }
 
-    /// Each counter of the packet function, and how much it grows per second.
+    /// Returns each counter of the packet function with its increase per second.
     pub(crate) fn counters(&self) -> Vec<(&CounterSnapshot, f64)> {
         let rate = |now: &CounterSnapshot| {
             let before = self.before.counters.iter().find(|before| before.name == now.name);
@@ -220,39 +224,40 @@ impl Model {
     }
 }
 
-/// The number of pages that were requested from the pool.
+/// Returns the number of pages that a queue requested from its pool.
 fn wanted(pool: &PoolSnapshot) -> u64 {
     pool.alloc_fast + pool.alloc_slow + pool.alloc_empty
 }
 
-/// The rates of a CPU, per second. Shares are from 0 to 1.
+/// The rates of a CPU per second, and shares with values from 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct CpuRates {
     pub(crate) cpu: u16,
     pub(crate) rate: f64,
     pub(crate) share: f64,
     pub(crate) busy: f64,
-    /// The part that the CPU had received itself. `None` if there were no packets.
+    /// The share of the CPU's handled packets that the CPU had received itself. The value is `None`
+    /// if the CPU handled no packets.
     pub(crate) own: Option<f64>,
     pub(crate) backlog: u64,
     pub(crate) wakes: f64,
     pub(crate) drops: f64,
 }
 
-/// An active flow, and the rates of both directions together.
+/// An active flow, and the rates of both of its directions together.
 #[derive(Clone, Debug)]
 pub(crate) struct FlowRates {
     pub(crate) flow: Flow,
     pub(crate) duration: Duration,
-    /// Bytes and packets per second.
+    /// The flow's bytes per second and packets per second.
     pub(crate) rates: [f64; 2],
-    /// When the counts changed last, in the time of the run.
+    /// The time at which the flow's counts last changed, measured from the start of the run.
     changed: Duration,
 }
 
 impl FlowRates {
-    /// The rates since the last change of the counts. The rates of a new flow are the average since
-    /// its first packet.
+    /// Returns the rates since the flow's counts last changed. The rates of a new flow are averages
+    /// since its first packet.
     fn of(before: Option<&Self>, flow: Flow, now: Duration) -> Self {
         let duration = flow.duration();
         let over = |bytes: u64, packets: u64, time: Duration| {
@@ -275,12 +280,13 @@ impl FlowRates {
     }
 }
 
-/// The rates of a queue, per second.
+/// The rates of a receive queue per second.
 #[derive(Clone, Debug)]
 pub(crate) struct QueueRates<'a> {
     pub(crate) queue: &'a QueueSnapshot,
     pub(crate) rate: f64,
     pub(crate) drops: f64,
-    /// `None` if no page was needed.
+    /// The share of pages that the queue got from its local page cache. The value is `None` if the
+    /// queue needed no page.
     pub(crate) cache_hits: Option<f64>,
 }

@@ -1,4 +1,4 @@
-//! Names on the screen: short enough for the columns beside them.
+//! Shortens the names on the screen, so that they fit into their columns.
 
 use std::time::Duration;
 
@@ -6,21 +6,21 @@ use serde::Deserialize;
 use steerage::stats::QueueSnapshot;
 use steerage_text::printable;
 
-/// The most characters of a device's name that are shown on a narrow screen. Names of interfaces have
-/// at most 15.
+/// The maximum number of characters of a device's name that a narrow screen shows. The name of an
+/// interface has at most 15 characters.
 pub(crate) const DEVICE_CHARS: usize = 16;
 
-/// The name of a queue, on a narrow screen.
+/// Returns the name of a queue for a narrow screen.
 pub(crate) fn queue(queue: &QueueSnapshot) -> String {
     queue_within(queue, DEVICE_CHARS)
 }
 
-/// The name of a queue, with at most `device_chars` characters of the device's name.
+/// Returns the name of a queue, with at most `device_chars` characters of its device's name.
 pub(crate) fn queue_within(queue: &QueueSnapshot, device_chars: usize) -> String {
     format!("{} rx-{}", shortened(&queue.device, device_chars), queue.queue)
 }
 
-/// A device's name, shortened and without control characters.
+/// Returns a device's name in shortened form, without control characters.
 pub(crate) fn shortened(name: &str, chars: usize) -> String {
     let name = printable(name);
     if name.chars().count() <= chars {
@@ -29,7 +29,7 @@ pub(crate) fn shortened(name: &str, chars: usize) -> String {
     name.chars().take(chars.saturating_sub(2)).chain("..".chars()).collect()
 }
 
-/// The columns of an active flow that the screen shows.
+/// An active flow, with the columns that the screen shows.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Flow {
@@ -42,7 +42,7 @@ pub(crate) struct Flow {
     bytes_back: u64,
 }
 
-/// The columns that distinguish a flow from all others.
+/// The fields by which a flow differs from all other flows.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(default)]
 pub(crate) struct FlowId {
@@ -55,17 +55,17 @@ pub(crate) struct FlowId {
 }
 
 impl Flow {
-    /// The packets of both directions.
+    /// Returns the number of packets in both directions.
     pub(crate) fn packets(&self) -> u64 {
         self.packets.saturating_add(self.packets_back)
     }
 
-    /// The bytes of both directions.
+    /// Returns the number of bytes in both directions.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.saturating_add(self.bytes_back)
     }
 
-    /// The time from the first packet to the last.
+    /// Returns the time from the first packet of the flow to its last packet.
     pub(crate) fn duration(&self) -> Duration {
         let times = humantime::parse_rfc3339(&self.id.first).ok().zip(humantime::parse_rfc3339(&self.last).ok());
         times.and_then(|(first, last)| last.duration_since(first).ok()).unwrap_or_default()
@@ -73,9 +73,12 @@ impl Flow {
 }
 
 impl FlowId {
-    /// The source and the destination: `10.0.0.1:80`, `[fd00::1]:80`, an address without a port, or `-`.
+    /// Returns the source and the destination of the flow as text. The text of a source or
+    /// destination is an address with a port, such as `10.0.0.1:80` or `[fd00::1]:80`, an address
+    /// without a port, or `-`.
     pub(crate) fn ends(&self) -> [String; 2] {
-        // The ports of ICMP are its identifier.
+        // The ports of an ICMP flow are not shown, because these fields contain the ICMP
+        // identifier.
         let has_ports = ["tcp", "udp", "sctp"].contains(&&*self.kind);
         let end = |address: &Option<String>, port: Option<u16>| match (
             address.as_deref().unwrap_or("-"),

@@ -1,5 +1,5 @@
-//! Draws the screen as lines of text: sections with a heading and as many rows as fit. Each colour
-//! has a sign or a word with the same meaning.
+//! Draws the screen as lines of text. Each section of the screen has a heading and as many rows as
+//! fit. Wherever a colour has a meaning, a sign or a word has the same meaning.
 
 use ratatui_core::layout::Rect;
 use ratatui_core::style::{Color, Modifier, Style};
@@ -18,8 +18,8 @@ use super::strip;
 use crate::report::FlowTotals;
 use crate::report::steering::regimes;
 
-/// The number of rows that each section keeps if not all rows fit the screen. CPUs keep most rows,
-/// and the last section is cut first.
+/// The minimum number of rows that each section keeps if not all rows fit on the screen. The
+/// section with the CPUs keeps the most rows. The last section is shortened first.
 const CPUS_MIN: usize = 4;
 const QUEUES_MIN: usize = 3;
 const BUCKETS_MIN: usize = 2;
@@ -28,23 +28,25 @@ const COUNTERS_MIN: usize = 2;
 const FLOWS_MIN: usize = 1;
 const EVENTS_MIN: usize = 1;
 
-/// The width for which the columns are made. A wider screen has longer names and bars, and more CPUs
-/// side by side.
+/// The screen width, in characters, for which the columns are designed. A wider screen shows longer
+/// names, longer bars, and several CPUs side by side.
 const WIDTH: usize = 80;
 
-/// The number of rows of CPUs from which on a wide screen has several CPUs side by side.
+/// If the list of CPUs has at least this number of rows, a wide screen shows several CPUs side by
+/// side.
 const CPU_ROWS: usize = 8;
 
-/// The space between two CPUs that are side by side.
+/// The space in characters between two CPUs in the same row.
 const CPU_GAP: usize = 3;
 
-/// The width of a bar on a narrow screen, and the most that a bar gets.
+/// The width of a load bar on a narrow screen, and the maximum width of a load bar.
 const BAR_WIDTHS: (usize, usize) = (8, 48);
 
-/// The most characters of the name of an output or a counter on a narrow screen.
+/// The maximum number of characters that a narrow screen shows of the name of an output or a
+/// counter.
 const NAME_CHARS: usize = 24;
 
-/// With up to this many queues, most screens show all rows.
+/// If a run has at most this number of queues, most screens show all of them.
 const QUEUES_SHOWN: usize = 8;
 
 const KEYS: &str = "q quit  s sort  up/down queue  m mask  PgUp/PgDn CPUs  h help";
@@ -67,7 +69,7 @@ const HELP: &[&str] = &[
     "`steerage help top` and `steerage help report` say more",
 ];
 
-/// Whether colours are used.
+/// Decides whether the screen uses colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Colours {
     Yes,
@@ -84,12 +86,13 @@ impl Colours {
     }
 }
 
-/// A heading and its rows.
+/// A section of the screen: a heading and its rows.
 struct Section {
     head: Line<'static>,
     rows: Vec<Line<'static>>,
     rows_min: usize,
-    /// The number of things that have a place in the rows, and how many of them a row has.
+    /// `things` is the number of objects (such as CPUs) that the section lists, and `across` is the
+    /// number of objects in each row.
     things: usize,
     across: usize,
 }
@@ -100,20 +103,20 @@ impl Section {
         Self { head, things: rows.len(), rows, rows_min, across: 1 }
     }
 
-    /// The number of things whose rows do not fit.
+    /// Returns the number of objects in the section whose rows do not fit on the screen.
     fn hidden(&self) -> usize {
         self.things.saturating_sub(self.rows.len() * self.across)
     }
 }
 
-/// The characters that a column of names gets on a screen of this width: at least `least`, and no more than
-/// the longest name needs.
+/// Returns the width in characters of a column with these names, on a screen of this width. The
+/// result is at least `least`, and at most the width of the longest name.
 fn room_for<'a>(names: impl Iterator<Item = &'a str>, least: usize, width: usize) -> usize {
     let longest = names.map(|name| printable(name).chars().count()).max().unwrap_or(0);
     longest.min(least + width.saturating_sub(WIDTH)).max(least)
 }
 
-/// Draws the screen, whatever its size.
+/// Draws the screen, whatever its size is.
 pub(crate) fn draw(frame: &mut Frame<'_>, model: &Model, ui: &Ui, colours: Colours) {
     let area = frame.area();
     let foot = Rect { y: area.bottom().saturating_sub(1), height: area.height.min(1), ..area };
@@ -127,7 +130,8 @@ pub(crate) fn draw(frame: &mut Frame<'_>, model: &Model, ui: &Ui, colours: Colou
     frame.render_widget(footer(model, ui, colours), foot);
 }
 
-/// The page as text: at most `height` lines, or all rows if there is no screen to fit.
+/// Returns the screen as lines of text. There are at most `height` lines. If `height` is `None`,
+/// all rows are included.
 pub(crate) fn lines(model: &Model, ui: &Ui, width: usize, height: Option<usize>) -> Vec<String> {
     let page = page(model, ui, Colours::No, width, height);
     page.iter().take(height.unwrap_or(usize::MAX)).map(|line| line.to_string().trim_end().to_owned()).collect()
@@ -167,17 +171,18 @@ fn page(model: &Model, ui: &Ui, colours: Colours, width: usize, height: Option<u
     lines
 }
 
-/// Shortens the sections, the last one first, until all fit. If shortened sections still do not
-/// fit, the end of the screen is cut off.
+/// Shortens the sections until all of them fit, beginning with the last section. If the shortened
+/// sections still do not fit, the end of the page is cut off.
 fn fit(sections: &mut [Section], height: usize) {
-    // An empty line, the heading, and the rows.
+    // Each section has an empty line, the heading, and the rows.
     let lines: usize = sections.iter().map(|section| 2 + section.rows.len()).sum();
     let mut over = lines.saturating_sub(height);
     for section in sections.iter_mut().rev().filter(|section| section.rows.len() > section.rows_min) {
         if over == 0 {
             return;
         }
-        // One more row is cut, to make room for the line that says how many rows are hidden.
+        // One additional row is removed, to make room for the line that says how many rows are
+        // hidden.
         let cut = (over + 1).min(section.rows.len() - section.rows_min);
         section.rows.truncate(section.rows.len() - cut);
         over = over.saturating_sub(cut - 1);
@@ -224,7 +229,7 @@ fn head(model: &Model, colours: Colours) -> Vec<Line<'static>> {
     lines
 }
 
-/// The sign that is shown next to a number that should be 0.
+/// Returns the sign that is shown next to a rate that should be 0 but is not.
 fn sign(rate: f64) -> &'static str {
     if rate > 0.0 { " !" } else { "" }
 }
@@ -271,7 +276,7 @@ fn cpu_head(ui: &Ui, bar_width: usize) -> String {
     )
 }
 
-/// The cells of a CPU, which have the widths of [`cpu_head`].
+/// Returns the cells of a CPU. The cells have the widths of the headings from [`cpu_head`].
 fn cpu_cells(cpu: &CpuRates, bar_width: usize, colours: Colours) -> [Span<'static>; 4] {
     let own = cpu.own.map_or("-".to_owned(), |share| format!("{:.0} %", 100.0 * share));
     let rest = format!(" {own:>6} {:>9} {:>8.0} ", grouped(cpu.backlog), cpu.wakes);
@@ -283,14 +288,15 @@ fn cpu_cells(cpu: &CpuRates, bar_width: usize, colours: Colours) -> [Span<'stati
     ]
 }
 
-/// A CPU with at least this load is shown as nearly full: bursts have to wait.
+/// If the load of a CPU is at least this high, the screen shows the CPU as nearly full, because
+/// bursts of packets have to wait.
 const NEARLY_FULL: f64 = 0.9;
 
 fn busy_style(busy: f64, colours: Colours) -> Style {
     if busy >= NEARLY_FULL { colours.of(Color::Yellow) } else { colours.of(Color::Green) }
 }
 
-/// `[####....]  52 %`.
+/// Returns a load bar such as `[####....] 52 %`.
 fn bar(part: f64, width: usize) -> String {
     let full = ((part * width as f64).round() as usize).min(width);
     format!("[{}{}] {:>3.0} %", "#".repeat(full), ".".repeat(width - full), 100.0 * part)
@@ -299,12 +305,12 @@ fn bar(part: f64, width: usize) -> String {
 fn queues(model: &Model, ui: &Ui, colours: Colours, width: usize) -> Section {
     let devices = model.now().queues.iter().map(|queue| &*queue.device);
     let chars = room_for(devices, names::DEVICE_CHARS, width);
-    // The mark of the selected queue, the device, and the number of the queue.
+    // The column contains the mark of the selected queue, the device, and the number of the queue.
     let column = chars + 8;
     let head =
         format!("{:<column$} {:>4} {:>11} {:>10}   {:>6}  {}", "  queue", "on", "rate", "drops/s", "cache", "CPUs");
-    // If there are many queues, the rows begin near the selected queue, so that the selected queue
-    // is visible.
+    // If the run has many queues, the rows begin near the selected queue, so that the selected
+    // queue is always visible.
     let first = if model.now().queues.len() > QUEUES_SHOWN { ui.queue.saturating_sub(QUEUES_MIN - 1) } else { 0 };
     let rows = model.queues().into_iter().enumerate().skip(first).map(|(at, of)| {
         let queue = of.queue;
@@ -348,7 +354,7 @@ fn outputs(model: &Model, colours: Colours, width: usize) -> Section {
     Section::new(head, model.outputs().into_iter().map(row).collect(), OUTPUTS_MIN)
 }
 
-/// The counters of the packet function.
+/// Returns the section with the counters of the packet function.
 fn counters(model: &Model, width: usize) -> Section {
     let chars = room_for(model.now().counters.iter().map(|counter| &*counter.name), NAME_CHARS, width);
     let row = |(counter, rate): (&CounterSnapshot, f64)| {
@@ -360,7 +366,7 @@ fn counters(model: &Model, width: usize) -> Section {
     Section::new(head, model.counters().into_iter().map(row).collect(), COUNTERS_MIN)
 }
 
-/// The number of flows, and the largest active flows.
+/// Returns the section with the number of flows and the largest active flows.
 fn flows(model: &Model, ui: &Ui, width: usize) -> Section {
     let metered = &model.seen.document.app.flows;
     let counts = metered.iter().map(|flows| {
@@ -374,7 +380,7 @@ fn flows(model: &Model, ui: &Ui, width: usize) -> Section {
     Section::new("  flows".to_owned(), counts.chain(why).chain(largest).map(Line::raw).collect(), FLOWS_MIN)
 }
 
-/// A line for each active flow below a line of headings.
+/// Returns the table of active flows: a line of headings, and a line for each flow.
 fn flow_table(model: &Model, ui: &Ui, width: usize) -> Vec<String> {
     let mut flows: Vec<&FlowRates> = model.flows.iter().collect();
     flows.sort_by(|a, b| match ui.flows_by {
@@ -385,7 +391,8 @@ fn flow_table(model: &Model, ui: &Ui, width: usize) -> Vec<String> {
     });
     let of = |cell: &dyn Fn(&FlowRates) -> String| flows.iter().map(|of| cell(of)).collect::<Vec<_>>();
     let (sources, destinations) = flows.iter().map(|of| of.flow.id.ends().into()).unzip();
-    // On a narrow screen, whole addresses are worth more than totals. The column by which the flows are sorted stays.
+    // On a narrow screen, complete addresses are more useful than totals, so the columns of totals
+    // may be omitted. The column by which the flows are sorted is never omitted.
     let less = |column: Column, by: FlowsBy| if ui.flows_by == by { column } else { column.may_go() };
     let packets = Column::counts("packets", "pkts", flows.iter().map(|of| of.flow.packets()));
     let bytes = Column::counts("bytes", "bytes", flows.iter().map(|of| of.flow.bytes()));

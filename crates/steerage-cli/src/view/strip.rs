@@ -1,23 +1,24 @@
-//! The strip of buckets: for each range of buckets, one character shows its CPU, and a character
-//! above that character shows the load.
+//! Draws the buckets of a queue as a strip of characters. For each range of buckets, one character
+//! shows the CPU of the range, and the character above it shows the load.
 
 use ratatui_core::style::Color;
 
-/// The characters for CPUs. The characters repeat if there are more CPUs than characters, and the
-/// legend distinguishes these CPUs.
+/// The characters that stand for CPUs. If there are more CPUs than characters, several CPUs have
+/// the same character. The legend distinguishes these CPUs.
 const NAMES: &[u8] = b"0123456789abcdefghijklmnopqrstuvwxyz";
 
-/// The characters for loads, from the least to the most.
+/// The characters that stand for loads, from the lowest load to the highest load.
 const HEAT: &[u8] = b" .:-=+*#";
 
-/// The number of cells of a strip that fits in 80 columns. Each cell stands for 64 buckets. On a wide
-/// screen, there are twice as many cells, or four times as many.
+/// The number of cells in a strip that fits in 80 columns. Each of these cells stands for 64
+/// buckets. On a wider screen, the strip has two or four times as many cells.
 const CELLS: usize = 64;
 
-/// A piece of a line, and its CPU.
+/// A part of a line of the strip, and the CPU to which this part belongs.
 type Cell = (String, Option<u16>);
 
-/// The heading and the lines of the strip: loads and CPUs. `buckets` has the CPU and the packets of each bucket.
+/// Returns the heading and the lines of the strip: the loads and the CPUs. `buckets` contains, for
+/// each bucket, its CPU and its packets.
 pub(crate) fn of(buckets: &[(u16, u64)], width: usize) -> (String, Vec<Vec<Cell>>) {
     if buckets.is_empty() {
         return (String::new(), Vec::new());
@@ -36,7 +37,7 @@ pub(crate) fn of(buckets: &[(u16, u64)], width: usize) -> (String, Vec<Vec<Cell>
     (head, vec![indent().chain(warmth).collect(), indent().chain(names).collect()])
 }
 
-/// The CPU that has most of the buckets.
+/// Returns the CPU to which most buckets of this range belong.
 fn owner(stretch: &[(u16, u64)]) -> u16 {
     let has = |cpu: u16| stretch.iter().filter(|(other, _)| *other == cpu).count();
     let mut cpus: Vec<u16> = stretch.iter().map(|(cpu, _)| *cpu).collect();
@@ -45,7 +46,7 @@ fn owner(stretch: &[(u16, u64)]) -> u16 {
     cpus.into_iter().rev().max_by_key(|cpu| has(*cpu)).unwrap_or(0)
 }
 
-/// The character for a load, relative to the highest load.
+/// Returns the character for a load, relative to the highest load of the strip.
 fn heat(load: u64, most: u64) -> u8 {
     let part = if most > 0 { load as f64 / most as f64 } else { 0.0 };
     HEAT[(part * (HEAT.len() - 1) as f64).ceil() as usize]
@@ -55,7 +56,8 @@ fn name(cpu: u16) -> u8 {
     NAMES[usize::from(cpu) % NAMES.len()]
 }
 
-/// Neighbouring CPUs have different colours. Without colours, the characters differ.
+/// Returns the colour of a CPU. CPUs with neighbouring numbers have different colours. On a screen
+/// without colours, CPUs differ by their characters.
 pub(crate) fn colour(cpu: u16) -> Color {
     [Color::Cyan, Color::Magenta, Color::Green, Color::Yellow, Color::Blue, Color::Red][usize::from(cpu) % 6]
 }

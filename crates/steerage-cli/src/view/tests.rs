@@ -1,4 +1,4 @@
-//! Tests of the model on sequences of snapshots, and of the screen.
+//! Tests the screen of `top`, and its model with sequences of snapshots.
 
 use std::path::Path;
 
@@ -13,8 +13,8 @@ use super::keys::{Mode, SortBy, Ui};
 use super::model::{Bucket, Model, Seen};
 use super::screen::{self, Colours};
 
-/// A report after this many seconds of a run. One queue gets 1000 packets per second, and two CPUs
-/// handle these packets in turn.
+/// Returns a report that is made after this many seconds of a run. One queue receives 1000 packets
+/// per second, and two CPUs handle these packets alternately.
 fn report(seconds: u64) -> Value {
     let cpu = |number: u64, busy: f64| {
         json!({ "cpu": number, "processed": 500 * seconds, "inline": if number == 0 { 500 * seconds } else { 0 },
@@ -35,7 +35,7 @@ fn seen(report: Value) -> Seen {
     Seen::of(report).unwrap()
 }
 
-/// A model after two seconds of a run, with one snapshot per second.
+/// Returns a model after two seconds of a run, with one snapshot per second.
 fn model() -> Model {
     let mut model = Model::default();
     (1..=2).for_each(|seconds| model.take(seen(report(seconds))));
@@ -69,7 +69,7 @@ fn lines(buffer: &Buffer) -> Vec<String> {
 #[test]
 fn rates_are_differences_over_the_instances_own_time() {
     let mut model = model();
-    // The rate is right, however late the snapshot is.
+    // The rate is correct even if a snapshot comes late.
     model.take(seen(with(report(6), &[("/snapshot/cpus/1/processed", json!(5000))])));
     assert_eq!((model.interval().as_secs(), model.rate(Snapshot::received)), (4, 1000.0));
     let cpus = model.cpus();
@@ -77,7 +77,7 @@ fn rates_are_differences_over_the_instances_own_time() {
     assert_eq!((cpus[1].rate, cpus[1].own), (1000.0, Some(0.0)));
     assert!((cpus[1].share - 2.0 / 3.0).abs() < 1e-9 && (cpus[1].busy - 0.95).abs() < 1e-9);
     assert_eq!(model.queues()[0].cache_hits, Some(0.9));
-    // The same snapshot again: no time has passed, so all rates are 0.
+    // The model takes the same snapshot a second time. No time has passed, so all rates are 0.
     model.take(seen(report(6)));
     assert_eq!((model.rate(Snapshot::received), model.cpus()[0].rate), (0.0, 0.0));
 }
@@ -99,7 +99,7 @@ fn another_run_begins_anew() {
     model.take(seen(with(report(1), &[("/started", json!("2026-11-21T18:00:00Z"))])));
     assert_eq!((model.gone.as_deref(), model.rate(Snapshot::received)), (None, 1000.0));
     assert_eq!(said(&model), ["the run is gone", "a run is there again"]);
-    // The start time is the same, but the counters decreased.
+    // This report has the same start time as the previous report, but its counters have decreased.
     model.take(seen(with(report(3), &[("/started", json!("2026-11-21T18:00:00Z"))])));
     model.take(seen(with(report(4), &[("/started", json!("2026-11-21T18:00:00Z")), ("/snapshot/received", json!(8))])));
     assert_eq!(model.rate(Snapshot::received), 2.0);
@@ -122,7 +122,7 @@ fn events_tell_what_changed() {
         )
     };
     model.take(seen(drops(3, 10)));
-    // Drops that continue are no new event. The end of the drops is a new event.
+    // While drops continue, there is no new event. The end of the drops is an event.
     model.take(seen(drops(4, 20)));
     model.take(seen(drops(5, 20)));
     let moved = json!({ "mask": 1024, "cpu_died": 0 });
@@ -147,7 +147,8 @@ fn events_tell_what_changed() {
     assert_eq!(model.events.iter().filter(|event| event.is_bad).count(), 3);
 }
 
-/// In a virtual machine, the screen shows only what is known about its CPUs.
+/// The host of a virtual machine may move its CPUs, so the screen shows only facts about them that
+/// are certain.
 #[test]
 fn cpus_that_a_host_moves_are_told() {
     let mut model = model();
@@ -172,7 +173,7 @@ fn cpus_that_a_host_moves_are_told() {
     assert_eq!((shown(&model), said(&model).len()), (String::new(), 2));
 }
 
-/// The screen shown in docs/top.md.
+/// The expected screen is the screen in docs/top.md.
 #[test]
 fn a_screen_of_80_by_24() {
     let screen = lines(&drawn(&model(), &Ui::default(), Colours::Yes, 80, 24));
@@ -195,7 +196,7 @@ fn a_screen_of_80_by_24() {
     );
 }
 
-/// The screen can be drawn at any size, from zero to more than the content needs.
+/// The screen can be drawn at any size: from zero to more than the content needs.
 #[test]
 fn no_size_is_too_small() {
     let mut many = report(1);
@@ -215,13 +216,14 @@ fn no_size_is_too_small() {
             }
         }
     }
-    // If there are many CPUs and queues, only some are shown, with the number of hidden ones.
+    // If a run has many CPUs and queues, the screen shows some of them, and the number of hidden
+    // CPUs and queues.
     let screen = lines(&drawn(&crowded, &Ui::default(), Colours::No, 80, 24));
     assert_eq!(screen.iter().filter(|line| line.trim_start().ends_with(" more")).count(), 2, "{screen:#?}");
     assert!(screen.iter().any(|line| line.starts_with("  buckets of")), "{screen:#?}");
 }
 
-/// A report with two flows, of which the second has these packets of 100 bytes.
+/// Returns a report with two flows. The second flow has this many packets of 100 bytes.
 fn with_flows(seconds: u64, packets: u64) -> Value {
     let flow = |kind: &str, port: u16, last: &str, packets: u64| {
         json!({ "first": "2026-11-21T17:00:00.5Z", "last": format!("2026-11-21T17:00:{last}Z"), "kind": kind,
@@ -241,14 +243,15 @@ fn the_rate_of_a_flow_is_that_since_its_counts_changed() {
         model.take(seen(with_flows(seconds, packets)));
         model.flows[1].rates
     };
-    // A new flow has the average since its first packet, which is at least a second ago.
+    // The rates of a new flow are averages since its first packet, over at least one second.
     assert_eq!(rate(10, 20), [2000.0, 20.0]);
     assert_eq!(rate(12, 80), [3000.0, 30.0]);
-    // A meter may publish its counts after two looks. If it publishes none for long, the flow is quiet.
+    // A meter may publish new counts more rarely than `top` reads reports. In the reports between,
+    // the rate stays the same. If the counts do not change for a long time, the rate is 0.
     assert_eq!(rate(13, 80), [3000.0, 30.0]);
     assert_eq!(rate(14, 140), [3000.0, 30.0]);
     assert_eq!([rate(17, 140), rate(18, 140)], [[3000.0, 30.0], [0.0, 0.0]]);
-    // The start of the run again: another run's rates do not continue.
+    // The run has started again. The rates of the previous run do not continue.
     assert_eq!(rate(1, 30), [3000.0, 30.0]);
 }
 
@@ -262,7 +265,7 @@ fn flows_are_sorted_by_keys() {
     let udp = "  7.2 Mbit/s 9000 udp   10.0.0.1:5 [fd00::1]:80    9020 902000   1.0";
     let words = |line: String| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>().join(" ");
     assert_eq!(words(first(&ui)), words(udp.to_owned()));
-    // ICMP has no ports.
+    // The addresses of ICMP flows are shown without ports.
     for (key, shown) in [('d', "icmp 10.0.0.1 fd00::1 "), ('p', " udp "), ('d', " icmp "), ('b', " udp ")] {
         assert!(ui.sorts(key) && words(first(&ui)).contains(shown), "{key}: {}", first(&ui));
     }
@@ -272,7 +275,8 @@ fn flows_are_sorted_by_keys() {
     assert!(screen::lines(&model, &ui, 80, None)[4].starts_with("[CPU]") && columns > 4);
 }
 
-/// With more columns, addresses and names are whole, bars and the strip are longer, and CPUs stand side by side.
+/// A wider screen shows complete addresses and names, longer bars, a longer strip, and several CPUs
+/// side by side.
 #[test]
 fn the_width_is_used() {
     const DEVICE: &str = "synthetic:rate=100000,flows=5000,zipf=1.1";
@@ -301,7 +305,7 @@ fn the_width_is_used() {
         assert_eq!(screen[..all.len()], all, "{width}");
         let has = |word: &str, line: &str| line.split_whitespace().any(|other| other == word);
         let row = |word: &str| all.iter().find(|line| has(word, line)).unwrap_or_else(|| panic!("{word}: {all:#?}"));
-        // The rates of the flow, from its counts in the two reports.
+        // The rates of the UDP flow are computed from its counts in the two reports.
         let udp: Vec<&str> = row("udp").split_whitespace().collect();
         assert_eq!((udp[..2].join(" "), udp[3]), ("8.0 Mbit/s".to_owned(), "udp"), "{udp:?}");
         assert!(["10000", "10.0K"].contains(&udp[2]), "{udp:?}");
@@ -318,13 +322,15 @@ fn the_width_is_used() {
         assert!(all[cpus + 1 + 20 / across].is_empty(), "{width}: {all:#?}");
         assert!(all.contains(&format!("  {}", "0".repeat(cells))), "{width}: {all:#?}");
     }
-    // Of 20 CPUs on a low and wide screen, the number of those that are not shown is right.
+    // The low and wide screen shows only some of the 20 CPUs, and the number of hidden CPUs is
+    // correct.
     let screen = lines(&drawn(&model, &Ui::default(), Colours::No, 200, 12));
     let shown = screen.iter().filter(|line| line.contains(" 95 %")).count();
     assert!(screen.iter().any(|line| *line == format!("{:>8} more", 20 - 2 * shown)), "{shown}: {screen:#?}");
 }
 
-/// A sign marks what is wrong. A colour only repeats it.
+/// A sign marks each value that shows a problem. The colour of the value has the same meaning as
+/// the sign.
 #[test]
 fn it_is_readable_without_colours() {
     let mut model = model();
@@ -360,7 +366,7 @@ fn a_run_that_is_gone_is_told_of() {
     assert_eq!(screen[23], "CPUs for eth1 rx-0: 0-3_  (Enter writes, Esc leaves)");
 }
 
-/// The documentation explains the columns.
+/// The documentation explains the columns of the screen.
 #[test]
 fn the_documentation_has_each_column() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/top.md");
@@ -403,7 +409,8 @@ fn counters_of_the_packet_function_have_rows() {
     assert_eq!(words(passed + 1), ["a\\u{1b}[2J", "0", "1", "packets"]);
 }
 
-/// The meaning of a key may differ in another schema, so no number is shown.
+/// In a report with another schema, a key may have another meaning. Therefore `top` shows no number
+/// of such a report.
 #[test]
 fn another_schema_is_refused_in_a_line() {
     let refused = Seen::of(with(report(1), &[("/schema", json!(1)), ("/version", json!("0.0.9"))])).unwrap_err();

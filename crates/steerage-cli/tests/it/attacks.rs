@@ -1,6 +1,6 @@
-//! What a hijacked thread can do. The test uses ptrace to put system calls into the threads of a
-//! run, as an attacker who controls the thread would make them. lab/notes/system-calls.md lists the
-//! allowed system calls.
+//! Tests what an attacker can do who controls a thread of a run. The tests use ptrace to inject
+//! system calls into the threads of a run. An attacker who controls a thread could make the same
+//! calls. lab/notes/system-calls.md lists the allowed system calls.
 #![cfg(target_arch = "x86_64")]
 
 use std::collections::BTreeSet;
@@ -25,36 +25,37 @@ use steerage_guard::sandbox::call_name;
 use crate::forward::{ROUTER, linked};
 use crate::program::{self, Started};
 
-/// More than the highest number of a system call.
+/// The numbers of all system calls are below this limit.
 const NUMBERS: u64 = 512;
 
-/// The size of the instruction `syscall`.
+/// The size of the instruction `syscall` in bytes.
 const INSTRUCTION_BYTES: u64 = 2;
 
-/// System calls that the kernel lets through every filter, because return probes use them:
-/// uretprobe and uprobe (`arch/x86/kernel/uprobes.c`). Outside of probes, uretprobe ends a process
-/// by SIGILL, and uprobe fails.
+/// The system calls uretprobe and uprobe, which no seccomp filter can deny, because the kernel's
+/// probes use them (`arch/x86/kernel/uprobes.c`). If a process calls them outside of a probe,
+/// uretprobe ends the process by SIGILL, and uprobe fails.
 const PASSED_BY: [u64; 2] = [335, 336];
 
-/// The result of a system call that was put into a thread.
+/// The result of a system call that was injected into a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
-    /// The filter denied the call: the thread got SIGSYS, which ends the process unless it is
-    /// traced.
+    /// The seccomp filter denied the system call. The thread got SIGSYS, which ends a process that
+    /// is not traced.
     Denied,
     /// The kernel executed the call. The value is its result.
     Made(i64),
 }
 
-/// A thread of a run, which is stopped at the start of a system call.
+/// A thread of a run that ptrace has stopped at the start of a system call.
 struct Hijacked {
     id: Pid,
-    /// The registers at the start of the thread's own system call.
+    /// The registers of the thread at the start of the system call at which ptrace has stopped it.
     own: user_regs_struct,
 }
 
 impl Hijacked {
-    /// `None` if tracing is not allowed. The reason is on standard error.
+    /// Stops a thread. If tracing is not allowed, returns `None` and prints the reason to standard
+    /// error.
     fn new(id: i32) -> Option<Self> {
         let id = Pid::from_raw(id);
         if let Err(error) = ptrace::seize(id, ptrace::Options::PTRACE_O_TRACESYSGOOD) {
@@ -67,8 +68,8 @@ impl Hijacked {
         Some(Self { id, own })
     }
 
-    /// Makes the thread execute a system call instead of its own, and returns it to the start of
-    /// its own.
+    /// Makes the thread execute another system call in place of its own system call. Afterwards,
+    /// the thread is again at the start of its own system call.
     fn make(&mut self, number: u64, arguments: [u64; 6]) -> Outcome {
         let [rdi, rsi, rdx, r10, r8, r9] = arguments;
         ptrace::setregs(self.id, user_regs_struct { orig_rax: number, rdi, rsi, rdx, r10, r8, r9, ..self.own })
@@ -84,7 +85,7 @@ impl Hijacked {
             ..self.own
         };
         ptrace::setregs(self.id, again).unwrap();
-        // A denied system call ends too, and the SIGSYS arrives at its end.
+        // A denied system call also reaches its end, and the signal SIGSYS arrives there.
         let (own, is_denied) = until_system_call(self.id);
         self.own = own;
         if is_denied { Outcome::Denied } else { Outcome::Made(result) }
@@ -116,8 +117,9 @@ fn waited(id: Pid) -> WaitStatus {
     waitpid(id, Some(WaitPidFlag::__WALL)).unwrap()
 }
 
-/// Continues to the start of the thread's next system call. Returns the registers there, and
-/// whether a SIGSYS arrived, which is not passed on.
+/// Continues to the start of the thread's next system call. Returns the registers at the start of
+/// that call, and whether a SIGSYS arrived before the call. The SIGSYS is not delivered to the
+/// thread.
 fn until_system_call(id: Pid) -> (user_regs_struct, bool) {
     let (mut passed_on, mut is_denied) = (None, false);
     loop {
@@ -125,8 +127,8 @@ fn until_system_call(id: Pid) -> (user_regs_struct, bool) {
         passed_on = match waited(id) {
             WaitStatus::PtraceSyscall(_) => {
                 let registers = ptrace::getregs(id).unwrap();
-                // The value to which the kernel sets the result register before it begins a system
-                // call.
+                // Before the kernel executes a system call, it sets the register of the result to
+                // this value.
                 if registers.rax as i64 == -i64::from(Errno::ENOSYS as i32) {
                     return (registers, is_denied);
                 }
@@ -147,7 +149,8 @@ fn number_of(name: &str) -> u64 {
     (0..NUMBERS).find(|number| call_name(*number as usize) == name).unwrap_or_else(|| panic!("no {name}"))
 }
 
-/// The rows of the tables of system calls and files.
+/// Returns the rows of the tables in lab/notes/system-calls.md, which list the allowed system calls
+/// and files.
 fn rows() -> Vec<Vec<&'static str>> {
     [include_str!("../../../../lab/notes/system-calls.md"), include_str!("../../../../docs/privileges.md")]
         .into_iter()
@@ -157,8 +160,9 @@ fn rows() -> Vec<Vec<&'static str>> {
         .collect()
 }
 
-/// The system calls that lab/notes/system-calls.md allows to the threads of a command: column 1 for all
-/// threads, column 2 for packet threads. `devices` are the rows for the run's devices.
+/// The system calls that lab/notes/system-calls.md allows for the threads of a command. Column 1 of
+/// the table applies to all threads, and column 2 applies to packet threads. `devices` names the
+/// rows of the table that apply to the run's devices.
 fn listed(command: &str, column: usize, devices: &[&str]) -> BTreeSet<&'static str> {
     let rows = rows();
     let row = rows.iter().find(|row| row.len() == 3 && row[0] == format!("`{command}`")).unwrap();
@@ -167,7 +171,8 @@ fn listed(command: &str, column: usize, devices: &[&str]) -> BTreeSet<&'static s
     groups.flat_map(|group| named(group).split(", ")).collect()
 }
 
-/// The threads of a run: id and name. Waits until all packet threads have their filter.
+/// The threads of a run, each with its identifier and its name. Waits until all packet threads have
+/// installed their seccomp filter.
 fn threads(run: &Started) -> Vec<(i32, String)> {
     let start = Instant::now();
     loop {
@@ -193,8 +198,10 @@ fn handles_packets(name: &str) -> bool {
     name.strip_prefix("steerage/").is_some_and(|cpu| cpu.parse::<u16>().is_ok())
 }
 
-/// Puts each system call that the page does not list into one thread of each name, with several
-/// arguments. Then puts in a few allowed calls, which shows that the thread is unchanged.
+/// For each thread name, injects system calls into one thread: every system call that
+/// lab/notes/system-calls.md does not list, with several arguments. Finally, `attack` injects a few
+/// allowed system calls. If these calls succeed, the denied calls before them have not changed the
+/// thread.
 fn attack(run: &Started, command: &str, devices: &[&str]) {
     let mut met = BTreeSet::new();
     for (id, name) in threads(run) {
@@ -221,8 +228,9 @@ fn attack(run: &Started, command: &str, devices: &[&str]) {
         assert!(denied > 300, "{name}: {denied}");
         if handles_packets(&name) {
             attack_packets(&mut thread, process);
-            // A signal to stop goes to other threads: its handler makes a system call that this
-            // thread may not make.
+            // The test sends no stop signal to this thread, because the signal's handler makes a
+            // system call that this thread may not make. The test sends stop signals to other
+            // threads.
             assert_eq!(thread.is_allowed("tgkill", [process, id as u64, libc::SIGTERM as u64, 0, 0, 0]), 0);
         }
         assert_eq!(thread.is_allowed("getpid", [0; 6]), i64::from(run.id()), "{name}");
@@ -230,7 +238,7 @@ fn attack(run: &Started, command: &str, devices: &[&str]) {
     }
 }
 
-/// Arguments of listed system calls that a packet thread may not use.
+/// Checks that a packet thread cannot use allowed system calls with forbidden arguments.
 fn attack_packets(thread: &mut Hijacked, process: u64) {
     let stack = thread.own.rsp;
     for command in [
@@ -245,7 +253,7 @@ fn attack_packets(thread: &mut Hijacked, process: u64) {
         thread.is_denied("fcntl", [0, command as u64, process, 0, 0, 0]);
     }
     for request in [0x8901, 0x8902, 0x5452, 0x5412] {
-        // FIOSETOWN, SIOCSPGRP, FIOASYNC, TIOCSTI.
+        // These requests of the system call `ioctl` are FIOSETOWN, SIOCSPGRP, FIOASYNC and TIOCSTI.
         thread.is_denied("ioctl", [0, request, stack, 0, 0, 0]);
     }
     let [code, read] = [libc::PROT_EXEC as u64, libc::PROT_READ as u64];
@@ -262,8 +270,8 @@ fn attack_packets(thread: &mut Hijacked, process: u64) {
 
 const ENDLESS: [&str; 6] = ["synthetic:rate=20000", "--virtual-cpus", "2", "--seconds", "0", "--json"];
 
-/// Whether all commands are attacked, as in `.ci/full attacks`. Otherwise, the test attacks only
-/// one command.
+/// Returns whether the test attacks the threads of all commands, as in `.ci/full attacks`. By
+/// default, the test attacks the threads of only one command.
 fn attacks_all() -> bool {
     std::env::var_os("STEERAGE_ATTACKS").is_some()
 }
@@ -291,7 +299,8 @@ fn a_hijacked_thread_makes_no_other_system_call() {
         attack(&run, command, devices);
         run.signal(Signal::SIGTERM);
         let ran = run.end();
-        // Frames cannot be sent as datagrams, so `send` and `fanout` fail.
+        // The packets of this run are Ethernet frames, which cannot be sent as datagrams, so `send`
+        // and `fanout` fail.
         assert!(ran.code.is_some() && !ran.err.contains("sandbox"), "{ran:?}");
     }
 }
@@ -309,7 +318,7 @@ fn a_hijacked_thread_of_forward_makes_no_other_system_call() {
     run.stop(Signal::SIGTERM);
 }
 
-/// The sockets of a run: descriptor and inode.
+/// The sockets of a run, each with its descriptor and its inode.
 fn sockets(run: &Started) -> Vec<(u64, String)> {
     let entries = fs::read_dir(format!("/proc/{}/fd", run.id())).unwrap().map(|entry| entry.unwrap().path());
     let socket = |path: PathBuf| {
@@ -320,24 +329,25 @@ fn sockets(run: &Started) -> Vec<(u64, String)> {
     entries.filter_map(socket).collect()
 }
 
-/// The rows of a list of sockets in /proc, such as the list of packet sockets.
+/// The rows of a file in /proc that lists sockets, such as the packet sockets.
 fn listed_sockets(run: &Started, kind: &str) -> Vec<Vec<String>> {
     let table = fs::read_to_string(format!("/proc/{}/net/{kind}", run.id())).unwrap();
     table.lines().skip(1).map(|line| line.split_whitespace().map(str::to_owned).collect()).collect()
 }
 
-/// The packet sockets of a run: descriptor, and whether it listens.
+/// The packet sockets of a run, each with its descriptor and whether the socket listens.
 fn packet_sockets(run: &Started) -> Vec<(u64, bool)> {
     let rows = listed_sockets(run, "packet");
     let row = |inode: &String| rows.iter().find(|row| row.last() == Some(inode));
     sockets(run).iter().filter_map(|(socket, inode)| Some((*socket, row(inode)?[3] == "0003"))).collect()
 }
 
-/// A frame of zeros, which is on the stack of a thread.
+/// An attacked thread tries to send a frame of this length, which consists of zeros on the thread's
+/// stack.
 const FRAME_BYTES: u64 = 60;
 
-/// A listening thread cannot send through its socket with any system call. A sending thread can
-/// send only through its own interface.
+/// A thread that only listens cannot send through its socket with any system call. A sending thread
+/// can send only through its own interface.
 #[test]
 fn a_hijacked_thread_sends_only_what_its_command_sends() {
     if !is_root() {
@@ -358,7 +368,8 @@ fn a_hijacked_thread_sends_only_what_its_command_sends() {
         assert!(sockets.iter().any(|(_, listens)| *listens), "{sockets:?}");
         assert_eq!(sockets.iter().any(|(_, listens)| !*listens), command == "fanout", "{sockets:?}");
         for (socket, listens) in sockets {
-            // An address could name another interface.
+            // If the thread could pass an address to a system call, it could send through another
+            // interface.
             thread.is_denied("sendto", [socket, stack, FRAME_BYTES, 0, stack, 20]);
             thread.is_denied("sendmsg", [socket, stack, 0, 0, 0, 0]);
             thread.is_denied("sendmmsg", [socket, stack, 1, 0, 0, 0]);
@@ -382,8 +393,9 @@ fn a_hijacked_thread_sends_only_what_its_command_sends() {
     }
 }
 
-/// A message to another process can carry a packet socket, with which that process could send
-/// through any interface. A message to the process itself gives the socket another number.
+/// A thread could send a packet socket to another process in a message, and that process could then
+/// send through any interface. A thread could also send the socket to its own process. The socket
+/// would then have a second descriptor.
 #[test]
 fn a_hijacked_thread_passes_no_descriptor_on() {
     if !is_root() {
@@ -407,7 +419,7 @@ fn a_hijacked_thread_passes_no_descriptor_on() {
     for (socket, inode) in sockets(&run) {
         let message = [socket, 0, 0, 0, 0, 0];
         if has(&udp, 9, &inode) {
-            // There is no message at this address.
+            // The argument points to no valid message, so the allowed call fails with EFAULT.
             assert_eq!(thread.is_allowed("sendmsg", message), -i64::from(libc::EFAULT));
             stays_open(&mut thread, socket);
             by_udp += 1;
@@ -426,7 +438,7 @@ fn a_hijacked_thread_passes_no_descriptor_on() {
     run.stop(Signal::SIGTERM);
 }
 
-/// `parallel` ends its jobs with signals. No thread can signal another process.
+/// `parallel` may send signals only to its own jobs. No thread can signal another process.
 #[test]
 fn a_hijacked_thread_of_parallel_signals_its_jobs_alone() {
     let args = ["parallel", "-v", "synthetic:rate=20000", "-j", "2", "-q", "--", "sh", "-c", "cat >/dev/null"];
@@ -448,7 +460,8 @@ fn a_hijacked_thread_of_parallel_signals_its_jobs_alone() {
     assert_eq!(run.end().code, Some(0));
 }
 
-/// Checks that a thread cannot give the number of a socket to another socket.
+/// Checks that a thread cannot close a socket. If the thread could close a socket, another socket
+/// could later get the same descriptor number.
 fn stays_open(thread: &mut Hijacked, socket: u64) {
     assert_eq!(thread.is_allowed("close", [socket, 0, 0, 0, 0, 0]), 0);
     assert!(thread.is_allowed("fcntl", [socket, libc::F_GETFL as u64, 0, 0, 0, 0]) > 0);

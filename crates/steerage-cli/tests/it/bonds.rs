@@ -1,5 +1,6 @@
-//! Packets taken from bonds and from VLAN interfaces: a bond of two cables at each end. This kernel may
-//! have none of them; `.ci/other-kernel` starts one that has them.
+//! Tests of runs that take packets from bonds and from VLAN interfaces. Each of the two network
+//! namespaces has a bond, and two cables join the bonds. The running kernel may not support bonds
+//! and VLAN interfaces. The script `.ci/other-kernel` starts a kernel that supports them.
 
 use std::fs;
 use std::net::UdpSocket;
@@ -18,13 +19,14 @@ use crate::program::{Started, command, run};
 const NEAR: &str = "10.210.0.1";
 const FAR: &str = "10.210.0.2";
 
-/// The time after which LACP gives up a link without messages, at its fast rate (IEEE 802.1AX, 6.4.4).
+/// The time after which LACP takes a link out of use if no LACP messages arrive. This timeout is
+/// that of LACP's fast rate (IEEE 802.1AX, 6.4.4).
 const LACP_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Two bonds that are joined by two cables, `p0` to `q0` and `p1` to `q1`.
 struct Bonds {
     ends: Namespaces,
-    /// A socket of the kernel at the near end.
+    /// A UDP socket at the near end, which receives the packets that go to the kernel.
     kernel: UdpSocket,
 }
 
@@ -46,7 +48,7 @@ impl Bonds {
         kernel.set_nonblocking(true).unwrap();
         let bonds = Self { ends, kernel };
         until("both ports are in use", || bonds.ports_up() == [2, 2]);
-        // The neighbours are known before packets are taken.
+        // The kernels of both ends resolve their neighbours before the run takes packets.
         bonds.send(1);
         until("the first datagram arrives", || bonds.passed() == 1);
         Some(bonds)
@@ -58,13 +60,13 @@ impl Bonds {
         ends.must(end, &format!("link set {port} up"));
     }
 
-    /// How many ports each end uses, or could use, according to its kernel.
+    /// For each end, the number of the bond's ports that the kernel uses, or could use.
     fn ports_up(&self) -> [usize; 2] {
         [0, 1].map(|end| {
             let text = self.ends.within(end, || fs::read_to_string("/proc/thread-self/net/bonding/bond0").unwrap());
             match text.lines().find_map(|line| line.trim().strip_prefix("Number of ports: ")) {
                 Some(ports) => ports.parse().unwrap(),
-                // Each port has such a line, and so has the bond.
+                // The file has such a line for each port, and one more line for the bond itself.
                 None => text.lines().filter(|line| *line == "MII Status: up").count() - 1,
             }
         })
@@ -97,7 +99,7 @@ impl Bonds {
         });
     }
 
-    /// Sends datagrams while `change` runs, and returns how many.
+    /// Sends datagrams while `change` runs, and returns the number of datagrams that were sent.
     fn send_during(&self, change: impl FnOnce() + Send) -> usize {
         let ended = AtomicBool::new(false);
         thread::scope(|scope| {
@@ -115,7 +117,7 @@ impl Bonds {
         })
     }
 
-    /// The number of datagrams that the kernel received since the last call.
+    /// Returns the number of datagrams that the kernel has received since the last call.
     fn passed(&self) -> usize {
         std::iter::from_fn(|| self.kernel.recv(&mut [0; 100]).ok()).count()
     }
@@ -130,8 +132,8 @@ fn by_queue(report: &Value) -> Vec<u64> {
     queues.iter().map(|queue| queue["received"].as_u64().unwrap()).collect()
 }
 
-/// The run takes the packets of both ports, also of one that leaves the bond and returns, and of no
-/// other interface. No datagram is missing.
+/// The run takes the packets of both ports of the bond, and of no other interface. If a port leaves
+/// the bond and returns, the run still takes the port's packets. No datagram is missing.
 #[test]
 fn a_port_leaves_a_bond_and_returns() {
     for options in
@@ -140,14 +142,15 @@ fn a_port_leaves_a_bond_and_returns() {
         let Some(bonds) = Bonds::new(options) else { return };
         let started = bonds.count("af_xdp:bond0");
         let sent = bonds.send_during(|| {
-            // The sender's port leaves first, so that nothing is sent to a port without a bond.
+            // The sender's port leaves its bond first. If it left second, datagrams would go to a
+            // receiving port that has already left its bond.
             bonds.ends.must(1, "link set q1 nomaster");
             bonds.ends.must(0, "link set p1 nomaster");
             Bonds::add(&bonds.ends, 0, "p1");
             Bonds::add(&bonds.ends, 1, "q1");
             until("both ports are in use", || bonds.ports_up() == [2, 2]);
             if options.contains("802.3ad") {
-                // The kernel still gets LACP.
+                // During the run, the kernel still receives the LACP messages.
                 let start = Instant::now();
                 until("LACP had to time out", || start.elapsed() > 2 * LACP_TIMEOUT);
                 assert_eq!(bonds.ports_up(), [2, 2]);
@@ -162,7 +165,7 @@ fn a_port_leaves_a_bond_and_returns() {
     }
 }
 
-/// The backup receives nothing until it becomes active.
+/// The backup port of the bond receives no packets until it becomes the active port.
 #[test]
 fn the_active_port_of_a_bond_changes() {
     let Some(bonds) = Bonds::new("mode active-backup") else { return };
@@ -174,7 +177,8 @@ fn the_active_port_of_a_bond_changes() {
     active(0);
     let started = bonds.count("af_xdp:bond0");
     bonds.send(100);
-    // The far end sends by a port that the near end does not use. The kernel drops these packets, too.
+    // Here, the far end sends packets through a port that is not active at the near end. The kernel
+    // also drops packets from such a port.
     bonds.ends.must(1, "link set bond0 type bond active_slave q1");
     bonds.send(10);
     active(1);
@@ -187,7 +191,8 @@ fn the_active_port_of_a_bond_changes() {
     assert!(by_queue[0] == 5_000 && by_queue[1] > 0, "{by_queue:?}");
 }
 
-/// The packets of a port that is new to the bond go to the kernel. The run says so, and counts them.
+/// If a new port joins the bond during a run, its packets go to the kernel. The run prints a
+/// message about this port, and counts the packets that go to the kernel.
 #[test]
 fn a_new_port_of_a_bond_is_left_to_the_kernel() {
     let Some(bonds) = Bonds::new("mode balance-xor xmit_hash_policy layer3+4") else { return };
@@ -207,13 +212,13 @@ fn a_new_port_of_a_bond_is_left_to_the_kernel() {
     assert!(counted >= passed as u64, "{report}");
 }
 
-/// The number of packets that the run has received.
+/// Returns the number of packets that the run has received so far.
 fn received_so_far(started: &Started) -> u64 {
     let ran = run(&["get", "--to", &started.id().to_string(), "steerage/received"]);
     ran.out.trim().parse().unwrap_or_else(|_| panic!("{ran:?}"))
 }
 
-/// A VLAN interface on a bond works after the driver.
+/// For a VLAN interface on a bond, the XDP program runs after the driver, in skb mode.
 #[test]
 fn a_vlan_on_a_bond_is_taken_from() {
     let Some(bonds) = Bonds::new("mode balance-xor") else { return };
@@ -241,8 +246,8 @@ fn a_vlan_on_a_bond_is_taken_from() {
     assert_eq!(report["snapshot"]["queues"][0]["mode"], "skb, copy");
 }
 
-/// `forward` routes between VLAN interfaces, by AF_PACKET and by AF_XDP, and the tags are those of the
-/// interfaces.
+/// `forward` routes between VLAN interfaces with AF_PACKET and with AF_XDP. Each frame has the VLAN
+/// tag of its interface.
 #[test]
 fn packets_are_forwarded_between_vlans() {
     const COUNT: usize = 500;
@@ -250,7 +255,7 @@ fn packets_are_forwarded_between_vlans() {
     let hosts = [("a0", "a1", 5), ("b0", "b1", 6)];
     for (nth, (inner, outer, id)) in (1..).zip(hosts) {
         ends.veth((0, inner), (nth, outer));
-        // By AF_XDP, a packet leaves the router with the checksum that it came with.
+        // With AF_XDP, a packet leaves the router with the checksum with which it arrived.
         ends.features(nth, outer, "tx off");
         let Some(inner) = ends.vlan(0, inner, id) else { return };
         let Some(outer) = ends.vlan(nth, outer, id) else { return };
@@ -261,7 +266,8 @@ fn packets_are_forwarded_between_vlans() {
     let sink = ends.within(2, || bind_when_free(("10.212.0.2", 9)));
     setsockopt(&sink, RcvBufForce, &(8 << 20)).unwrap();
     sink.set_nonblocking(true).unwrap();
-    // The router itself sends empty datagrams to this port, so that its kernel looks for the neighbour.
+    // Datagrams to this port are empty. The router's own kernel sends them, so that it resolves the
+    // address of the neighbour.
     let arrived = || std::iter::from_fn(|| sink.recv(&mut [0; 100]).ok()).filter(|len| *len > 0).count();
     let send = |count: usize| {
         ends.within(1, || {

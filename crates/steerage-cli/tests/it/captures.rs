@@ -1,4 +1,5 @@
-//! Capture files: real ones if they are available, and broken ones made here.
+//! Tests with capture files: real captures if they are available, and damaged captures that the
+//! tests create.
 
 use std::fs;
 use std::io::Write;
@@ -32,7 +33,7 @@ fn afs_is_601_packets_in_order() {
     let got = ["received", "received_bytes", "delivered", "reordered"].map(|key| report["snapshot"][key].as_u64());
     assert_eq!(got, [601, 512_276, 601, 0].map(Some));
     assert_eq!((&report["ended_by"], &report["snapshot"]["queues"][0]["kind"]), (&json!("input"), &json!("capture")));
-    // The expected times and sizes are also from capinfos: `capinfos -T -a -e -u -s`.
+    // The expected times and sizes are also from capinfos, with the options `-T -a -e -u -s`.
     let expected = json!({
         "links": ["ethernet"],
         "first": "1999-11-11T21:46:16.463334000Z",
@@ -49,7 +50,8 @@ fn afs_is_601_packets_in_order() {
     assert!(head.contains("  ethernet  601 packets  512,276 bytes  129.4 s recorded  read in "), "{head}");
 }
 
-/// The packets and bytes that capinfos counts. `None` if capinfos cannot read the file.
+/// Returns the numbers of packets and bytes that capinfos counts. Returns `None` if capinfos cannot
+/// read the file.
 fn of_capinfos(capture: &Path) -> Option<(u64, u64)> {
     let output = Command::new("capinfos").args(["-T", "-M", "-r", "-c", "-d"]).arg(capture).output().ok()?;
     let line = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -63,7 +65,7 @@ fn three_commands_receive_what_capinfos_counts() {
         return;
     }
     let packed = ["w26.zst", "w27.zst"].into_iter().filter_map(|name| tshark::capture(&format!("repro/{name}")));
-    // Some versions of capinfos cannot unpack zstd.
+    // Some versions of capinfos cannot read captures that are compressed with zstd.
     let packed = packed.filter(|capture| of_capinfos(capture).is_some());
     for capture in tshark::all_captures().into_iter().chain(packed) {
         let name = capture.to_str().unwrap();
@@ -79,7 +81,8 @@ fn three_commands_receive_what_capinfos_counts() {
     }
 }
 
-/// The file needs a dictionary, which no command has. capinfos refuses the file too.
+/// This compressed file can be read only with a zstd dictionary, which the commands do not have.
+/// capinfos also refuses to read the file.
 #[test]
 fn three_commands_name_the_dictionary_that_a_file_needs() {
     let Some(capture) = tshark::capture("repro/dict.zst") else { return };
@@ -97,7 +100,7 @@ fn several_files_are_one_capture() {
     let all = report(&["count", a, b, a, "--virtual-cpus", "2", "--strict"]);
     assert_eq!((&all["snapshot"]["received"], &all["snapshot"]["queues"].as_array().unwrap().len()), (&json!(40), &1));
     assert_eq!(all["snapshot"]["queues"][0]["device"], format!("{a} {b} and 1 more"));
-    // The run reads files mixed with another device, and has a limit on the sum of their packets.
+    // A run that reads two files and another device together limits the total number of packets.
     let all = report(&["count", a, "synthetic:packets=1000", b, "--virtual-cpus", "2", "-c", "500"]);
     assert_eq!((&all["snapshot"]["received"], &all["snapshot"]["queues"].as_array().unwrap().len()), (&json!(500), &2));
     let paced = report(&["count", a, "--pace", "1000000", "--virtual-cpus", "1"]);
@@ -173,8 +176,8 @@ fn what_is_no_capture_gives_no_report() {
     ran.complaint();
 }
 
-/// 64 flows in one tunnel. The inner flows are spread over the CPUs. With `--outer`, the tunnel
-/// counts as one flow and stays on one CPU.
+/// 64 flows in one tunnel. By default, the inner flows of a tunnel are spread over the CPUs. With
+/// `--outer`, all packets of the tunnel belong to one flow and stay on one CPU.
 #[test]
 fn a_tunnel_can_stay_together() {
     let file = pcap((0..64_u8).map(|flow| {
@@ -185,7 +188,8 @@ fn a_tunnel_can_stay_together() {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("tunnel.pcap");
     fs::write(&path, file).unwrap();
     let cpus_at_work = |more: &[&str]| {
-        // This hash has a fixed key, so that each run places the flows on the same CPUs.
+        // The hash has a fixed key in this test, so that each run steers the flows to the same
+        // CPUs.
         let args = ["count", path.to_str().unwrap(), "--virtual-cpus", "4", "--hash", "toeplitz", "--policy", "hash"];
         let report = report(&[&args[..], more].concat());
         let cpus = report["snapshot"]["cpus"].as_array().unwrap();
@@ -194,7 +198,7 @@ fn a_tunnel_can_stay_together() {
     assert_eq!((cpus_at_work(&[]), cpus_at_work(&["--outer"])), (4, 1));
 }
 
-/// gzip(1) and tshark read the same 5 packets.
+/// gzip(1) and tshark also read 5 packets from this file.
 #[test]
 fn bytes_after_compressed_data_are_named_on_standard_error() {
     let Some(path) = tshark::capture("outside/gzip-trailing-zeros.pcapng.gz") else { return };

@@ -1,5 +1,6 @@
-//! The real drivers of emulated cards, in pairs that are joined back to back: `.ci/other-kernel` with
-//! `STEERAGE_CARDS`. Each test prints what it found, for the table of docs/af_xdp.md.
+//! Tests with emulated network cards and their real drivers. The cards are connected in pairs.
+//! `.ci/other-kernel` with `STEERAGE_CARDS` runs these tests. Each test prints its results for the
+//! table of docs/af_xdp.md.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -25,19 +26,21 @@ use crate::program::{Ends, Ran, Started, command};
 
 const NEAR: &str = "10.210.0.1";
 const FAR: &str = "10.210.0.2";
-/// The address after the router, which is the near end.
+/// The address of the host on the other side of the router. The near end is the router.
 const INNER: &str = "10.211.0.2";
 
 const COUNT: usize = 3_000;
 
-/// The number of ports that datagrams come from.
+/// The number of source ports of the datagrams.
 const FLOWS: usize = 50;
 
-/// The length of a datagram, and of its frame with the headers of Ethernet, IPv4 and UDP.
+/// The length of a datagram's payload, and the length of its frame with the Ethernet, IPv4 and UDP
+/// headers.
 const BYTES: usize = 100;
 const FRAME_BYTES: usize = 14 + 20 + 8 + BYTES;
 
-/// The length of the last datagram of a flow, by which it is told apart.
+/// The length of the last datagram of a flow. The tests recognise the last datagram of a flow by
+/// its length.
 const LAST_BYTES: usize = BYTES + 1;
 
 /// After this many datagrams, the sender waits for a moment, because emulated cards are slow.
@@ -47,16 +50,18 @@ const AFTER_BURST: Duration = Duration::from_millis(2);
 /// Zero-copy mode needs 400 MB of huge pages.
 const HUGE_PAGES: usize = 200;
 
-/// What a driver does, according to its sources and to the tests that ran here.
+/// The expected properties of a driver, according to its source code and to earlier runs of these
+/// tests.
 struct Expected {
-    /// XDP programs run in the driver.
+    /// Whether XDP programs run in the driver.
     native: bool,
-    /// AF_XDP sockets receive without a copy.
+    /// Whether AF_XDP sockets can receive in zero-copy mode.
     zero_copy: bool,
-    /// The card can stamp received PTP events.
+    /// Whether the card can add a timestamp to received PTP event messages.
     stamps_ptp: bool,
-    /// The driver forgets its XDP program when its interface goes down (`vmxnet3_rq_cleanup_all` of Linux
-    /// 7.3), although the kernel still shows the program.
+    /// Whether the driver loses its XDP program when the interface goes down, although the kernel
+    /// still lists the program. The driver vmxnet3 loses its program (`vmxnet3_rq_cleanup_all` of
+    /// Linux 7.3).
     forgets: bool,
 }
 
@@ -66,7 +71,7 @@ fn expected(driver: &str) -> Expected {
     Expected { native, zero_copy, stamps_ptp, forgets: driver == "vmxnet3" }
 }
 
-/// Two cards with the same driver, each in a namespace.
+/// A pair of cards with the same driver. Each card is in its own network namespace.
 struct Pair {
     ends: Namespaces,
     driver: String,
@@ -76,10 +81,10 @@ struct Pair {
     kernel: UdpSocket,
 }
 
-/// Only one test has the cards.
+/// The lock lets only one test at a time use the cards.
 static CARDS: Mutex<()> = Mutex::new(());
 
-/// The interfaces of each driver that has two of them.
+/// Returns, for each driver with two cards in this machine, the two interfaces.
 fn pairs() -> BTreeMap<String, Vec<String>> {
     let mut all: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for entry in fs::read_dir("/sys/class/net").unwrap() {
@@ -98,12 +103,13 @@ fn each_pair(test: impl Fn(&Pair)) {
     each_of(false, test);
 }
 
-/// Like [`each_pair`], and once more with huge pages for drivers that then receive without a copy.
+/// Like [`each_pair`]. If a driver supports zero-copy mode, calls `test` a second time with huge
+/// pages.
 fn each_mode(test: impl Fn(&Pair)) {
     each_of(true, test);
 }
 
-/// A driver that fails does not hide the others.
+/// If the test fails with one driver, `test` is still called with the other drivers.
 fn each_of(modes: bool, test: impl Fn(&Pair)) {
     let Ok(cards) = std::env::var("STEERAGE_CARDS") else {
         skip_on_this_kernel("there are no pairs of emulated cards");
@@ -125,7 +131,7 @@ fn each_of(modes: bool, test: impl Fn(&Pair)) {
 impl Pair {
     fn new(driver: &str, huge_pages: usize) -> Self {
         set_huge_pages(huge_pages);
-        // Cards return from a deleted namespace some time later.
+        // When a namespace is deleted, its cards return to the initial namespace after some time.
         until("both cards are there", || pairs().contains_key(driver));
         let names = pairs().remove(driver).unwrap();
         let ends = Namespaces::new(2).unwrap();
@@ -140,7 +146,8 @@ impl Pair {
         pair
     }
 
-    /// Waits until datagrams pass, and until none is left.
+    /// Sends datagrams until some arrive at the kernel, and then waits until no datagram is in
+    /// flight.
     fn connects(&self) {
         until("datagrams pass", || {
             self.send(NEAR, 1, BYTES);
@@ -154,7 +161,8 @@ impl Pair {
         self.ends.within(1, || send_from(FAR, to, count, bytes));
     }
 
-    /// The number of datagrams of this length that the kernel received since the last call.
+    /// Returns the number of datagrams of this length that the kernel has received since the last
+    /// call.
     fn passed(&self, bytes: usize) -> usize {
         arrived_at(&self.kernel, bytes)
     }
@@ -168,8 +176,9 @@ impl Pair {
         self.ends.within(0, || Ran::of(command(args).output().unwrap()))
     }
 
-    /// Waits until the run has received a datagram, because some drivers restart their card for an XDP
-    /// program, and until none is left. Returns how many datagrams the run has received.
+    /// Sends datagrams until the run has received one, and then waits until no datagram is in
+    /// flight. Some drivers restart their card for an XDP program, so the first datagrams may be
+    /// lost. Returns the number of datagrams that the run has received.
     fn reconnects(&self, started: &Started) -> usize {
         let before = self.count_now(started).0;
         until("the run receives a datagram", || {
@@ -180,8 +189,9 @@ impl Pair {
         self.count_now(started).0
     }
 
-    /// Waits until all datagrams that were sent have arrived, at the run or at the kernel. Datagrams of
-    /// a flow stay in order, so a last one of each flow arrives after them.
+    /// Waits until all sent datagrams have arrived, either at the run or at the kernel. The
+    /// datagrams of a flow stay in order, so the last datagram of each flow arrives after the
+    /// flow's other datagrams.
     fn settle(&self, started: Option<&Started>) {
         let taken = || started.map_or(0, |started| self.count_now(started).1);
         let (before, mut passed) = (taken(), 0);
@@ -192,7 +202,8 @@ impl Pair {
         });
     }
 
-    /// How many datagrams the run has received, and how many of them were the last of their flow.
+    /// Returns the number of datagrams that the run has received, and how many of them were the
+    /// last datagram of their flow.
     fn count_now(&self, started: &Started) -> (usize, usize) {
         let ran = self.once(&["top", "--once", "--json", "--to", &started.id().to_string()]);
         let report: Value = serde_json::from_str(&ran.out).unwrap_or_else(|_| panic!("{ran:?}"));
@@ -200,7 +211,7 @@ impl Pair {
         (count, bytes.saturating_sub(FRAME_BYTES * count) / (LAST_BYTES - BYTES))
     }
 
-    /// How many receive queues the driver reports to ethtool.
+    /// The number of receive queues that the driver reports to ethtool.
     fn channels(&self) -> usize {
         let shown = self.ends.command(0, &["ethtool", "-l", &self.near]).output().unwrap();
         let shown = String::from_utf8(shown.stdout).unwrap();
@@ -211,8 +222,9 @@ impl Pair {
         (count("Combined:") + count("RX:")).max(1)
     }
 
-    /// Sends datagrams, and waits until each of them has gone to the run or to the kernel. Returns how
-    /// many the kernel has. `before` is what the run had received.
+    /// Sends datagrams, and waits until each datagram has gone to the run or to the kernel. Returns
+    /// the number of datagrams that went to the kernel. `before` is the number of datagrams that
+    /// the run had received before this call.
     fn pass(&self, started: &Started, before: usize) -> usize {
         self.send(NEAR, COUNT, BYTES);
         let mut passed = 0;
@@ -232,27 +244,28 @@ impl Pair {
     }
 }
 
-/// Reserves this many huge pages. A run whose memory is in huge pages receives without a copy if the
-/// driver does.
+/// Reserves this many huge pages. If the driver supports zero-copy mode, a run with huge pages
+/// receives packets in zero-copy mode.
 fn set_huge_pages(count: usize) {
     fs::write("/proc/sys/vm/nr_hugepages", count.to_string()).unwrap();
 }
 
-/// Stops the run. No packet may be in flight or reordered. Returns the report, and the mode of its
-/// queues.
+/// Stops the run. At the end of the run, no packet may be in flight, and no packet may have been
+/// reordered. Returns the report, and the mode of its queues.
 fn stop(started: Started) -> (Value, String) {
     let report = started.stop(Signal::SIGINT);
     let snapshot = &report["snapshot"];
     assert_eq!((&snapshot["reordered"], &snapshot["in_flight"]), (&json!(0), &json!(0)), "{report}");
     let mode = queues(&report)[0]["mode"].as_str().unwrap_or_default().to_owned();
-    // The driver may still write to the pages that a socket without copies had at its end.
+    // When a zero-copy socket is closed, the driver may still write to the socket's pages, so these
+    // pages do not return to the pool.
     let kept = if mode.contains("zero-copy") { queues(&report).len() as u64 * u64::from(RING_DEFAULT) } else { 0 };
     let missing = snapshot["pages"].as_u64().unwrap() - snapshot["pages_free"].as_u64().unwrap();
     assert!(missing <= kept, "{missing} pages are missing: {report}");
     (report, mode)
 }
 
-/// A socket of the kernel with room for all datagrams.
+/// A UDP socket whose receive buffer has room for all datagrams of a test.
 fn receiver(address: &str) -> UdpSocket {
     let socket = bind_when_free((address, 9));
     setsockopt(&socket, RcvBufForce, &(64 << 20)).unwrap();
@@ -264,7 +277,7 @@ fn send_from(from: &str, to: &str, count: usize, bytes: usize) {
     let sockets: Vec<UdpSocket> =
         (0..count.min(FLOWS) as u16).map(|flow| bind_when_free((from, 20_000 + flow))).collect();
     for (nth, socket) in sockets.iter().cycle().take(count).enumerate() {
-        // An error means that the link is down.
+        // A send error means that the link is down.
         let _ = socket.send_to(&vec![0; bytes], (to, 9));
         if nth % BURST == BURST - 1 {
             thread::sleep(AFTER_BURST);
@@ -272,7 +285,7 @@ fn send_from(from: &str, to: &str, count: usize, bytes: usize) {
     }
 }
 
-/// The number of datagrams of this length that arrived since the last call.
+/// Returns the number of datagrams of this length that have arrived since the last call.
 fn arrived_at(socket: &UdpSocket, bytes: usize) -> usize {
     let lengths = std::iter::from_fn(|| socket.recv(&mut [0; 2 * BYTES]).ok());
     lengths.filter(|len| *len == bytes).count()
@@ -306,7 +319,7 @@ fn cards_are_listened_to() {
     });
 }
 
-/// What the commands say about a card is what the driver does.
+/// What the commands print about each card must match the behaviour of its driver.
 #[test]
 fn cards_are_described() {
     each_pair(|pair| {
@@ -434,14 +447,15 @@ fn a_driver_is_unbound_under_load() {
     });
 }
 
-/// The bus's device of the near card.
+/// Returns the directory of the near card's PCI device in /sys.
 fn pci_device(pair: &Pair) -> PathBuf {
     let link = pair.ends.command(0, &["readlink", "-f", &format!("/sys/class/net/{}/device", pair.near)]).output();
     PathBuf::from(String::from_utf8(link.unwrap().stdout).unwrap().trim())
 }
 
-/// None of the emulated cards has rules, although the driver of igb lists them. A rule is refused in one
-/// line, and everything is as before.
+/// None of the emulated cards supports rules that assign packets to queues, although the driver igb
+/// reports this feature. The program refuses a rule with an error message of one line, and changes
+/// nothing.
 #[test]
 fn a_rule_that_the_card_does_not_have_is_refused() {
     each_pair(|pair| {
@@ -468,7 +482,7 @@ fn packets_are_forwarded_from_a_card() {
     each_mode(|pair| {
         let inner = Namespaces::new(1).unwrap();
         pair.ends.veth_to(0, "in0", &inner, 0, "in1");
-        // By AF_XDP, a packet leaves the router with the checksum that it came with.
+        // With AF_XDP, the router does not change the checksum of a packet.
         inner.features(0, "in1", "tx off");
         pair.ends.must(0, "addr add 10.211.0.1/24 dev in0");
         inner.must(0, &format!("addr add {INNER}/24 dev in1"));
@@ -476,7 +490,7 @@ fn packets_are_forwarded_from_a_card() {
         pair.ends.must(1, &format!("route add 10.211.0.0/24 via {NEAR}"));
         let [inside, outside] = [(&inner, 0, INNER), (&pair.ends, 1, FAR)]
             .map(|(ends, nth, address)| ends.within(nth, || receiver(address)));
-        // Huge pages matter to AF_XDP alone.
+        // Huge pages have an effect only with AF_XDP.
         let kinds: &[&str] = if pair.huge_pages > 0 { &["af_xdp:"] } else { &["", "af_xdp:"] };
         for kind in kinds {
             let (card, veth) = (format!("{kind}{}", pair.near), format!("{kind}in0"));
@@ -505,7 +519,8 @@ fn packets_are_forwarded_from_a_card() {
                 assert_eq!(arrived, [FLOWS; 2], "{}: {card}", pair.driver);
             };
             exchange(LAST_BYTES);
-            // A debug build in an emulated machine is slow, so each round waits for the one before.
+            // A debug build in an emulated machine is slow, so each round starts only after the end
+            // of the previous round.
             (0..COUNT / FLOWS).for_each(|_| exchange(BYTES));
             let (report, mode) = stop(started);
             let dropped = &report["snapshot"]["dropped"];
@@ -515,7 +530,8 @@ fn packets_are_forwarded_from_a_card() {
     });
 }
 
-/// Sends PTP events, which the card of igb stamps, from one interface to the link address of another.
+/// A script that sends PTP event messages from one interface to the link address of another
+/// interface. The igb card adds a timestamp to these packets.
 const SEND_PTP: &str = "\
 import socket, sys
 out = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
@@ -526,8 +542,8 @@ for _ in range(int(sys.argv[3])):
     out.send(address(sys.argv[2]) + out.getsockname()[4] + b'\\x88\\xf7' + sync)
 ";
 
-/// Switches time stamping of PTP events on (`SIOCSHWTSTAMP`, `HWTSTAMP_FILTER_PTP_V2_EVENT`), and sets the
-/// card's clock to a million seconds.
+/// A script that switches on the card's timestamps for PTP event messages (`SIOCSHWTSTAMP`,
+/// `HWTSTAMP_FILTER_PTP_V2_EVENT`), and sets the card's clock to a million seconds.
 const STAMP_PTP: &str = "\
 import array, fcntl, os, re, socket, struct, subprocess, sys, time
 config = array.array('i', [0, 0, 12])
@@ -538,9 +554,10 @@ clock = os.open('/dev/ptp' + re.search(r'(?:Clock|index): (\\d+)', shown)[1], os
 time.clock_settime(~clock << 3 | 3, 1e6)
 ";
 
-/// `time=card` is the card's clock, which differs from the system's. Frames that the card does not
-/// stamp have the system's time. After a reset, the emulated card stamps one frame: it holds the stamp
-/// until a register is read that the driver does not read (`RXSATRH`, in `igb_core.c` of qemu).
+/// With `time=card`, packets have the time of the card's clock, which differs from the system's
+/// clock. Frames to which the card has not added a timestamp have the system's time. After a reset,
+/// the emulated card adds a timestamp to only one frame. The card keeps this timestamp until the
+/// register `RXSATRH` is read (`igb_core.c` of qemu), and the driver does not read this register.
 #[test]
 fn the_card_stamps_packets() {
     const FRAMES: usize = 20;
@@ -551,7 +568,7 @@ fn the_card_stamps_packets() {
             assert!(started.said().iter().any(is_note), "{}: {:?}", pair.driver, started.said());
             started.stop_at_rest();
         }
-        // The emulated e1000e stamps nothing, although its driver lists what it stamps.
+        // The emulated e1000e card adds no timestamps, although its driver reports that it does.
         if pair.driver != "igb" {
             return;
         }
@@ -563,7 +580,8 @@ fn the_card_stamps_packets() {
         let address = must(0, &["cat", &format!("/sys/class/net/{}/address", pair.near)]);
         let directory = Scratch::new();
         for (clock, stamped, mode) in [("system", 0, Value::Null), ("card", 1, json!("card time"))] {
-            // This resets the card, and sets its clock to the system's.
+            // Taking the interface down and up resets the card, and sets the card's clock to the
+            // system's time.
             ["down", "up"].iter().for_each(|state| pair.ends.must(0, &format!("link set {} {state}", pair.near)));
             pair.connects();
             let file = directory.join(clock);

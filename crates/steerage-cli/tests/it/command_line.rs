@@ -1,12 +1,12 @@
-//! The arguments of all commands that can be paths, from the definition of the command line. The
-//! list includes hidden commands and options, so a new argument fails each test that needs a row
-//! for it.
+//! Uses the definition of the command line to list the arguments of all commands that can be paths.
+//! The list includes the arguments of hidden commands, and hidden options. If a new argument is
+//! added, each test that needs a row for every argument fails.
 
 use std::collections::BTreeSet;
 
 use clap::Arg;
 
-/// The names of values that cannot be paths.
+/// The names that `--help` shows for values that cannot be paths.
 const NO_PATHS: &[&str] = &[
     "1:N",
     "ADDR:PORT",
@@ -42,10 +42,11 @@ const NO_PATHS: &[&str] = &[
     "NAME",
 ];
 
-/// A command, and one of its arguments as `--help` shows it: `--flows <FILE>`, `[DEVICE]...`.
+/// The name of a command, and one of its arguments as `--help` shows it, such as `--flows <FILE>`
+/// or `[DEVICE]...`.
 pub(crate) type Argument = (String, String);
 
-/// The arguments that can be paths.
+/// Returns the arguments of all commands that can be paths.
 pub(crate) fn paths() -> BTreeSet<Argument> {
     let program = steerage_cli::definition();
     let commands = program.get_subcommands();
@@ -58,14 +59,14 @@ pub(crate) fn paths() -> BTreeSet<Argument> {
 }
 
 fn can_be_a_path(argument: &Arg) -> bool {
-    // The words after `--` are a program and its arguments.
+    // The words after `--` are a program and its arguments, so they may contain a path.
     let is_known = |name: &str| NO_PATHS.contains(&name) && !argument.is_last_set();
     let names = argument.get_value_names().unwrap_or_default();
     argument.get_action().takes_values() && (names.is_empty() || !names.iter().all(|name| is_known(name)))
 }
 
-/// Checks that each argument that can be a path has a row, and that each row is for such an
-/// argument.
+/// Checks that each argument that can be a path has a row in the test's table, and that each row
+/// belongs to such an argument.
 pub(crate) fn assert_complete(rows: impl Iterator<Item = Argument>) {
     let (found, rows) = (paths(), rows.collect::<BTreeSet<_>>());
     let missing: Vec<_> = found.difference(&rows).collect();

@@ -1,5 +1,5 @@
-//! Reads and changes a run while it goes on: with `get` and `set`, and through files with common
-//! programs.
+//! Tests that read and change the settings of a running instance. They use the commands `get` and
+//! `set`, and common programs that access the mounted control tree.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -24,13 +24,14 @@ use steerage_fixtures::{HANG, NOBODY, is_installed, is_root, skip, until};
 use crate::program::{Ends, Ran, Started, assert_balanced, command};
 
 const MASK: &str = "sys/class/net/synthetic/queues/rx-0/rps_cpus";
-/// Longer than fusermount3 takes to unmount on a busy machine.
+/// The time limit for unmounting the control tree. fusermount3 takes less time, even on a busy
+/// machine.
 const UNMOUNT_MAX: Duration = Duration::from_secs(15);
 
 const ENDLESS: [&str; 7] =
     ["count", "synthetic:rate=20000,queues=2", "--virtual-cpus", "4", "--seconds", "0", "--check-order"];
 
-/// A directory for a test's sockets and its mount, used only by the test's own instances.
+/// A directory for the control sockets of one test, and for its mounted control tree.
 struct Place(Scratch);
 
 impl Place {
@@ -66,13 +67,13 @@ impl Place {
         self.0.join("tree")
     }
 
-    /// Starts a run whose tree is mounted. Returns `None` and prints the reason to standard error
-    /// if mounting is impossible. In CI, a mount that is impossible makes the test fail.
+    /// Starts a run whose control tree is mounted. If mounting is impossible, returns `None` and
+    /// prints the reason to standard error. In CI, the test fails if mounting is impossible.
     fn mounted(&self) -> Option<Started> {
         self.mounted_of(&ENDLESS)
     }
 
-    /// Like `mounted`, with another command line.
+    /// Like `mounted`, but starts the run with another command line.
     fn mounted_of(&self, args: &[&str]) -> Option<Started> {
         if !fs::exists("/dev/fuse").unwrap_or(false) {
             skip("mounting takes /dev/fuse");
@@ -91,7 +92,7 @@ impl Place {
         fs::read_to_string("/proc/mounts").unwrap().lines().any(|line| line.contains(&tree))
     }
 
-    /// Runs a shell script in the directory of the tree.
+    /// Runs a shell script in the directory of the control tree.
     fn shell(&self, script: &str) -> Output {
         Command::new("sh").args(["-c", script]).current_dir(self.tree()).stdin(Stdio::null()).output().unwrap()
     }
@@ -99,12 +100,12 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // Runs have ended by now, unless the test failed.
+        // At this point, the runs of the test have ended, unless the test failed.
         let _ = Command::new("umount").arg("-l").arg(self.tree()).stderr(Stdio::null()).status();
     }
 }
 
-/// The child processes of a process.
+/// Returns the child processes of a process.
 fn children(of: u32) -> Vec<u32> {
     let is_child = |id: &u32| {
         let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
@@ -138,7 +139,8 @@ fn get_and_set_ask_the_only_instance() {
         assert_eq!(refused.code, Some(1));
         assert!(refused.complaint().contains(&format!("{code}: ")), "{refused:?}");
     }
-    // The device writes each frame to a page itself, so there is no ring to copy frames out of.
+    // The synthetic device does not support `copybreak`: it never copies a frame out of a ring,
+    // because it writes each frame directly to a page.
     let copybreak = "sys/class/net/synthetic/queues/rx-1/copybreak";
     let refused = place.run(&["set", copybreak, "200"]);
     let says = ": cannot set copybreak of receive queue 1: Operation not supported: ";
@@ -158,8 +160,8 @@ fn get_and_set_ask_the_only_instance() {
     assert_eq!(fs::read_dir(&place.0).unwrap().count(), 1, "the socket is left behind");
 }
 
-/// A queue with an empty mask from the start shows the same as a queue with a mask that is emptied
-/// later.
+/// The control tree shows the same values for a queue that starts with an empty mask and for a
+/// queue whose mask is emptied later.
 #[test]
 fn masks_of_the_start_are_shown() {
     let place = Place::new();
@@ -205,7 +207,8 @@ fn without_a_socket_nobody_can_ask() {
     run.stop(Signal::SIGTERM);
 }
 
-/// The next search removes the socket of an instance that was killed.
+/// When a command searches for instances, it removes the control sockets of instances that were
+/// killed.
 #[test]
 fn a_killed_instance_is_not_in_the_way() {
     let place = Place::new();
@@ -219,7 +222,7 @@ fn a_killed_instance_is_not_in_the_way() {
     assert!(!socket.exists());
 }
 
-/// `steerage top` and similar programs read the whole current report.
+/// `steerage top` and similar programs read the whole current report from the control socket.
 #[test]
 fn a_snapshot_is_the_report() {
     let place = Place::new();
@@ -254,30 +257,31 @@ fn cat_echo_ls_and_find_work() {
     };
     assert_eq!(said(&format!("cat {MASK}")), "f\n");
     assert_eq!(said(&format!("echo 3 > {MASK}; cat {MASK}; printf c >> {MASK}; cat {MASK}")), "3\nc\n");
-    // A loop that users often write to set RPS on all queues of an interface.
+    // Users often set RPS on all queues of an interface with a shell loop like this one.
     let script = "for f in sys/class/net/synthetic/queues/rx-*/rps_cpus; do echo 6 > $f || exit; done";
     assert_eq!(said(script), "");
     assert_eq!(said("cat sys/class/net/*/queues/rx-*/rps_cpus"), "6\n6\n");
-    // Other files that users set together with RPS.
+    // The next commands write to files that users often set together with RPS.
     assert_eq!(
         said("echo 500 > proc/sys/net/core/netdev_max_backlog; cat proc/sys/net/core/netdev_max_backlog"),
         "500\n"
     );
     assert_eq!(said("wc -l < proc/net/softnet_stat").trim(), "4");
 
-    // The error message of the shell's own echo does not say what was wrong.
+    // The error message of the shell's built-in echo does not show the reason, so the script uses
+    // /bin/echo.
     let refused = shell(&format!("/bin/echo 0xf > {MASK}"));
     assert!(refused.code != Some(0) && refused.err.contains("Invalid argument"), "{refused:?}");
     let refused = shell(&format!("/bin/echo 10 > {MASK}"));
     assert!(refused.code != Some(0) && refused.err.contains("Value too large for defined data type"), "{refused:?}");
-    // Not even root can write to this file.
+    // This file is read-only, even for root.
     assert!(shell("echo 1 > proc/net/softnet_stat").err.contains("Permission denied"));
     assert!(shell("rm proc/net/softnet_stat").code != Some(0) && shell("touch x").code != Some(0));
     assert_eq!(said(&format!("cat {MASK}")), "6\n");
 
     let listed = said("ls -lR");
     assert!(listed.lines().any(|line| line.starts_with("-rw-r--r--") && line.ends_with("rps_cpus")), "{listed}");
-    // The mounted files are exactly the attributes that `get` lists.
+    // The mounted directory has exactly one file for each attribute that `get` lists.
     let mut found: Vec<String> = said("find . -type f | cut -c 3-").lines().map(str::to_owned).collect();
     let mut told: Vec<String> = place.ok(&["get"]).lines().map(str::to_owned).collect();
     found.sort();
@@ -285,8 +289,8 @@ fn cat_echo_ls_and_find_work() {
     assert_eq!(found, told);
     assert_eq!(said("find . -type f -exec cat {} + > /dev/null"), "");
 
-    // The run ends although a process has a file open and another has its working directory in the
-    // tree.
+    // The run ends although one process has a file of the tree open, and another process has its
+    // working directory in the tree.
     let open = fs::File::open(place.tree().join(MASK)).unwrap();
     let mut inside = Ends(Command::new("sleep").arg("60").current_dir(place.tree()).spawn().unwrap());
     let report = run.stop(Signal::SIGTERM);
@@ -310,7 +314,8 @@ fn others_may_look_and_not_write() {
     let script = format!("echo 3 > {}", path.display());
     let written = as_nobody(Command::new("sh").args(["-c", &script]));
     assert!(written.code != Some(0) && written.err.contains("Permission denied"), "{written:?}");
-    // If another user's process inherits the open file, the check is for the user that writes.
+    // A process of another user may inherit the open file. Then the permission check must apply to
+    // the user who writes, and not to the user who opened the file.
     let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
     let given = as_nobody(Command::new("sh").args(["-c", "/bin/echo 3"]).stdout(file));
     assert!(given.code != Some(0) && given.err.contains("Operation not permitted"), "{given:?}");
@@ -321,7 +326,8 @@ fn others_may_look_and_not_write() {
     run.stop(Signal::SIGTERM);
 }
 
-/// The only process with a privilege is `fusermount3`, which unmounts and ends with the run.
+/// The process `fusermount3` is the only process with a privilege. `fusermount3` unmounts the tree,
+/// and ends together with the run.
 #[test]
 fn the_run_keeps_no_privilege_to_unmount() {
     let place = Place::new();
@@ -346,8 +352,8 @@ fn a_killed_instance_leaves_no_mount_that_is_in_the_way() {
     if first.is_none() {
         return;
     }
-    // fusermount3 misses the mount in /proc/mounts if other mounts come and go at that moment. The
-    // next run then replaces the dead mount.
+    // If other mounts change at the same moment, fusermount3 may not find the mount in
+    // /proc/mounts. The mount then remains without a server, and the next run replaces it.
     let is_taken_away = (0..3).any(|_| {
         let run = first.take().or_else(|| place.mounted()).unwrap();
         run.signal(Signal::SIGKILL);
@@ -371,8 +377,8 @@ fn a_killed_instance_leaves_no_mount_that_is_in_the_way() {
     let heir = place.mounted().unwrap();
     assert_eq!(fs::read_to_string(place.tree().join(MASK)).unwrap(), "f\n");
 
-    // A living instance's mount is not taken over. A directory that contains files is not hidden by
-    // a mount.
+    // While an instance is running, a second run does not take over the instance's mount. The
+    // program does not mount the tree over a directory that contains files.
     let second = place.run(&["count", "-c", "1", "--control", place.tree().to_str().unwrap()]);
     let whose = format!("the tree of process {} is mounted there", heir.id());
     assert!(second.complaint().contains(&whose), "{second:?}");
@@ -382,8 +388,8 @@ fn a_killed_instance_leaves_no_mount_that_is_in_the_way() {
     assert!(missing.complaint().contains("name a directory that is there"), "{missing:?}");
 }
 
-/// A stopped process does not answer for its tree. Another run must not access the tree to find out
-/// which process has mounted it.
+/// A process that is stopped does not answer requests for its control tree. Therefore another run
+/// must find the process that has mounted a tree, without accessing the tree.
 #[test]
 fn a_mount_that_hangs_is_not_asked() {
     let place = Place::new();
@@ -400,11 +406,12 @@ fn a_mount_that_hangs_is_not_asked() {
     first.stop(Signal::SIGTERM);
 }
 
-/// Another user repeatedly exchanges a directory on the path. Nothing is mounted, because the tree
-/// could hide a directory of root.
+/// Another user repeatedly exchanges a directory on the path. The program refuses to mount the tree
+/// there, because the tree could hide a directory of root.
 #[test]
 fn a_path_that_another_user_can_change_is_refused() {
-    /// How many runs try. Before the path was checked, about one of twelve hit the exchange.
+    /// The number of runs that the test starts. When the program did not check the path yet, about
+    /// one of twelve runs mounted the tree at the exchanged path.
     const TRIES: usize = 60;
     let place = Place::new();
     if place.mounted().map(|run| run.stop(Signal::SIGTERM)).is_none() {
@@ -451,7 +458,7 @@ fn without_fusermount3_one_line_names_its_package() {
     );
 }
 
-/// The lines of a page of node_exporter.
+/// Returns the lines of the metrics page of node_exporter.
 fn metrics(address: &str) -> Vec<String> {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(HANG)).unwrap();
@@ -461,12 +468,14 @@ fn metrics(address: &str) -> Vec<String> {
     page.lines().filter(|line| line.starts_with("node_")).map(str::to_owned).collect()
 }
 
-/// Debian's exporter, pointed at the tree, shows the same counts as the tree.
+/// Debian's node_exporter reads the control tree instead of /proc and /sys, and must show the same
+/// counts as the tree.
 #[test]
 fn node_exporter_reads_the_tree() {
     const EXPORTER: &str = "prometheus-node-exporter";
     let place = Place::new();
-    // An interface that the run only listens to, and a source of 30,000 packets.
+    // The devices of this run are an interface to which it only listens, and a source of 30,000
+    // packets.
     let devices =
         ["count", "lo", "synthetic:packets=30000,rate=100000", "--virtual-cpus", "2", "--seconds", "0", "-Q", "in"];
     let Some(()) = place.mounted().map(|run| drop(run.stop(Signal::SIGTERM))) else { return };
@@ -491,15 +500,16 @@ fn node_exporter_reads_the_tree() {
     let address =
         lines.find_map(|line| line.split_once("\"Listening on\" address=").map(|(_, to)| to.trim().to_owned()));
     let address = address.expect("it listens");
-    // A thread keeps reading the exporter's log, since a full pipe would block the exporter.
+    // A thread keeps reading the exporter's log, because a full pipe would block the exporter.
     let rest = thread::spawn(move || lines.for_each(drop));
 
     let count = |name: &str| -> u64 {
         place.ok(&["get", &format!("sys/class/net/synthetic/statistics/{name}")]).trim().parse().unwrap()
     };
     until("all packets have come", || count("rx_packets") + count("rx_missed_errors") == 30_000);
-    // Other programs may use lo at any time, so the exporter's values are compared with the values
-    // before and after.
+    // Other programs may use the interface lo at any time. The exporter's values must therefore lie
+    // between two values: those that the test reads before the export and those that it reads after
+    // it.
     let softnet = || -> Vec<Vec<u64>> {
         let column = |text: &str| u64::from_str_radix(text, 16).unwrap();
         place.ok(&["get", "proc/net/softnet_stat"]).lines().map(|line| line.split(' ').map(column).collect()).collect()
@@ -534,7 +544,8 @@ fn node_exporter_reads_the_tree() {
     run.stop(Signal::SIGTERM);
 }
 
-/// Renames `near0`, which older kernels allow only while it is down.
+/// Renames the interface `near0`. Older kernels allow an interface to be renamed only while it is
+/// down.
 fn rename(net: &Net) {
     for change in ["near0 down", "near0 name renamed0", "renamed0 up"] {
         let words = ["-n", &net.near, "link", "set", "dev"].into_iter().chain(change.split(' '));
@@ -542,8 +553,8 @@ fn rename(net: &Net) {
     }
 }
 
-/// An interface is identified by its number. After a rename, the tree and the report have the new
-/// name.
+/// The program identifies an interface by the interface's index, and not by its name. After the
+/// interface is renamed, the tree and the report contain the new name.
 #[test]
 fn a_renamed_interface_is_followed() {
     let Some(net) = Net::new() else { return };
@@ -573,7 +584,7 @@ fn a_renamed_interface_is_followed() {
     assert_eq!(report["snapshot"]["queues"][0]["device"], "renamed0");
 }
 
-/// The kernel may cache names for an hour, but not the names of interfaces.
+/// The kernel may cache most file names of the tree for an hour, but not the names of interfaces.
 #[test]
 fn a_renamed_interface_has_its_new_name_where_the_tree_is_mounted() {
     let Some(net) = Net::new() else { return };

@@ -1,20 +1,20 @@
-//! `examples/demo.pcapng`, which the README's examples read. tshark finds in this capture what the
-//! documentation says.
+//! Checks `examples/demo.pcapng`, which the README's examples read. tshark must find in this
+//! capture what the documentation says about it.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use steerage_fixtures::tshark;
 
-/// The number of packets in the file.
+/// The number of packets in `examples/demo.pcapng`.
 const PACKETS: usize = 1000;
 
 fn demo() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/demo.pcapng")
 }
 
-/// The values of `fields` in the frames that `filter` selects, from tshark. `None` if there is no
-/// tshark.
+/// Returns the values that tshark prints for `fields` in the frames that `filter` selects. `None`
+/// if there is no tshark.
 fn fields(filter: &str, fields: &[&str]) -> Option<Vec<Vec<String>>> {
     let mut arguments = vec!["-n", "-Y", filter, "-T", "fields", "-E", "separator=;"];
     let checked = ["ip.check_checksum:TRUE", "udp.check_checksum:TRUE", "tcp.check_checksum:TRUE"];
@@ -29,8 +29,8 @@ fn fields(filter: &str, fields: &[&str]) -> Option<Vec<Vec<String>>> {
 fn tshark_finds_nothing_wrong() {
     let Some(all) = fields("frame", &["frame.number"]) else { return };
     assert_eq!(all.len(), PACKETS);
-    // The filter selects frames about which tshark has more to say than remarks and notes, such as
-    // that a connection begins or ends.
+    // The filter selects malformed frames, and frames for which tshark has warnings or errors.
+    // Frames with only remarks and notes are not selected, such as the beginning of a connection.
     let wrong = "_ws.malformed || _ws.expert.severity > 0x400000 || tcp.analysis.flags || ip.checksum.status == 0 || \
                  udp.checksum.status == 0 || tcp.checksum.status == 0";
     let found = fields(wrong, &["frame.number", "_ws.expert.message"]).unwrap();
@@ -60,7 +60,8 @@ fn it_has_what_the_documentation_says() {
         let Some(found) = fields(filter, &["frame.number"]) else { return };
         assert!(found.len() >= at_least, "{filter}: {}", found.len());
     }
-    // Times increase over a few seconds, and one flow has more than half of all bytes.
+    // The times of the packets increase over a few seconds, and one flow has more than half of all
+    // bytes.
     let all = fields("frame", &["frame.time_relative", "frame.len", "tcp.stream"]).unwrap();
     let times: Vec<f64> = all.iter().map(|frame| frame[0].parse().unwrap()).collect();
     assert!(times.is_sorted() && *times.last().unwrap() > 3.0);
@@ -69,7 +70,7 @@ fn it_has_what_the_documentation_says() {
     let elephant = bytes(&mut all.iter().filter(|frame| frame[2] == "0"));
     let total = bytes(&mut all.iter());
     assert!(elephant * 2 > total && elephant * 4 < total * 3, "{elephant} of {total}");
-    // Requests have replies, except for a few at the end of the capture.
+    // Each request in the capture has a reply, except for a few requests at the end.
     let asked = fields("dns.flags.response == 0", &["dns.id"]).unwrap();
     let answered: HashSet<_> = fields("dns.flags.response == 1", &["dns.id"]).unwrap().into_iter().collect();
     let unanswered = asked.iter().filter(|id| !answered.contains(*id)).count();

@@ -1,5 +1,5 @@
-//! Interfaces that steerage shares with the programs of libxdp: xdp-loader and xdp-filter of Debian's
-//! package xdp-tools.
+//! Tests with interfaces that steerage shares with other XDP programs through the dispatcher of
+//! libxdp. The tools xdp-loader and xdp-filter of Debian's package xdp-tools load these programs.
 
 use std::fs;
 use std::net::UdpSocket;
@@ -17,11 +17,11 @@ use steerage_fixtures::{skip_on_this_kernel, until};
 
 use crate::program::{Ran, Started, command};
 
-/// A cable, and a BPF file system of its own for the programs on its near end.
+/// A veth pair, and a separate BPF file system for the XDP programs on its near end.
 struct Shared {
     net: Net,
     pins: PathBuf,
-    /// The kernel's sockets for ports 9 and 10.
+    /// UDP sockets on ports 9 and 10, for the packets that go to the kernel.
     kernel: [UdpSocket; 2],
 }
 
@@ -51,8 +51,9 @@ impl Shared {
         has_dispatcher.then_some(shared)
     }
 
-    /// Runs a program of xdp-tools, which must succeed. The programs have a lock file, on which they
-    /// do not wait for each other.
+    /// Runs a program of xdp-tools. The test fails if the program fails. The programs of xdp-tools
+    /// use a lock file. If another program holds the lock, the programs of xdp-tools fail instead
+    /// of waiting.
     fn tool(&self, words: &str) -> String {
         static ALONE: Mutex<()> = Mutex::new(());
         let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -64,13 +65,13 @@ impl Shared {
         ran.out
     }
 
-    /// Loads a program that passes all packets, by xdp-loader.
+    /// Loads an XDP program that passes all packets, with xdp-loader.
     fn load_pass(&self, mode: &str) {
         self.tool(&format!("xdp-loader load near0 {} -m {mode} -n xdp_pass", object("xdp-dispatcher.o")));
     }
 
-    /// The priority, the name and the number of each program in the dispatcher, in their order, as
-    /// xdp-loader lists them.
+    /// Lists the priority, the name and the identifier of each XDP program in the dispatcher, in
+    /// the order of xdp-loader's output.
     fn listed(&self) -> Vec<Vec<String>> {
         let status = self.tool("xdp-loader status near0");
         let lines = status.lines().filter_map(|line| line.trim_start().strip_prefix("=>"));
@@ -109,7 +110,7 @@ impl Shared {
         });
     }
 
-    /// The number of datagrams that the kernel received since the last call, from both ports.
+    /// The number of datagrams that the kernel received on both ports since the last call.
     fn passed(&self) -> usize {
         let of = |socket: &UdpSocket| std::iter::from_fn(|| socket.recv(&mut [0; 100]).ok()).count();
         self.kernel.iter().map(of).sum()
@@ -129,7 +130,7 @@ impl Drop for Shared {
     }
 }
 
-/// The path of an object file of libxdp.
+/// Returns the path of an object file of libxdp.
 fn object(name: &str) -> String {
     let folders = fs::read_dir("/usr/lib").unwrap().map(|entry| entry.unwrap().path().join("bpf").join(name));
     let mut there = folders.filter(|path| path.exists());
@@ -144,7 +145,7 @@ fn received(report: &Value) -> usize {
     report["snapshot"]["received"].as_u64().unwrap() as usize
 }
 
-/// The process that removes the program at the end.
+/// The helper process that removes the XDP program at the end of the run.
 fn helper(started: &Started) -> Pid {
     let id = started.id();
     let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
@@ -157,7 +158,7 @@ fn a_dispatcher_that_is_there_is_joined_and_left() {
         let Some(shared) = Shared::new() else { return };
         shared.load_pass(mode);
         let started = shared.count(&["--hash", "device"]);
-        // With the same priority, the order is that of the names.
+        // If two XDP programs have the same priority, they are ordered by name.
         shared.has_programs(&[OURS, PASS]);
         let note = "near0: the hash of the card is not available in a dispatcher of libxdp";
         assert!(started.said().iter().any(|line| line.contains(note)), "{:?}", started.said());
@@ -174,8 +175,8 @@ fn a_dispatcher_that_is_there_is_joined_and_left() {
     }
 }
 
-/// xdp-filter, which has priority 10, drops port 9. steerage takes the packets of that port only if
-/// its program runs earlier.
+/// xdp-filter has priority 10, and drops packets to port 9. The run receives these packets only if
+/// steerage's XDP program runs before xdp-filter.
 #[test]
 fn the_priority_decides_who_sees_packets_first() {
     for (priority, order, received_of_9) in [("5", [OURS, FILTER], 100), ("60", [FILTER, OURS], 0)] {
@@ -196,7 +197,7 @@ fn the_priority_decides_who_sees_packets_first() {
             shared.has_programs(&order);
             shared.send(9, 100);
             shared.send(10, 100);
-            // The filter is unloaded before the end of the run, or after it.
+            // xdp-filter is unloaded either before or after the end of the run.
             if filter_first {
                 shared.tool("xdp-filter unload near0");
                 shared.has_programs(&[OURS]);
@@ -226,11 +227,12 @@ fn the_program_of_a_killed_run_is_removed() {
     started.signal(Signal::SIGKILL);
     assert_eq!(started.end_unread(), None);
     until("the helper removes it", || shared.programs() == [PASS]);
-    // The directory of the program's lock is removed as well.
+    // The directory that contains the lock of the XDP program is removed too.
     until("the helper ends", || kill(the_helper, None).is_err());
     assert_eq!(fs::read_dir(shared.pins.join("xdp")).unwrap().count(), 1);
 
-    // Nobody is left to remove the program, which passes all packets then.
+    // At this point, all processes that could remove the XDP program have ended. The XDP program
+    // then passes all packets to the kernel.
     let started = shared.count(&[]);
     kill(helper(&started), Signal::SIGKILL).unwrap();
     started.signal(Signal::SIGKILL);
@@ -259,7 +261,8 @@ fn two_runs_do_not_share_an_interface() {
     assert_eq!(received(&started.stop_at_rest()), 0);
 }
 
-/// If a later device cannot be opened, the program of the first device is removed without a helper.
+/// If a later device cannot be opened, the run itself removes the XDP program of the first device,
+/// without the helper process.
 #[test]
 fn a_run_that_does_not_start_leaves_the_dispatcher() {
     let Some(shared) = Shared::new() else { return };
@@ -269,7 +272,8 @@ fn a_run_that_does_not_start_leaves_the_dispatcher() {
     shared.has_programs(&[PASS]);
 }
 
-/// A mode that the dispatcher does not have is refused, and nothing changes.
+/// If the user requests another XDP mode than the mode of the dispatcher, the run is refused, and
+/// nothing changes.
 #[test]
 fn the_mode_is_that_of_the_dispatcher() {
     let Some(shared) = Shared::new() else { return };
@@ -282,7 +286,8 @@ fn the_mode_is_that_of_the_dispatcher() {
     shared.has_programs(&[PASS]);
 }
 
-/// Somebody detaches the dispatcher, or removes steerage's program alone and leaves the dispatcher.
+/// During the run, the test either detaches the dispatcher, or removes only steerage's XDP program
+/// from the dispatcher. The run notices both.
 #[test]
 fn a_program_that_is_taken_away_is_missed() {
     for (tool, left) in [("ip link set near0 xdp off", &[][..]), ("xdp-loader unload near0 --id", &[PASS])] {

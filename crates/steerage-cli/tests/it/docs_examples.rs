@@ -1,10 +1,12 @@
-//! Runs the commands of docs/ as they are written, without root, interfaces and the network.
+//! Runs the commands in the pages of docs/ exactly as they are written, without root, interfaces or
+//! the network.
 //!
 //! Each page has its own directory, which at first contains only the repository's folder
-//! `examples`. The commands of a page run in order. A command must succeed, unless the page shows
-//! an error of the program after it. A transcript must match the output. [`kept_back`] lists the
-//! commands that do not run. `args::documented` checks that the program understands those commands
-//! too.
+//! `examples`. The commands of a page run in the order in which they are written. A command must
+//! succeed, unless the page shows an error message after the command. If the page shows the output
+//! of a command, the command's real output must match. [`kept_back`] lists the commands that do not
+//! run. For the commands that do not run, `args::documented` checks that the program accepts their
+//! command lines.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,17 +24,20 @@ use crate::pages::{CARGO_RUN, Example, examples};
 /// The path at which the Debian package installs the folder `examples`.
 const PACKAGED: &str = "/usr/share/doc/steerage/examples/";
 
-/// The longest time for one command, in seconds. Only a hang takes this long.
+/// The maximum time for one command, in seconds. Only a command that hangs takes this long.
 const PATIENCE: &str = "60";
 
-/// The first words of commands that run. `time` is bash's.
+/// A command runs only if its first word, the name of a program, is in this list. `time` is a
+/// keyword of bash.
 const PROGRAMS: [&str; 11] =
     ["steerage", "time", "tshark", "tcpdump", "mkdir", "ls", "cat", "head", "sed", "gzip", "printf"];
 
-/// Words that name an interface, or a device that creates an interface.
+/// If a command contains one of these words, it uses an interface, or a device that creates an
+/// interface.
 const INTERFACES: [&str; 6] = ["eth0", "eth1", "eth2", "any", "lo", "tap"];
 
-/// The reason for which a command does not run. `None` if the command runs.
+/// Returns the reason why a command of a page does not run in this test. `None` if the command
+/// runs.
 fn kept_back(command: &str) -> Option<&'static str> {
     let command = command.split(" #").next().unwrap_or_default().trim_end();
     let mut words = command.split(' ');
@@ -59,7 +64,8 @@ fn pages(docs: &Path) -> Vec<PathBuf> {
     pages
 }
 
-/// Makes the directory of a page, with copies of the files in `examples`. Commands may overwrite them.
+/// Creates the directory of a page, with copies of the files in `examples`, because commands may
+/// overwrite files.
 fn directory_for(page: &Path, scratch: &Path, root: &Path) -> PathBuf {
     let directory = scratch.join(page.file_stem().unwrap());
     fs::create_dir_all(directory.join("examples")).unwrap();
@@ -88,7 +94,7 @@ fn run(command: &str, directory: &Path, programs: &Path) -> Output {
 fn fault(example: &Example, output: &Output) -> Option<String> {
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     let error = example.output.first().filter(|line| line.starts_with("steerage: "));
-    // Traffic that is generated differs between runs.
+    // Generated traffic differs between runs, so the test does not compare this output.
     let is_compared = !example.output.is_empty() && !example.command.contains("synthetic");
     let is_right = match error {
         Some(error) => matches!(output.status.code(), Some(1 | 2)) && err.lines().any(|line| line == error),

@@ -1,4 +1,5 @@
-//! `steerage doctor`: prints a line for each check, or JSON, whatever is missing on the machine.
+//! Tests `steerage doctor`. The command prints one line for each check, or JSON, even if parts of
+//! the machine are missing.
 
 use std::process::Command;
 
@@ -45,7 +46,8 @@ fn without_tcpdump_both_say_what_to_install() {
     assert!(err.contains("install the package tcpdump"), "{err}");
 }
 
-/// `explain` advises masks for the kernel, and only a measurement shows whether they help.
+/// `explain` advises masks for the kernel, and only a measurement shows whether a mask helps.
+/// `doctor` must therefore not report a mask as wrong that `explain` would advise.
 #[test]
 fn a_mask_that_explain_advises_is_not_called_wrong() {
     let Some(net) = Net::new() else { return };

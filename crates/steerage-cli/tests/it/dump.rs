@@ -1,5 +1,5 @@
-//! `steerage dump` copies the packets of a run. Only root and the user of the run get them, and the
-//! run never waits for the reader.
+//! `steerage dump` copies the packets of a run. Only root and the user who started the run get the
+//! packets, and the run never waits for a reader.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -22,10 +22,11 @@ use steerage_fixtures::{NOBODY, is_root, until};
 use crate::live::start;
 use crate::program::{Ends, Ran, Started, command, run};
 
-/// The filter `udp` as `tcpdump -ddd` prints it, so that the tests need no tcpdump.
+/// The compiled filter `udp`, as `tcpdump -ddd` prints it. Because of this constant, the tests do
+/// not need tcpdump.
 const UDP: &str = "4,48 0 0 23,21 0 1 17,6 0 0 262144,6 0 0 0";
 
-/// A run that reads a capture from a pipe, so that the test decides when packets come.
+/// A run that reads a capture from a pipe, so that the test decides when packets arrive.
 struct Fed {
     run: Started,
     input: ChildStdin,
@@ -42,7 +43,8 @@ impl Fed {
         Self { run: Started::of(child), input, socket }
     }
 
-    /// Gives the run these packets, which have the times 1 s, 2 s and so on.
+    /// Writes these packets to the pipe from which the run reads. The first of these packets has
+    /// the time 1 s, the second packet has the time 2 s, and so on.
     fn feed(&mut self, packets: impl Iterator<Item = Vec<u8>>) {
         let records = (1..).zip(packets).map(|(second, packet)| (second, 0, packet));
         self.input.write_all(&pcap(records)[24..]).unwrap();
@@ -57,15 +59,17 @@ impl Fed {
     }
 }
 
-/// A `dump` that has attached.
+/// A `steerage dump` process that is connected to a run.
 struct Dump {
     child: Ends,
-    /// Reads the capture, so that a full pipe does not stop `dump`.
+    /// A thread reads the capture from `dump` all the time, so that a full pipe does not block
+    /// `dump`.
     capture: JoinHandle<Vec<u8>>,
 }
 
 impl Dump {
-    /// Starts `dump -w -`, and waits for the header that it writes when it has attached.
+    /// Starts `dump -w -`, and waits for the file header, which `dump` writes when it is connected
+    /// to the run.
     fn new(run: &str, args: &[&str]) -> Self {
         let mut child = Ends(command(&[&["dump", run, "-w", "-"], args].concat()).spawn().unwrap());
         let mut out = child.stdout.take().unwrap();
@@ -78,7 +82,8 @@ impl Dump {
         Self { child, capture: thread::spawn(read) }
     }
 
-    /// Waits for the end. Returns the capture, and the line on standard error.
+    /// Waits for the end. Waits for the end of `dump`. Returns the capture, and the line that
+    /// `dump` printed to standard error.
     fn end(mut self) -> (Vec<u8>, String) {
         let capture = self.capture.join().unwrap();
         let mut err = String::new();
@@ -88,7 +93,8 @@ impl Dump {
     }
 }
 
-/// An Ethernet frame with IPv4 and this protocol, of this length.
+/// Returns an Ethernet frame of `length` bytes that contains an IPv4 packet of the protocol
+/// `protocol`.
 fn frame(protocol: u8, port: u16, length: usize) -> Vec<u8> {
     let mut frame = vec![2; 12];
     frame.extend([8, 0, 0x45, 0]);
@@ -99,7 +105,8 @@ fn frame(protocol: u8, port: u16, length: usize) -> Vec<u8> {
     frame
 }
 
-/// Four clients with different wishes get all packets that they want, and the run ends them.
+/// In this test, four clients with different filters and limits get all packets that they request.
+/// All clients end when the run ends.
 #[test]
 fn every_packet_arrives_as_it_is_wanted() {
     let scratch = Scratch::new();
@@ -112,7 +119,8 @@ fn every_packet_arrives_as_it_is_wanted() {
     assert_eq!((refused.code, refused.complaint().contains("4 clients get packets already")), (Some(1), true));
     let frames = || (0..1000).map(|nth| frame(if nth % 4 == 0 { 6 } else { 17 }, nth % 50, 60 + usize::from(nth)));
     fed.feed(frames());
-    // The client that has enough makes room for another, although the run continues.
+    // When a client has received the requested number of packets, it ends. Another client can then
+    // connect, although the run continues.
     let (capture, err) = first.end();
     assert_eq!((whole_packets(&capture), err.as_str()), (3, "3 packets, 0 missed\n"));
     let other = Dump::new(&fed.socket, &["--queue", "7", "--cpu", "1"]);
@@ -124,7 +132,8 @@ fn every_packet_arrives_as_it_is_wanted() {
     let file = scratch.join("all.pcapng");
     fs::write(&file, &capture).unwrap();
     if let Some(mut rows) = tshark(&file, &["frame.time_epoch", "frame.len", "ip.proto"]) {
-        // CPUs may be ahead of each other.
+        // Packets that different CPUs handled are not in order in the capture, because one CPU may
+        // be ahead of another CPU.
         rows.sort_by_key(|row| row[1].parse::<usize>().unwrap());
         let rows: Vec<String> = rows.iter().map(|row| row.join(" ")).collect();
         let expected =
@@ -133,7 +142,8 @@ fn every_packet_arrives_as_it_is_wanted() {
     }
     let (capture, err) = short.end();
     assert_eq!(err, "750 packets, 0 missed\n");
-    // Each of the 750 packets has 40 bytes, and 32 of a block around it.
+    // In the capture, each of the 750 packets takes 72 bytes: the first 40 bytes of the packet, and
+    // the 32 bytes of a pcapng block.
     assert!((750 * 72..750 * 72 + 100).contains(&capture.len()), "{}", capture.len());
     let of_cpu_0 = report["snapshot"]["cpus"][0]["processed"].as_u64().unwrap();
     let (capture, _) = sampled.end();
@@ -146,7 +156,8 @@ fn packets_are_lines_without_a_file() {
     let scratch = Scratch::new();
     let mut fed = Fed::new(&scratch, "1");
     let dump = command(&["dump", &fed.socket, "-c", "2"]).spawn().unwrap();
-    // Without a header, nothing says when `dump` has attached, so packets come until it has enough.
+    // In this format, `dump` writes no header, so the test cannot see when `dump` is connected. The
+    // test therefore sends packets until `dump` has received enough packets and ends.
     let ended = thread::spawn(|| Ran::of(dump.wait_with_output().unwrap()));
     while !ended.is_finished() {
         fed.feed([frame(17, 53, 100), frame(6, 80, 60)].into_iter());
@@ -159,8 +170,8 @@ fn packets_are_lines_without_a_file() {
     fed.end();
 }
 
-/// A client that does not read neither stops nor slows the run. Each packet that does not fit its
-/// ring is counted.
+/// If a client of a run does not read its packets, the run neither stops nor becomes slower. Each
+/// packet that does not fit into the client's ring is counted.
 #[test]
 fn a_client_that_does_not_read_misses_packets_and_the_run_loses_none() {
     const PACKETS: u64 = 60_000;
@@ -173,13 +184,14 @@ fn a_client_that_does_not_read_misses_packets_and_the_run_loses_none() {
     fed.feed((0..PACKETS).map(|nth| frame(17, nth as u16, 1000)));
     let mut watcher = Client::connect(Path::new(&fed.socket)).unwrap();
     until("the run has handled all packets", || watcher.snapshot().unwrap()["snapshot"]["delivered"] == PACKETS);
-    // Three words are the head of each record.
+    // Each record of the stream begins with three 64-bit words.
     let (mut arrived, mut counts) = (0, (0, 0));
     while counts.0 < PACKETS || arrived + counts.1 < PACKETS {
         let mut head = [[0; 8]; 3];
         head.iter_mut().for_each(|word| packets.read_exact(word).unwrap());
         let [first, lengths, last] = head.map(u64::from_ne_bytes);
-        // Two values mark counts instead of a packet.
+        // If the length has one of the two highest values, the record contains counts instead of a
+        // packet.
         if lengths >= u64::MAX - 1 {
             counts = (first, last);
             continue;
@@ -247,7 +259,7 @@ fn a_run_that_is_killed_ends_its_dump() {
     assert_eq!(dump.end().1, "0 packets, 0 missed; the run ended before its last packets were read\n");
 }
 
-/// Packets that AF_XDP takes from the kernel, which tcpdump does not see.
+/// `dump` shows packets that AF_XDP takes from the kernel. tcpdump does not see these packets.
 #[test]
 fn packets_that_are_taken_from_the_kernel_are_shown() {
     let Some(net) = Net::with("numrxqueues 2 numtxqueues 2") else { return };

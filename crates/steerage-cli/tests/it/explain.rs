@@ -1,4 +1,5 @@
-//! `steerage explain`: flows, single packets, and whether traffic can be spread.
+//! Tests `steerage explain`, which explains flows, single packets, and whether traffic can be
+//! spread.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,12 +20,13 @@ pub(crate) fn explained(args: &[&str]) -> Value {
     serde_json::from_str(&ran.out).unwrap_or_else(|error| panic!("{error}: {ran:?}"))
 }
 
-/// A frame of 60 bytes: UDP over IPv4 from 10.0.0.`from` to 10.0.0.`to`, with port 9 on both sides.
+/// A frame of 60 bytes: Returns a UDP packet over IPv4 from 10.0.0.`from` to 10.0.0.`to`, with port
+/// 9 on both sides.
 pub(crate) fn udp(from: u8, to: u8) -> Vec<u8> {
     FrameBuilder::udp(([10, 0, 0, from], 9), ([10, 0, 0, to], 9)).frame_of(60)
 }
 
-/// Writes a pcap of [`udp`] packets, with the given pairs `(from, to)`.
+/// Writes a pcap file of [`udp`] packets, with the given pairs `(from, to)`.
 fn written(name: &str, packets: &[(u8, u8)]) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     fs::write(&path, pcap(packets.iter().map(|(from, to)| (0, 0, udp(*from, *to))))).unwrap();
@@ -44,8 +46,8 @@ fn a_flow_and_its_way_back_go_to_one_cpu() {
     assert_eq!(there["flow"]["cpus"]["8"], json!(bucket * 8 / 4096));
 }
 
-/// A vector of Microsoft's "RSS hash verification suite". The lower endpoint of the vector is the
-/// source, as in steering.
+/// Checks the hash with a test vector of Microsoft's "RSS hash verification suite". As in steering,
+/// the hash uses the lower of the two endpoints as the source.
 #[test]
 fn toeplitz_is_that_of_network_cards() {
     let explained = explained(&["tcp 66.9.149.187:2794 > 161.142.100.80:1766", "--hash", "toeplitz"]);
@@ -77,15 +79,16 @@ fn a_packet_is_taken_apart() {
     let headers: Vec<_> = packet["headers"].as_array().unwrap().iter().map(|h| (&h["kind"], &h["offset"])).collect();
     assert_eq!(headers, [(&json!("Ethernet"), &json!(0)), (&json!("IPv4"), &json!(14)), (&json!("UDP"), &json!(34))]);
 
-    // If the flow is given by its name, it goes to the same bucket.
+    // If the user names a flow of the capture on the command line, `explain` puts the flow in the
+    // same bucket.
     let named = explained(&["udp 10.0.0.3:9 > 10.0.0.4:9", "--hash-key", KEY]);
     assert_eq!(named["flow"]["bucket"], packet["bucket"]);
     // The capture has only three packets.
     assert!(explained(&[path, "--packet", "4"])["traffic"]["packet"].is_null());
 }
 
-/// If a packet does not exist, or if the program does not parse packets of its type, the output
-/// says so in words, without empty fields and zeros.
+/// If the requested packet does not exist, or if the program does not parse packets of its type,
+/// the output says so in words. The output has no empty fields and no zeros.
 #[test]
 fn what_is_not_there_or_not_read_is_said() {
     let page = |path: &Path, args: &[&str]| {
@@ -96,7 +99,8 @@ fn what_is_not_there_or_not_read_is_said() {
     let plain = written("explain-few.pcap", &[(1, 2), (2, 1), (3, 4)]);
     assert!(page(&plain, &["--packet", "9"]).contains("\npacket 9   there are only 3 packets\n"));
 
-    // The captures have USB, which the program does not parse, and frames without any bytes.
+    // The captures of this test contain USB packets, which the program does not parse, and frames
+    // without any bytes.
     let usb = Path::new(env!("CARGO_TARGET_TMPDIR")).join("explain-usb.pcap");
     let mut file = pcap((0..20).map(|_| (0, 0, [1; 64])));
     file[20] = 220;
@@ -112,13 +116,14 @@ fn what_is_not_there_or_not_read_is_said() {
             assert!(text.lines().any(|of_page| of_page == line), "{line}: {text}");
         }
         assert!(text.contains(&format!("100.0 %    {what}, 20 packets")), "{text}");
-        // All packets are in one bucket, but they do not form a flow that could be called large.
+        // All packets of this capture are in one bucket. But these packets are not one flow, so the
+        // output reports no large flow.
         assert!(!text.contains("00:00:00") && !text.contains("bytes ,") && !text.contains("\nelephants: "), "{text}");
         assert!(text.contains("\nnot IP: 100.0 % "), "{text}");
     }
 }
 
-/// IPv4 in IPv4: the explanation uses the same header as steering.
+/// For a packet in a tunnel of IPv4 in IPv4, the explanation uses the same header as steering uses.
 #[test]
 fn a_tunnel_goes_by_its_inner_flow_or_its_outer() {
     let path = written("explain-tunnel.pcap", &[(1, 2)]);
@@ -148,7 +153,7 @@ fn one_large_flow_is_an_elephant() {
     let explained = explained(&[path.to_str().unwrap()]);
     let traffic = &explained["traffic"];
     assert_eq!((&traffic["packets"], &traffic["bytes"], &traffic["flows"]), (&json!(100), &json!(6000), &json!(61)));
-    // The ledger has the form that it has in a report.
+    // The ledger in an explanation has the same JSON format as the ledger in a report.
     assert_balanced(&json!({ "ended_by": "input", "snapshot": explained["snapshot"] }));
     assert_eq!(explained["snapshot"]["received"], 100);
     let largest = &traffic["largest"][0];
@@ -174,8 +179,8 @@ fn a_file_that_breaks_off_is_explained_up_to_there() {
     ran.complaint();
 }
 
-/// For each real capture, the number of packets equals the number that capinfos reports, and each
-/// packet is in a bucket.
+/// For each real capture, `explain` counts as many packets as capinfos counts, and each packet is
+/// in a bucket.
 #[test]
 fn every_capture_is_explained() {
     let has_capinfos = is_installed("capinfos", "tshark");

@@ -1,4 +1,5 @@
-//! `steerage explain IFACE` reads what the kernel spends on the interface.
+//! Tests `steerage explain IFACE`, which reads how much CPU time the kernel spends on the packets
+//! of the interface.
 
 use std::net::UdpSocket;
 use std::process::Command;
@@ -10,7 +11,7 @@ use steerage_fixtures::cable::{FAR, NEAR, Net};
 
 use crate::program::{Ran, command};
 
-/// The most datagrams that a test sends.
+/// The maximum number of datagrams that a test sends.
 const DATAGRAMS_MAX: usize = 300_000;
 
 /// Runs `explain near0` in the near namespace, with its own /sys, while datagrams arrive.
@@ -21,7 +22,8 @@ fn flooded(net: &Net, args: &[&str]) -> Ran {
             net.far(|| {
                 let sockets: Vec<_> = (0..20).map(|_| UdpSocket::bind((FAR, 0)).unwrap()).collect();
                 for socket in sockets.iter().cycle().take(DATAGRAMS_MAX) {
-                    // Nobody listens, so the kernel reports an error for some datagrams.
+                    // No socket listens on this port, so the kernel reports an error for some
+                    // datagrams.
                     let _ = socket.send_to(&[0; 64], (NEAR, 9));
                     if over.load(Ordering::Relaxed) {
                         break;

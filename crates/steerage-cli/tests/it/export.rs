@@ -1,5 +1,5 @@
-//! `steerage meter --export`: the messages on the wire, and the errors if no collector accepts
-//! them.
+//! Tests `steerage meter --export`: the messages on the wire, and the errors if no collector
+//! accepts the messages.
 //!
 //! `export_collectors` tests `--export` with real collectors.
 
@@ -21,13 +21,13 @@ use crate::program::{Started, assert_lost_only_under_load, report, run, sum};
 /// Creates an empty directory for this test.
 pub(crate) fn directory(name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("export").join(name);
-    // The directory may be left from the last run, or may not exist.
+    // A directory of an earlier test run may still exist, so it is removed first.
     let _ = fs::remove_dir_all(&path);
     fs::create_dir_all(&path).unwrap();
     path
 }
 
-/// The header of a message: its length, sequence number and domain.
+/// The header of an IPFIX message: the message's length, sequence number and observation domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) length: usize,
@@ -51,10 +51,10 @@ pub(crate) fn messages(mut bytes: &[u8]) -> Vec<(Header, Vec<Set>)> {
     messages
 }
 
-/// The first id of our options templates.
+/// The smallest template id that steerage uses for options templates.
 pub(crate) const OPTIONS: u16 = 33_024;
 
-/// A set of a message: its id, and its bytes.
+/// A set in an IPFIX message: the id and the bytes of the set.
 pub(crate) type Set = (u16, Vec<u8>);
 
 fn sets(mut bytes: &[u8]) -> Vec<Set> {
@@ -67,12 +67,12 @@ fn sets(mut bytes: &[u8]) -> Vec<Set> {
     sets
 }
 
-/// The lengths of records, learned from the templates that have arrived.
+/// The length of the records of each template, which the decoder learns when the template arrives.
 #[derive(Default)]
 pub(crate) struct Decoder(BTreeMap<u16, usize>);
 
 impl Decoder {
-    /// Counts the records of flows, and the records of options.
+    /// Counts the flow records and the options records in these sets.
     pub(crate) fn records(&mut self, sets: &[Set]) -> (usize, usize) {
         let (mut flows, mut options) = (0, 0);
         for (id, bytes) in sets {
@@ -89,7 +89,8 @@ impl Decoder {
         (flows, options)
     }
 
-    /// Learns templates whose elements begin at this offset.
+    /// Learns the templates of a set. In each kind of template, the list of information elements
+    /// begins at this offset.
     fn learn(&mut self, mut set: &[u8], elements: usize) {
         while !set.is_empty() {
             let word = |at: usize| u16::from_be_bytes([set[at], set[at + 1]]);
@@ -109,8 +110,8 @@ pub(crate) fn output<'a>(report: &'a Value, to: &str) -> &'a Value {
     outputs.iter().find(|output| output["to"] == to).unwrap_or_else(|| panic!("{to}: {outputs:?}"))
 }
 
-/// All flows of a capture as a file that tshark reads. For each kind of key, the sums equal the
-/// sums of the CSV.
+/// Exports all flows of a capture to a file, which tshark reads. For each flow key, the sums of the
+/// exported counts equal the sums of the counts in the CSV.
 #[test]
 fn a_file_says_what_the_csv_says() {
     let directory = directory("file");
@@ -140,7 +141,7 @@ fn a_file_says_what_the_csv_says() {
         let Some(messages) = tshark::tshark(&ipfix, &fields) else { return };
         assert!(!messages.is_empty(), "{name}");
         // tshark returns each field of a message as a list. The sums do not depend on how records
-        // are grouped into lists.
+        // are grouped into these lists.
         let sum = |nth: usize| numbers(&messages, nth).sum::<u64>();
         let total = |nth: usize| expected.iter().map(|row| row[nth].parse::<u64>().unwrap_or(0)).sum::<u64>();
         assert_eq!(sum(7), total(9) + total(12), "{name}: packets");
@@ -179,7 +180,7 @@ fn numbers(messages: &[Vec<String>], nth: usize) -> impl Iterator<Item = u64> {
     messages.iter().flat_map(move |message| message[nth].split(',')).filter_map(|number| number.parse().ok())
 }
 
-/// Times with nanoseconds, and tunnels, as tshark reads them.
+/// tshark reads the exported times with nanoseconds, and the exported tunnel identifiers.
 #[test]
 fn times_and_tunnels() {
     let directory = directory("tunnels");
@@ -190,19 +191,19 @@ fn times_and_tunnels() {
         let messages = tshark::tshark(&ipfix, &[field])?;
         Some(messages.iter().map(|message| message[0].clone()).find(|value| !value.is_empty()).unwrap_or_default())
     };
-    // `tshark -r vxlan.pcap -T fields -e vxlan.vni` gives 100 for each packet.
+    // For vxlan.pcap, `tshark -T fields -e vxlan.vni` prints 100 for each packet.
     let Some(segment) = read("vxlan.pcap", "cflow.layer2_segment_id") else { return };
     let expected = (1u64 << 56 | 100).to_string();
     assert!(segment.split(',').all(|id| id == expected), "{segment}");
-    // `-e geneve.vni` gives 0x0a and 0x0b for geneve.pcap, one for each of its two flows.
+    // For geneve.pcap, `-e geneve.vni` prints 0x0a and 0x0b, one value for each of the two flows.
     let keys = read("geneve.pcap", "cflow.pie.ntop.tunnel_id").unwrap();
     let mut keys: Vec<&str> = keys.split(',').collect();
     keys.sort_unstable();
     assert_eq!(keys, ["10", "11"]);
 }
 
-/// Messages fit the MTU, a sequence number is the number of records before the message, and
-/// templates are repeated.
+/// Each message fits into the MTU, and its sequence number is the number of records in all earlier
+/// messages. Templates are repeated.
 #[test]
 fn datagrams_fit_and_are_numbered() {
     for (mtu, most) in [("1500", 1472), ("1280", 1252)] {
@@ -214,7 +215,8 @@ fn datagrams_fit_and_are_numbered() {
             let (mut all, mut buffer) = (Vec::new(), [0; 65_535]);
             let (mut decoder, mut flows) = (Decoder::default(), 0);
             loop {
-                // A datagram on loopback can be received as soon as it is sent.
+                // On the loopback interface, a datagram can be received immediately after it was
+                // sent.
                 let was_over = has_ended.try_recv().is_ok();
                 while let Ok(length) = socket.recv(&mut buffer) {
                     let message = messages(&buffer[..length]).remove(0);
@@ -241,7 +243,8 @@ fn datagrams_fit_and_are_numbered() {
         }
         let full = all.iter().filter(|((header, _), _)| header.length > most - 120).count();
         assert!(full > all.len() / 2, "{full} full messages of {}", all.len());
-        // Templates are sent every 50 ms. Thousands of records take 50 us each.
+        // Templates are sent every 50 ms. The exporter sends thousands of records at a rate of one
+        // record per 50 us.
         let with_templates = all.iter().filter(|((_, sets), _)| sets.iter().any(|(id, _)| *id == 2)).count();
         assert!(with_templates >= 3, "{with_templates}");
         let output = output(&report, &to);
@@ -252,8 +255,9 @@ fn datagrams_fit_and_are_numbered() {
     }
 }
 
-/// A collector closes its connections repeatedly. The packet CPUs do not wait for it, each connection
-/// begins anew, and every record is accounted for.
+/// The collector of this test closes its connections repeatedly. The packet CPUs do not wait for
+/// the collector. Each connection begins with templates and with new sequence numbers, and the
+/// report accounts for every record.
 #[test]
 fn a_collector_that_comes_and_goes_costs_no_packets() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -261,8 +265,8 @@ fn a_collector_that_comes_and_goes_costs_no_packets() {
     let (done, is_done) = mpsc::channel();
     let collector = thread::spawn(move || {
         let mut connections = Vec::new();
-        // From each of the first connections, the collector reads at least a whole message. From
-        // the last connection, it reads everything.
+        // The collector reads at least one whole message from each of the first connections, and
+        // everything from the last connection.
         for taken in [20_000, 40_000, 70_000, usize::MAX] {
             let (mut stream, _) = listener.accept().unwrap();
             if taken == usize::MAX {
@@ -272,7 +276,8 @@ fn a_collector_that_comes_and_goes_costs_no_packets() {
             while bytes.len() < taken {
                 match stream.read(&mut buffer) {
                     Ok(length) if length > 0 => bytes.extend_from_slice(&buffer[..length]),
-                    // The connection has ended, or was reset with unread data.
+                    // The exporter has closed the connection, or the connection was reset before
+                    // all data was read.
                     _ => break,
                 }
             }
@@ -281,14 +286,15 @@ fn a_collector_that_comes_and_goes_costs_no_packets() {
         connections
     });
     let to = format!("ipfix+tcp://{address}");
-    // Each flow has a packet every 2 s, and ends after 1 s.
+    // Each flow has a packet every 2 s, and the timeout ends the flow after 1 s.
     let device = "synthetic:flows=40000,rate=20000";
     let args = ["meter", device, "--inactive", "1", "--seconds", "0", "--virtual-cpus", "2", "--json", "--export", &to];
     let run = Started::new(&args);
     is_done.recv().unwrap();
     let report = run.stop(Signal::SIGINT);
     let connections = collector.join().unwrap();
-    // A loaded machine may stop a packet CPU for a moment, and the source does not wait.
+    // On a loaded machine, a packet CPU may stop for a moment. The source does not wait for that
+    // CPU, so packets may be lost.
     assert_lost_only_under_load(&report);
     assert!(10 * sum(&report["snapshot"]["dropped"]) <= report["snapshot"]["received"].as_u64().unwrap(), "{report}");
     let output = output(&report, &to);
@@ -298,7 +304,7 @@ fn a_collector_that_comes_and_goes_costs_no_packets() {
     assert_eq!((written + lost, made), (total, 3), "{output}");
     let mut arrived = 0;
     for bytes in &connections {
-        // A record can be read only if its template came first.
+        // The decoder can read a record only if the record's template arrived earlier.
         let (messages, mut decoder) = (messages(bytes), Decoder::default());
         assert_eq!(messages[0].0.sequence, 0, "a connection begins anew");
         arrived += messages.iter().map(|(_, sets)| decoder.records(sets).0 as u64).sum::<u64>();
@@ -306,11 +312,13 @@ fn a_collector_that_comes_and_goes_costs_no_packets() {
     assert!(arrived > 0 && arrived <= written, "{arrived} of {written}");
 }
 
-/// If no collector listens, a run on a live source continues and counts the lost records. A capture
-/// is refused at once, because its records must arrive.
+/// If no collector listens, a run with a live source continues and counts the records that are
+/// lost. With a capture as its source, the program refuses to start, because no record of a capture
+/// may be lost.
 #[test]
 fn a_collector_that_is_down() {
-    // This port was bound and closed again, so no process listens there.
+    // The test binds a socket to this port and closes the socket again, so no process listens on
+    // the port.
     let nowhere = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let to = format!("ipfix+tcp://{nowhere}");
     let live =
@@ -328,7 +336,8 @@ fn a_collector_that_is_down() {
     assert!(ran.complaint().starts_with(&expected) && ran.err.contains("start the collector"), "{ran:?}");
 }
 
-/// The exporter cannot know which UDP datagrams arrived, but the kernel reports refused datagrams.
+/// The exporter cannot know which UDP datagrams arrive, but the kernel reports datagrams that the
+/// host refused.
 #[test]
 fn refused_datagrams_are_seen() {
     let nowhere: SocketAddr = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();

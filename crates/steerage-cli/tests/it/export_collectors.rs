@@ -1,5 +1,5 @@
-//! Tests with real collectors: nfcapd of nfdump, and nfacctd of pmacct. The sums of the collectors
-//! equal the sums of steerage's CSV.
+//! Tests `--export` with real collectors: nfcapd of nfdump, and nfacctd of pmacct. The sums of the
+//! counts that the collectors store equal the sums in steerage's CSV.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -17,10 +17,11 @@ use steerage_fixtures::{skip, tshark};
 use crate::export::directory;
 use crate::program::{Ends, report};
 
-/// A timeout that exceeds the start and the end of any collector.
+/// The time limit for the start of a collector, and for its end. All collectors need less time.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The captures of these tests. The captures have fragments, ICMP, TCP, IPv6, tunnels, and tags.
+/// The captures of these tests. The captures of these tests contain fragments, ICMP, TCP, IPv6,
+/// tunnels, and VLAN tags.
 const CAPTURES: [&str; 7] = [
     "afs.pcap",
     "dns_tcp.pcap",
@@ -31,11 +32,12 @@ const CAPTURES: [&str; 7] = [
     "802.1ad_QinQ.pcap",
 ];
 
-/// The packets and octets that a source sent. The key consists of addresses, ports and protocol.
+/// The numbers of packets and octets that the source of a flow sent. The key of the map consists of
+/// addresses, ports and protocol.
 pub(crate) type Directions = BTreeMap<(String, String, String, String, String), (u64, u64)>;
 
-/// Reads the IP flows of a CSV, each direction separately. ICMP has no ports here, since collectors
-/// show the ICMP type in place of the ports.
+/// Reads the IP flows of a CSV file. Each direction of a flow has its own entry. For ICMP flows,
+/// the entry has no ports, because collectors show the ICMP type instead of ports.
 fn directions(csv: &Path) -> Directions {
     let mut all = Directions::new();
     let text = fs::read_to_string(csv).unwrap();
@@ -69,7 +71,8 @@ pub(crate) fn free_port() -> u16 {
     UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// The bytes that wait in the receive buffer of a port, or `None` if no process listens there.
+/// The number of bytes in the receive buffer of a port, or `None` if no process listens on the
+/// port.
 fn waiting(port: u16) -> Option<u64> {
     let sockets = fs::read_to_string("/proc/net/udp").unwrap();
     let address = format!("0100007F:{port:04X}");
@@ -87,8 +90,9 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Starts a collector and exports the flows of a capture to it. The collector's log shows when it
-/// is ready. Returns the collector and the report, after the collector has read all flows.
+/// Starts a collector and exports the flows of a capture to it. The collector's log shows when the
+/// collector is ready. Waits until the collector has read all flows, and returns the collector and
+/// the report of the run.
 pub(crate) fn collect(
     collector: &mut Command,
     port: u16,
@@ -120,7 +124,7 @@ pub(crate) fn end(child: &mut Child, signal: Signal) {
     wait_until("the collector ends", || child.try_wait().unwrap().is_some());
 }
 
-/// nfcapd stores both directions in one record.
+/// nfcapd stores both directions of a flow in one record.
 #[test]
 fn nfcapd_counts_what_the_csv_counts() {
     for name in CAPTURES {
@@ -147,7 +151,7 @@ fn nfcapd_counts_what_the_csv_counts() {
             let &[source, source_port, destination, destination_port, protocol, ..] = &row[..] else {
                 panic!("{line}");
             };
-            // nfdump has no protocol for frames without IP.
+            // In nfdump's output, frames without IP have no protocol.
             if source == "0.0.0.0" {
                 continue;
             }
@@ -160,7 +164,8 @@ fn nfcapd_counts_what_the_csv_counts() {
     }
 }
 
-/// nfacctd does not support biflows, so it gets a record for each direction.
+/// nfacctd does not support records with both directions of a flow, so it gets a record for each
+/// direction.
 #[test]
 fn nfacctd_counts_what_the_csv_counts() {
     for name in ["afs.pcap", "vxlan.pcap"] {
@@ -173,8 +178,8 @@ fn nfacctd_counts_what_the_csv_counts() {
         let args = [&args[..], &["--flows", csv.to_str().unwrap(), "--export", &to]].concat();
         let log = directory.join("log");
         let Some((mut nfacctd, _)) = collect(&mut nfacctd, port, &log, NFACCTD_IS_READY, &args) else { return };
-        // At its end, nfacctd gives its records to a process that prints them. Records that it has
-        // only just read are left out.
+        // When nfacctd ends, it passes its records to a process that prints them. nfacctd does not
+        // print records that it has read shortly before its end.
         let prints = || fs::read_to_string(&log).unwrap().matches("Purging cache - END").count();
         let before = prints();
         wait_until("nfacctd looks for something to print", || prints() >= before + 2);
@@ -188,7 +193,7 @@ fn nfacctd_counts_what_the_csv_counts() {
     }
 }
 
-/// The printing process of nfacctd says when it is ready.
+/// The text with which the printing process of nfacctd reports that it is ready.
 pub(crate) const NFACCTD_IS_READY: &str = "cache entries";
 
 /// An nfacctd with a default receive buffer, which prints its records to a file each second.
@@ -210,13 +215,13 @@ pub(crate) fn nfacctd(directory: &Path, port: u16, printed: &Path) -> Command {
     nfacctd
 }
 
-/// The records that nfacctd has printed so far.
+/// Returns the records that nfacctd has printed so far.
 pub(crate) fn printed_so_far(csv: &Path) -> Directions {
     let mut found = Directions::new();
     let text = fs::read_to_string(csv).unwrap_or_default();
     for line in text.lines().filter(|line| !line.starts_with("SRC_IP")) {
         let row: Vec<&str> = line.split(',').collect();
-        // nfacctd may be in the middle of writing a line.
+        // The last line may be incomplete, because nfacctd may be in the middle of writing it.
         let [source, destination, source_port, destination_port, protocol, packets, octets] = row[..] else { continue };
         let key = [source, source_port, destination, destination_port];
         let names = [("icmp", "1"), ("tcp", "6"), ("udp", "17"), ("ipv6-icmp", "58")];

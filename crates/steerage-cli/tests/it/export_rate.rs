@@ -1,5 +1,5 @@
-//! How fast `steerage meter --export` sends: a collector with a default receive buffer gets
-//! everything, unless the user asks for more.
+//! Tests how fast `steerage meter --export` sends records. If the exporter sends at the default
+//! rate, a collector with a default receive buffer gets all records.
 
 use std::io::IoSliceMut;
 use std::net::UdpSocket;
@@ -18,16 +18,16 @@ use crate::export::directory;
 use crate::export_collectors::{NFACCTD_IS_READY, PATIENCE, collect, end, free_port, nfacctd, printed_so_far};
 use crate::program::{Started, report, run};
 
-/// The default rate of docs/meter.md, in records per second.
+/// The default export rate that docs/meter.md states, in records per second.
 const RATE: f64 = 10_000.0;
 
-/// Receives messages at `address` while `send` runs. Returns the time from the first message to the
-/// last one, by the kernel's time stamps, and the result of `send`.
+/// Receives messages at `address` while `send` runs. Returns the time from the first to the last
+/// message, according to the kernel's timestamps, and the result of `send`.
 fn span<R>(address: &str, send: impl FnOnce(&str) -> R) -> (Duration, R) {
     let socket = UdpSocket::bind(address).unwrap();
     socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
     setsockopt(&socket, sockopt::ReceiveTimestampns, &true).unwrap();
-    // The kernel limits this to `net.core.rmem_max`.
+    // The kernel limits the size of the socket's receive buffer to `net.core.rmem_max`.
     setsockopt(&socket, sockopt::RcvBuf, &(4 << 20)).unwrap();
     let to = format!("ipfix://{}", socket.local_addr().unwrap());
     let (ended, has_ended) = mpsc::channel();
@@ -58,8 +58,8 @@ fn span<R>(address: &str, send: impl FnOnce(&str) -> R) -> (Duration, R) {
     (receiver.join().unwrap(), result)
 }
 
-/// Each kind of source and address is paced: captures, and the flows that are still open when a
-/// live run is stopped.
+/// The export rate is limited for captures, and also for the flows that are still open when a live
+/// run is stopped.
 #[test]
 fn udp_is_paced() {
     let capture = ["meter", "synthetic:packets=5000,flows=5000", "--virtual-cpus", "2"];
@@ -81,13 +81,14 @@ fn udp_is_paced() {
         let output = &report["app"]["flows"]["outputs"][0];
         let flows = output["written"].as_u64().unwrap() as f64;
         assert!(flows > 1000.0 && output["lost"] == 0, "{output}");
-        // The first messages need no wait, and the kernel may deliver some messages late.
+        // The measured rate is not exact, because the first messages are sent without delay, and
+        // the kernel may deliver some messages late.
         let least = Duration::from_secs_f64(0.8 * (flows - 400.0) / RATE);
         assert!(span >= least, "{flows} flows within {span:?}, {address}");
     }
 }
 
-/// `--export-rate` holds for every collector, and `rate` for one.
+/// `--export-rate` applies to every collector, and the parameter `rate` applies to one collector.
 #[test]
 fn the_user_sets_the_rate() {
     let args = ["meter", "synthetic:packets=500,flows=500", "--virtual-cpus", "1"];
@@ -111,7 +112,8 @@ fn the_user_sets_the_rate() {
     }
 }
 
-/// A file that is exported by UDP could be exported by TCP, which loses nothing.
+/// If the flows of a file are exported over UDP, the program recommends TCP, which loses no
+/// records.
 #[test]
 fn tcp_is_recommended_for_a_file() {
     let advice = |device: &str, more: &[&str]| {
@@ -129,13 +131,15 @@ fn tcp_is_recommended_for_a_file() {
     assert!(!advice("synthetic:packets=1000,flows=10,rate=100000", &[]).contains("tcp"));
 }
 
-/// A collector's receive buffer may still overflow on a machine that does not run the collector for
-/// a fifth of a second, so the flows are exported several times at most.
+/// The maximum number of times that the flows are exported. If a busy machine does not run the
+/// collector for a fifth of a second, the collector's receive buffer may overflow. The flows are
+/// then exported again.
 const ATTEMPTS_MAX: usize = 3;
 
-/// Exports many flows until the collector stores all of them. `store` gets a directory, the
-/// collector's port and arguments for the export, and returns how many flows the collector stored
-/// and how many were sent, or `None` if the collector is absent.
+/// Exports many flows until the collector stores all of them. The function `store` receives a
+/// directory, the collector's port, and arguments for the export. `store` returns the number of
+/// flows that the collector stored and the number of flows that were sent, or `None` if the
+/// collector is not installed.
 fn all_arrive(name: &str, options: &str, store: impl Fn(&Path, u16, &[&str]) -> Option<(u64, u64)>) {
     let mut found = Vec::new();
     for attempt in 0..ATTEMPTS_MAX {

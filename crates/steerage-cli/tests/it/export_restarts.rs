@@ -1,8 +1,8 @@
-//! A collector is restarted repeatedly while records arrive. No packet is lost, and each record is
-//! accounted for.
+//! Tests a collector that is restarted repeatedly while records arrive. The run loses no packet,
+//! and its report accounts for each record.
 //!
-//! By default, the test restarts the collector three times, after a second each. With
-//! `STEERAGE_EXPORT_SECONDS=600`, the collector is restarted every 10 s for that many seconds.
+//! By default, the test restarts the collector three times, once per second. With
+//! `STEERAGE_EXPORT_SECONDS=600`, the test restarts the collector every 10 s for 600 s.
 //! `STEERAGE_EXPORT_RATE` sets the packets per second. Each packet becomes a record.
 
 use std::io::{self, ErrorKind, Read, Write};
@@ -21,16 +21,16 @@ use crate::program::Started;
 
 /// The time between the end of a collector and the start of the next one.
 const AWAY: Duration = Duration::from_millis(500);
-/// The size of the collector's buffer in bytes.
+/// The size of the collector's receive buffer in bytes.
 const BUFFER: usize = 8 << 20;
-/// How long the collector waits for a message before it checks whether it should end.
+/// The maximum time that the collector waits for a message before it checks whether it should end.
 const LOOK: Duration = Duration::from_millis(50);
 
 fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |value| value.parse().expect("a number"))
 }
 
-/// The time from one restart to the next, and the number of restarts.
+/// The time from one restart of the collector to the next, and the number of restarts.
 fn restarts() -> (Duration, u64) {
     match setting("STEERAGE_EXPORT_SECONDS", 0) {
         0 => (Duration::from_secs(1), 3),
@@ -38,16 +38,16 @@ fn restarts() -> (Duration, u64) {
     }
 }
 
-/// The counts of all collectors together.
+/// The sums of the counts of all collectors, from the first start to the last.
 #[derive(Debug, Default)]
 struct Collected {
     restarts: u64,
     flows: u64,
     options: u64,
-    /// The number of missing records, computed from the sequence numbers of one collector's
-    /// messages, and from the sequence numbers between two collectors.
+    /// The number of missing records. The number of missing records is computed from gaps in the
+    /// sequence numbers, both within the messages of one collector and between two collectors.
     missing: u64,
-    /// The sequence number of the next message.
+    /// The expected sequence number of the next message.
     next: u32,
     /// The exporter's last statistics about itself: the number of flow records that it sent, and
     /// the number that it did not send.
@@ -60,8 +60,8 @@ impl Collected {
         self.missing += u64::from(sequence.wrapping_sub(self.next));
         self.next = sequence.wrapping_add((flows + options) as u32);
         (self.flows, self.options) = (self.flows + flows as u64, self.options + options as u64);
-        // The options describe the exporting process: its id, its messages, its records, its bytes,
-        // and the records that it did not send.
+        // The options records describe the exporting process: its id, and how many messages,
+        // records and bytes it has sent. They also have the number of records that it did not send.
         for (_, bytes) in sets.iter().filter(|(id, _)| *id == OPTIONS) {
             let number = |at: usize| u64::from_be_bytes(bytes[at..at + 8].try_into().unwrap());
             self.stated = Some((number(12), number(28)));
@@ -69,22 +69,23 @@ impl Collected {
     }
 }
 
-/// Meters for the configured time, with a collector that is restarted. Returns the report and the
-/// collected counts.
+/// Runs `meter` for the configured time, with a collector that is restarted repeatedly. Returns the
+/// report and the collected counts.
 fn run(to: &str, collector: impl FnOnce(&Stop) -> Collected + Send + 'static) -> (Value, Collected) {
     let stop = Arc::new(Stop::default());
     let of_collector = Arc::clone(&stop);
     let collector = thread::spawn(move || collector(&of_collector));
-    // Each flow has a packet every 2 s, and ends after 1 s. At the end, the records of one or two
-    // seconds arrive at once: 100 kB, for which the kernel counts 200 kB. The collector's buffer
-    // has room for all of them, even if the collector gets no CPU time meanwhile.
+    // Each flow has a packet every 2 s, and the timeout ends the flow after 1 s. At the end of the
+    // run, the records of one or two seconds arrive at once. These records take 100 kB, which the
+    // kernel counts as 200 kB of buffer space. The collector's buffer has room for all of these
+    // records, even if the collector gets no CPU time in the meantime.
     let rate = setting("STEERAGE_EXPORT_RATE", 500);
     let device = format!("synthetic:flows={},rate={rate}", 2 * rate);
-    // The run has only one CPU: if the machine stalls for seconds, the backlog of a second CPU
-    // would overflow, whatever the collector does.
+    // The run has only one CPU. The run has only one CPU. With a second CPU, the backlog of that
+    // CPU could overflow if the machine stalls for seconds, whatever the collector does.
     let args = ["meter", &device, "--inactive", "1", "--seconds", "0", "--virtual-cpus", "1", "--json", "--export", to];
     let started = Started::new(&args);
-    // The last collector stays until the end.
+    // The last collector runs until the end of the test.
     while !stop.is_last.load(Ordering::Relaxed) && !collector.is_finished() {
         thread::sleep(LOOK);
     }
@@ -96,14 +97,14 @@ fn run(to: &str, collector: impl FnOnce(&Stop) -> Collected + Send + 'static) ->
 /// The signals to the collector.
 #[derive(Debug, Default)]
 struct Stop {
-    /// Whether the last collector is running, which is not restarted any more.
+    /// True if the running collector is the last collector, which is not restarted any more.
     is_last: AtomicBool,
-    /// Whether the exporter has ended.
+    /// True after the exporter has ended.
     ended: AtomicBool,
 }
 
 impl Stop {
-    /// Records that a collector is running after this many restarts.
+    /// Prints that a collector is running after `after` restarts.
     fn is_there(&self, after: u64) {
         self.is_last.store(after >= restarts().1, Ordering::Relaxed);
     }
@@ -114,12 +115,12 @@ impl Stop {
 }
 
 fn say(text: std::fmt::Arguments<'_>) {
-    // A failed write means that standard error is closed.
+    // If writing this line fails, standard error is closed, and the error is ignored.
     let _ = writeln!(io::stderr(), "{text}");
 }
 
-/// Checks that no packet was lost. Returns the records that were metered, written and lost, and the
-/// output's other counts.
+/// Checks that no packet was lost. Returns how many records were metered, written and lost, and the
+/// other counts of the output.
 fn counts(report: &Value, to: &str) -> (u64, u64, u64, Value) {
     assert_eq!(report["snapshot"]["dropped"], serde_json::json!({}), "{report}");
     assert_eq!(report["snapshot"]["received"], report["snapshot"]["delivered"], "{report}");
@@ -130,7 +131,7 @@ fn counts(report: &Value, to: &str) -> (u64, u64, u64, Value) {
     (total, written, lost, output.clone())
 }
 
-/// With UDP, the sequence numbers show how many records no collector received.
+/// With UDP, gaps in the sequence numbers show how many records were not received by any collector.
 #[test]
 fn export_restarts_udp() {
     let address = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -143,8 +144,8 @@ fn export_restarts_udp() {
         report["snapshot"]["received"]
     ));
     assert_eq!(stated, Some((written, lost)), "the exporter and the report agree");
-    // All records that were sent arrived, or are missing in the sequence numbers. Each message with
-    // options has two options records.
+    // Each record that was sent has either arrived, or it is counted as missing because of a gap in
+    // the sequence numbers. Each message that contains options records has two of them.
     let options_sent = u64::from(next) - written;
     assert!(flows <= written && options <= options_sent && options_sent % 2 == 0, "{flows} {options} {options_sent}");
     assert_eq!(missing, (written - flows) + (options_sent - options));
@@ -160,7 +161,7 @@ fn collect_datagrams(address: SocketAddr, stop: &Stop) -> Collected {
     let (mut all, mut buffer) = (Collected::default(), vec![0; 65_535]);
     loop {
         let socket = UdpSocket::bind(address).unwrap();
-        // Without privileges, the kernel limits the buffer to twice `net.core.rmem_max`.
+        // Without privileges, the kernel limits the receive buffer to twice `net.core.rmem_max`.
         if setsockopt(&socket, sockopt::RcvBufForce, &BUFFER).is_err() {
             setsockopt(&socket, sockopt::RcvBuf, &BUFFER).unwrap();
         }
@@ -168,7 +169,7 @@ fn collect_datagrams(address: SocketAddr, stop: &Stop) -> Collected {
         let (since, mut decoder) = (Instant::now(), Decoder::default());
         stop.is_there(all.restarts);
         while !stop.is_over(since) {
-            // A datagram on loopback can be received as soon as it is sent.
+            // On the loopback interface, a datagram can be received immediately after it was sent.
             let ended = stop.ended.load(Ordering::Relaxed);
             match socket.recv(&mut buffer) {
                 Ok(length) => {
@@ -185,8 +186,8 @@ fn collect_datagrams(address: SocketAddr, stop: &Stop) -> Collected {
     }
 }
 
-/// With TCP, each connection has sequence numbers of its own, and the exporter reports how many
-/// records it sent.
+/// With TCP, each connection has its own sequence numbers. The exporter itself reports how many
+/// records it has sent.
 #[test]
 fn export_restarts_tcp() {
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -200,7 +201,7 @@ fn export_restarts_tcp() {
         written - flows
     ));
     assert_eq!(stated, Some((written, lost)), "the exporter and the report agree");
-    // No record is missing within a connection.
+    // Within a connection, the sequence numbers show that no record is missing.
     assert_eq!(missing, 0, "{options} options");
     assert!(restarts > 0 && flows > 0 && flows <= written, "{flows} of {written}");
     assert!(output["connections"].as_u64().unwrap() >= restarts, "{output}");

@@ -1,4 +1,4 @@
-//! Captures whose file system or disk fails in the middle.
+//! Tests with captures whose file system or disk fails while the capture is read.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
@@ -22,14 +22,14 @@ use crate::program::run;
 
 const PACKETS: u32 = 100_000;
 
-/// The disk can read this many bytes of the capture.
+/// The number of bytes of the capture that the disk can read.
 const SOUND_BYTES: usize = 1 << 20;
 
 fn capture() -> Vec<u8> {
     pcap((0..PACKETS).map(|second| (second, 0, [0; 60])))
 }
 
-/// A file system with one file, `1.pcap`, that cannot be read after its first bytes.
+/// A file system with the single file `1.pcap`. Only the first bytes of the file can be read.
 struct Failing(Vec<u8>);
 
 impl Failing {
@@ -73,7 +73,7 @@ impl Filesystem for Failing {
     }
 }
 
-/// Runs `body` in a mount namespace of its own, so that its mounts disappear in any case.
+/// Runs `body` in its own mount namespace, so that its mounts disappear even if the test fails.
 fn in_namespace(body: impl FnOnce(&Path) + Send + 'static) {
     if !nix::unistd::geteuid().is_root() {
         return skip("only root can mount");
@@ -109,8 +109,8 @@ fn a_file_system_that_fails_gives_one_line() {
     });
 }
 
-/// A disk that loses its end after it was mounted: the file behind a loop device is cut. The kernel
-/// grants leases on its ext4, so the capture is read in place.
+/// In this test, a mounted disk loses its end, because the file of its loop device is truncated. On
+/// ext4, the kernel grants leases, so the program maps the capture into memory.
 #[test]
 fn a_disk_that_fails_gives_one_line() {
     const DISK_BYTES: u64 = 64 << 20;
@@ -128,9 +128,10 @@ fn a_disk_that_fails_gives_one_line() {
         }
         let path = at.join("1.pcap");
         fs::write(&path, capture()).unwrap();
-        // A process that another test is starting may hold the open file for a moment.
+        // A process that another test is starting may hold the file open for a moment.
         until("the disk is unmounted", || umount2(at, MntFlags::empty()).is_ok());
-        // After another mount, no byte of the capture is in memory.
+        // The disk is unmounted and mounted again, so that no byte of the capture is in the page
+        // cache.
         assert!(Command::new("mount").args(["-o", "loop"]).args([&disk, at]).status().unwrap().success());
         let length = fs::metadata(&path).unwrap().len();
         let first = first_block(&path);
@@ -141,7 +142,7 @@ fn a_disk_that_fails_gives_one_line() {
     });
 }
 
-/// The offset of a file's first byte on its disk, which `filefrag` reports in blocks.
+/// Returns the offset of a file's first byte on the disk. `filefrag` reports this offset in blocks.
 fn first_block(path: &Path) -> u64 {
     let output = Command::new("filefrag").args(["-b4096", "-v"]).arg(path).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -1,4 +1,4 @@
-//! `steerage fanout`: each flow goes to one output, complete and in order.
+//! Tests `steerage fanout`, which sends all packets of a flow to one output, in order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -27,8 +27,8 @@ fn place(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
 }
 
-/// Captures with TCP, UDP, fragments and tunnels, if they are available. tshark is slow, so only
-/// some captures are used.
+/// The captures of the test, if they are available. The captures contain TCP, UDP, fragments and
+/// tunnels. The test uses only a few captures, because tshark is slow.
 fn captures() -> Vec<PathBuf> {
     let folder = tshark::folder();
     let names = ["afs.pcap", "dns_tcp.pcap", "mptcp-v1.pcap", "various_gre.pcap", "vxlan.pcap"];
@@ -39,10 +39,10 @@ fn captures() -> Vec<PathBuf> {
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Frame {
     time: String,
-    /// Addresses and ports of the innermost headers, the same for both directions. `None` without
-    /// ports.
+    /// The addresses and ports of the innermost headers. The order of the two endpoints is the same
+    /// for both directions of a flow. `None` if there are no ports.
     flow: Option<[String; 4]>,
-    /// The identity of the datagram, if the frame is a fragment.
+    /// If the frame is a fragment, the values that identify its datagram.
     datagram: Option<String>,
 }
 
@@ -83,7 +83,8 @@ fn parts_of_a_capture_are_all_of_it() {
         let Some(mut all) = frames(capture) else { return };
         let to = format!("pcap:{}", place("part{0..2}.pcapng").display());
         let from = capture.to_str().unwrap();
-        // With one CPU, other commands do not hash packets and do not remember fragments.
+        // With one CPU, `fanout` must still hash packets and track fragments. With one CPU, the
+        // other commands neither hash packets nor track fragments.
         let report = report(&["fanout", from, "--to", &to, "--virtual-cpus", cpus]);
         assert_eq!(report["snapshot"]["received"].as_u64(), Some(all.len() as u64));
         assert_eq!(report["snapshot"]["verdicts"]["transmitted"], report["snapshot"]["received"]);
@@ -134,13 +135,14 @@ fn what_would_be_overwritten_is_refused() {
         let ran = run(&[&synthetic[..], &[wrong]].concat());
         assert_eq!(ran.code, Some(2), "{ran:?}");
     }
-    // If the input is missing, the output file does not change.
+    // If the input does not exist, `fanout` does not change the output file.
     let before = std::fs::read(&one).unwrap();
     let ran = run(&["fanout", "/nowhere.pcap", "--to", &spec]);
     assert_eq!((ran.code, std::fs::read(&one).unwrap()), (Some(1), before), "{ran:?}");
 }
 
-/// The captures of a directory by name, each with its number of packets and its length.
+/// Lists the captures in a directory. For each capture, returns its name, its number of packets and
+/// its length.
 fn captures_in(directory: &Path) -> BTreeMap<String, (u64, u64)> {
     let entries = std::fs::read_dir(directory).unwrap().map(Result::unwrap);
     let counted = entries.map(|entry| {
@@ -151,7 +153,8 @@ fn captures_in(directory: &Path) -> BTreeMap<String, (u64, u64)> {
     counted.collect()
 }
 
-/// Each packet is in exactly one file, and a file begins with the packet that begins a period.
+/// Each packet is written to exactly one file, and the first packet of each period begins a new
+/// file.
 #[test]
 fn files_rotate_by_packet_time_without_loss() {
     let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/demo.pcapng");
@@ -166,7 +169,8 @@ fn files_rotate_by_packet_time_without_loss() {
         assert!(files.len() > 1, "{files:?}");
         assert_eq!(files.values().map(|(packets, _)| packets).sum::<u64>(), sent, "{files:?}");
         if cpus == "1" {
-            // One CPU keeps the order of the capture, so no packet is in a later file than its own.
+            // The run has only one CPU, which handles packets in the order of the capture. Each
+            // packet is therefore in the file of its own period.
             for name in files.keys() {
                 let Some(times) = tshark::tshark(&day.join(name), &["frame.time_epoch"]) else { return };
                 for time in times {
@@ -179,8 +183,8 @@ fn files_rotate_by_packet_time_without_loss() {
     }
 }
 
-/// Files of the same second get numbers, no file is longer than the limit, and the newest files are
-/// kept, also from an earlier run.
+/// If several files begin in the same second, numbers are added to their names. No file is longer
+/// than the limit. The newest files are kept, even if an earlier run wrote them.
 #[test]
 fn files_rotate_by_size_and_the_newest_are_kept() {
     let scratch = Scratch::new();
@@ -193,9 +197,10 @@ fn files_rotate_by_size_and_the_newest_are_kept() {
     let files = captures_in(&scratch);
     assert_eq!(files.values().map(|(packets, _)| packets).sum::<u64>(), 10_000, "{files:?}");
     assert!(files.len() >= 6 && files.values().all(|(_, length)| *length <= 1 << 20), "{files:?}");
-    // A file of another user of the directory does not fit the pattern.
+    // A file that does not fit the pattern of names is not deleted.
     std::fs::write(scratch.join("notes.txt"), "kept").unwrap();
-    // The names do not tell the runs apart, because those of deleted files are free again.
+    // A file's name does not show which run wrote the file, because a run reuses the names of
+    // deleted files.
     run("synthetic:packets=10000,size=900", &["--keep", "2"]);
     std::fs::remove_file(scratch.join("notes.txt")).unwrap();
     let kept = captures_in(&scratch);
@@ -227,7 +232,8 @@ fn an_output_that_fails_fails_the_run() {
     assert!(ran.complaint().contains("No space left"), "{ran:?}");
 }
 
-/// Programs that know nothing of steerage share an interface's packets. Each program has a TAP.
+/// In this test, programs that were not written for steerage share the packets of an interface.
+/// Each program reads from its own TAP.
 #[test]
 fn an_interface_is_dealt_out_to_taps() {
     let Some(net) = Net::new() else { return };
@@ -249,25 +255,26 @@ fn an_interface_is_dealt_out_to_taps() {
         (&600.into(), &0.into(), &json!({}))
     );
     let sent: Vec<u64> = (0..3).map(|nth| report["snapshot"]["outputs"][nth]["packets"].as_u64().unwrap()).collect();
-    // Each flow has ten datagrams. In one of 10^10 runs, one of the three outputs gets none of the
-    // 60 flows.
+    // Each flow has ten datagrams. The probability that one of the three outputs gets none of the
+    // 60 flows is 1 in 10^10.
     assert!(sent.iter().sum::<u64>() == 600 && sent.iter().all(|sent| *sent > 0 && sent % 10 == 0), "{report}");
 }
 
-/// Flows of an interface go to an output with a stalled reader and to an output that keeps up. The
-/// first output loses packets and reports how many. The second output gets all its packets, and
-/// neither output waits for the other output.
+/// The flows of an interface go to two outputs. The reader of the first output stalls, and the
+/// reader of the second output keeps up. The first output loses packets, and the report contains
+/// their number. The second output gets all packets of its flows, and neither output waits for the
+/// other output.
 #[test]
 fn a_slow_output_loses_its_own_packets_only() {
     const FLOWS: usize = 60;
     const EACH: usize = 200;
     let Some(net) = Net::new() else { return };
     let (slow, fast) = (place("slow"), place("fast.pcapng"));
-    // The file may be left from the last run, or may not exist.
+    // A file of an earlier test run may still exist, so it is removed first.
     let _ = std::fs::remove_file(&slow);
     mkfifo(&slow, Mode::S_IRWXU).unwrap();
     let (to_slow, to_fast) = (format!("fifo:{}", slow.display()), format!("pcap:{}", fast.display()));
-    // The FIFO is open, but the test reads nothing from it yet.
+    // The test has opened the FIFO, but does not read from it yet.
     let mut reader = File::options().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(&slow).unwrap();
     let args = ["fanout", "near0", "-Q", "in", "-f", "udp", "--to", &to_slow, "--to", &to_fast, "--virtual-cpus", "2"];
     let args = [&args[..], &["--check-order", "--json", "-v"]].concat();
@@ -279,8 +286,8 @@ fn a_slow_output_loses_its_own_packets_only() {
             socket.send_to(&[0; 1400], (NEAR, 9)).unwrap();
         }
     });
-    // The run handles all packets while the FIFO's reader is stalled. Reports on request show when
-    // all packets are handled.
+    // The run handles all packets while the FIFO's reader is stalled. The test requests reports to
+    // see when all packets are handled.
     let asked = Instant::now();
     let so_far: Value = loop {
         dealing.signal(Signal::SIGUSR1);
@@ -292,7 +299,7 @@ fn a_slow_output_loses_its_own_packets_only() {
         assert!(asked.elapsed() < HANG, "{report}");
     };
     assert_eq!(so_far["snapshot"]["outputs"][1]["dropped"], json!({}), "{so_far}");
-    // Once the reader goes on, it gets the complete buffered packets.
+    // When the FIFO's reader continues, it receives all packets that are completely in the buffer.
     dealing.signal(Signal::SIGINT);
     let mut kept = Vec::new();
     loop {
@@ -314,7 +321,7 @@ fn a_slow_output_loses_its_own_packets_only() {
     let ([read, lost], [written, nothing]) = (output(0), output(1));
     assert_eq!((read, nothing), (packets(&kept), 0), "{report}");
     assert_eq!(read + lost + written, (FLOWS * EACH) as u64, "{report}");
-    // The output that keeps up has every packet of its flows.
+    // The output whose reader keeps up has every packet of its flows.
     assert!(written > 0 && written % EACH as u64 == 0 && lost > 0, "{report}");
     assert_eq!(report["snapshot"]["dropped"], json!({ "tx_full": lost }), "{report}");
 }

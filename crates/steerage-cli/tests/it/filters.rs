@@ -1,4 +1,5 @@
-//! `-f` on capture files: every command sees what `tcpdump -r FILE EXPR` shows.
+//! Tests the option `-f` with capture files. Every command must get the same packets that `tcpdump
+//! -r FILE EXPR` shows.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -10,10 +11,11 @@ use steerage_fixtures::{skip, tshark};
 use crate::parallel::summary;
 use crate::program::{Ran, command, report, run};
 
-/// A filter that passes some of the capture's 601 packets. The packets that pass are all different.
+/// A filter that some of the capture's 601 packets match. No two of the matching packets are equal.
 const EXPRESSION: &str = "udp src port 7001 or (ip[6:2] & 0x1fff != 0)";
 
-/// The capture, and the packets that pass, one line each as tcpdump prints them.
+/// The path of the capture, and the packets that pass the filter, as tcpdump prints them. Each
+/// packet is one line.
 fn afs() -> Option<(String, Vec<String>)> {
     let afs = tshark::capture("afs.pcap")?.to_str()?.to_owned();
     let Some(lines) = shown(&afs, EXPRESSION) else {
@@ -24,10 +26,11 @@ fn afs() -> Option<(String, Vec<String>)> {
     Some((afs, lines))
 }
 
-/// The packets of a file that pass, sorted.
+/// Returns tcpdump's lines for the packets of a file that pass the filter, sorted.
 fn shown(file: &str, expression: &str) -> Option<Vec<String>> {
     let output = Command::new("tcpdump").args(["-nn", "-tt", "-xx", "-r", file, "--", expression]).output().ok()?;
-    // The bytes of a packet follow its line and are indented.
+    // In tcpdump's output, each packet has one line, which is followed by indented lines with the
+    // packet's bytes.
     let text = String::from_utf8(output.stdout).unwrap().replace("\n\t", " ");
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
     lines.sort();
@@ -51,7 +54,7 @@ fn count_and_meter_receive_what_passes() {
     let page = run(&["count", &afs, "-f", EXPRESSION, "--virtual-cpus", "2"]).out;
     let line = format!("filtered    {} packets that did not match -f", 601 - passed.len());
     assert!(page.lines().any(|of_page| of_page == line), "{page}");
-    // `-c` counts the packets that pass.
+    // `-c` counts only the packets that pass the filter.
     let first = report(&["count", &afs, "-f", EXPRESSION, "--virtual-cpus", "2", "-c", "7"]);
     assert_eq!((&first["snapshot"]["received"], &first["ended_by"]), (&json!(7), &json!("packets")));
     let numbers = Command::new("tcpdump").args(["-y", "EN10MB", "-ddd", EXPRESSION]).output().unwrap().stdout;
@@ -120,8 +123,8 @@ fn the_jobs_of_parallel_read_what_passes() {
         first.sort();
         first
     };
-    // The output of jobs is merged line by line, so the bytes of a packet may be apart from its
-    // line.
+    // The output of jobs is merged line by line. The lines with the bytes of a packet may therefore
+    // be separated from the packet's first line.
     let lines: Vec<String> = ran.out.lines().filter(|line| !line.starts_with('\t')).map(str::to_owned).collect();
     assert_eq!(first(&lines), first(&passed).iter().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>());
 }

@@ -1,5 +1,6 @@
-//! The counts of `meter` if flows cannot be written. Each output counts each record as written or
-//! lost, and the files have exactly the written records.
+//! Tests which counts `steerage meter` reports if it cannot write flow records. Each output counts
+//! every record as either written or lost, and its file contains exactly the records that were
+//! counted as written.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -35,13 +36,14 @@ fn assert_counted(report: &Value) -> u64 {
     total
 }
 
-/// The report of a run whose flows go to standard output.
+/// Returns the report of a run that writes its flows to standard output.
 fn report_of(err: &str) -> Value {
     let line = err.lines().find(|line| line.starts_with('{')).unwrap_or_else(|| panic!("{err}"));
     serde_json::from_str(line).unwrap()
 }
 
-/// The only file in the directory whose name begins with `name`, and its name.
+/// Finds the only file in the directory whose name begins with `name`, and returns its name and its
+/// contents.
 fn part(directory: &Path, name: &str) -> (String, Vec<u8>) {
     let names = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let names: Vec<String> = names.filter(|file| file.starts_with(name)).collect();
@@ -57,7 +59,8 @@ fn a_full_disk_has_what_counts_as_written() {
     let scratch = Scratch::new();
     let (small, saved) = (scratch.join("small"), scratch.join("saved"));
     [&small, &saved].into_iter().for_each(|path| fs::create_dir(path).unwrap());
-    // The run has three outputs. Each output is on a file system that is too small for it.
+    // The run has three outputs. In this test, each output is on a file system that is too small
+    // for it.
     let names = ["a.csv", "b.jsonl", "c.ipfix"];
     let script = "cd \"$1\" && mkdir a b c || exit 99
         for each in a b c; do mount -t tmpfs -o size=300k tmpfs $each || exit 99; done
@@ -115,7 +118,8 @@ fn a_full_device_has_nothing() {
     assert!(ran.err.contains("cannot write flows to standard output: No space left on device"), "{ran:?}");
 }
 
-/// A file that standard output leads to is cut after the last whole line, like other files.
+/// If standard output is a file, the program cuts the file after the last complete line, as it does
+/// with other output files.
 #[test]
 fn a_full_disk_at_standard_output() {
     if !geteuid().is_root() {
@@ -151,13 +155,14 @@ fn a_reader_that_has_enough_leaves_the_rest_lost() {
     assert!(counts["written"].as_u64() > Some(0) && counts["lost"].as_u64() > Some(0), "{counts} {total}");
 }
 
-/// A collector disappears permanently while a source waits for it. The run reports this and fails.
+/// In this test, a collector ends while a source waits for it, and does not start again. The run
+/// then reports the lost records and fails.
 #[test]
 fn a_collector_that_goes_away_leaves_the_rest_lost() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    // The records of all flows are more than the kernel holds for a connection, about 4 MB on the
-    // sender's side. Therefore some records are not written yet when the collector closes the
-    // connection.
+    // The records of all flows do not fit into the kernel's buffers for a connection, which are
+    // about 4 MB at the sender. Therefore some records are not written yet when the collector
+    // closes the connection.
     setsockopt(&listener, RcvBuf, &8192).unwrap();
     let to = format!("ipfix+tcp://{}", listener.local_addr().unwrap());
     let collector = thread::spawn(move || {
@@ -177,7 +182,8 @@ fn a_collector_that_goes_away_leaves_the_rest_lost() {
     assert!(complaint.contains(&format!("and {lost} flows were not sent")), "{complaint}");
 }
 
-/// Over UDP, only an error from the collector's host shows that no program listens.
+/// With UDP, only an ICMP error from the collector's host shows that no program listens on the
+/// port.
 #[test]
 fn datagrams_that_nobody_takes_are_counted() {
     let nowhere = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -190,8 +196,8 @@ fn datagrams_that_nobody_takes_are_counted() {
     assert_eq!(ran.code, Some(i32::from(counts["lost"].as_u64() > Some(0))), "{ran:?}");
 }
 
-/// The equation holds in each report and in the metrics during the run, and at the end nothing
-/// waits.
+/// During the run, the counts of records add up in each report and in the metrics. At the end, no
+/// record waits.
 #[test]
 fn counts_add_up_during_the_run() {
     let scratch = Scratch::new();

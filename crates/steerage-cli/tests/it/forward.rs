@@ -1,4 +1,5 @@
-//! `steerage forward` as the only path between two kernels: a host, the router, and another host.
+//! Tests `steerage forward` as the only path between two hosts. The hosts and the router are
+//! network namespaces.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -19,13 +20,14 @@ pub(crate) const ONE: usize = 0;
 pub(crate) const ROUTER: usize = 1;
 pub(crate) const OTHER: usize = 2;
 
-/// The addresses of the other host.
+/// The addresses of the host on the other side of the router.
 pub(crate) const FAR4: &str = "10.210.1.2";
 pub(crate) const FAR6: &str = "fd00:211::2";
 
 struct Net(Namespaces);
 
-/// Creates the links `one0 - r0` and `r1 - other0`, addresses and routes.
+/// Creates the links from `one0` to `r0` and from `r1` to `other0`, with their addresses and
+/// routes.
 pub(crate) fn linked() -> Option<Namespaces> {
     linked_by(None)
 }
@@ -46,7 +48,7 @@ pub(crate) fn linked_by(vlan: Option<u16>) -> Option<Namespaces> {
             Some(id) => namespaces.vlan(nth, cable, id)?,
             None => cable.to_owned(),
         };
-        // Link-local addresses are made from MAC addresses, as IPv6 expects.
+        // The kernel derives link-local addresses from MAC addresses, as IPv6 expects.
         namespaces.must(nth, &format!("link set dev {device} addrgenmode eui64"));
         namespaces.must(nth, &format!("addr add {v4}/24 dev {device}"));
         namespaces.must(nth, &format!("addr add {v6}/64 dev {device} nodad"));
@@ -59,12 +61,12 @@ pub(crate) fn linked_by(vlan: Option<u16>) -> Option<Namespaces> {
 }
 
 impl Net {
-    /// The links of [`linked`], whose hosts send no merged packets.
+    /// Creates the links of [`linked`]. The hosts send no merged packets.
     fn new() -> Option<Self> {
         let namespaces = linked()?;
         for (nth, device) in [(ONE, "one0"), (OTHER, "other0")] {
-            // The kernel cuts segments that are too long for a real cable. Missing checksums stay
-            // missing.
+            // With `gso_max_segs 1`, the kernel cuts segments that are too long for a real cable.
+            // The kernel does not compute the checksums that a sender has left to an offload.
             namespaces.must(nth, &format!("link set dev {device} gso_max_segs 1"));
         }
         Some(Self(namespaces))
@@ -80,14 +82,15 @@ impl Net {
     }
 }
 
-/// Stops the run, and returns its report. No packet may be lost or out of order on the path.
+/// Stops the run, and returns its report. The receive path must not have lost or reordered any
+/// packet.
 fn stop(started: Started) -> Value {
     let report = started.stop_at_rest();
     accounted(&report);
     report
 }
 
-/// Checks that each handled packet has exactly one fate.
+/// Checks that `forward` has counted exactly one outcome for each handled packet.
 fn accounted(report: &Value) {
     let sum = |of: &Value| of.as_object().unwrap().values().map(|count| count.as_u64().unwrap()).sum::<u64>();
     let forward = &report["app"]["forward"];
@@ -101,8 +104,8 @@ fn dropped(report: &Value, why: &str) -> u64 {
     report["app"]["forward"]["dropped"][why].as_u64().unwrap_or(0)
 }
 
-/// Sends datagrams with this hop limit to `to` until an ICMP error of this type and code arrives.
-/// Returns the sender of the error.
+/// Sends datagrams with the hop limit `hops` to `to`, until an ICMP error of the expected type and
+/// code arrives. Returns the sender of that ICMP error.
 fn error_about(to: &str, hops: u32, expected: (u8, u8)) -> IpAddr {
     let to = address(to);
     let (family, protocol, any) = match to {
@@ -116,14 +119,16 @@ fn error_about(to: &str, hops: u32, expected: (u8, u8)) -> IpAddr {
         IpAddr::V4(_) => asks.set_ttl(hops).unwrap(),
         IpAddr::V6(_) => setsockopt(&asks, sockopt::Ipv6Ttl, &(hops as i32)).unwrap(),
     }
-    // The offset of the ICMP message, and the offset of the source port in the quoted packet. For
-    // IPv4, the raw socket also returns the IP header.
+    // The offset of the ICMP message in the received bytes, and the offset of the source port in
+    // the quoted packet. For IPv4, the raw socket also returns the IP header before the ICMP
+    // message.
     let (at, port_at) = if to.is_ipv4() { (20, 20 + 8 + 20) } else { (0, 8 + 40) };
     let port = asks.local_addr().unwrap().port().to_be_bytes();
     let (start, mut answer) = (Instant::now(), [0; 2048]);
     loop {
         assert!(start.elapsed() < HANG, "no ICMP error {expected:?} about {to}");
-        // Errors about earlier datagrams may be reported here.
+        // Sending may fail because of ICMP errors about earlier datagrams, so the result of sending
+        // is ignored.
         let _ = asks.send_to(&[0x5a; 40], SocketAddr::new(to, 33434));
         while let Ok((len, from)) = errors.recv_from(&mut answer) {
             let answer = &answer[..len];
@@ -139,14 +144,15 @@ fn error_about(to: &str, hops: u32, expected: (u8, u8)) -> IpAddr {
 fn two_kernels_talk_through_it() {
     let Some(net) = Net::new() else { return };
     let started = net.start(&["r0", "r1"]);
-    // Neither the packet threads nor the thread that looks for neighbours has any privilege by now.
+    // At this point, neither the packet threads nor the thread that resolves neighbours has any
+    // privilege.
     for task in fs::read_dir(format!("/proc/{}/task", started.id())).unwrap() {
         let status = fs::read_to_string(task.unwrap().path().join("status")).unwrap();
         assert!(status.contains("CapPrm:\t0000000000000000") && status.contains("NoNewPrivs:\t1"), "{status}");
     }
     net.0.within(ONE, || ping(address(FAR4), 56));
     net.0.within(OTHER, || ping(address("fd00:210::2"), 1300));
-    // These packets are fragmented.
+    // The packets of these pings are so long that they are fragmented.
     net.0.within(ONE, || ping(address(FAR6), 4000));
     for to in [FAR4, FAR6] {
         let echo = net.0.within(OTHER, || Echo::new(address(to)));
@@ -156,11 +162,11 @@ fn two_kernels_talk_through_it() {
         drop(echo);
     }
     tcp_transfer(&net.0, OTHER, ONE, address("10.210.0.2"), 4_000_000);
-    // The router's own kernel replies to these.
+    // The kernel of the router itself replies to these pings.
     net.0.within(ONE, || ping(address("10.210.1.1"), 56));
     let report = stop(started);
-    // The kernels send super-frames, which pass in one piece. Therefore the test checks bytes and
-    // not frames.
+    // The hosts' kernels send super-frames, and the router forwards each super-frame in one piece.
+    // The test therefore compares the number of bytes, and not the number of frames.
     assert!(report["snapshot"]["received_bytes"].as_u64().unwrap() > 12_000_000, "{report}");
     assert!(report["app"]["forward"]["left"]["local"].as_u64().unwrap() > 0, "{report}");
     let others = report["app"]["forward"]["dropped"].as_object().unwrap().keys().filter(|why| *why != "unresolved");
@@ -175,12 +181,14 @@ fn icmp_errors_come_back() {
     let started = net.start(&["r0", "r1", metrics::ANY]);
     let from_router = [address("10.210.0.1"), address("fd00:210::1")];
     net.0.within(ONE, || {
-        // traceroute needs these errors for each hop and at the end of the path.
+        // The program traceroute needs ICMP errors like these from each hop and from the end of the
+        // path.
         assert_eq!([error_about(FAR4, 1, (11, 0)), error_about(FAR6, 1, (3, 0))], from_router);
         assert_eq!([error_about(FAR4, 2, (3, 3)), error_about(FAR6, 2, (1, 4))], [address(FAR4), address(FAR6)]);
         assert_eq!([error_about("10.77.0.1", 9, (3, 0)), error_about("fd77::1", 9, (1, 0))], from_router);
         assert_eq!(error_about("10.77.1.1", 9, (3, 13)), from_router[0]);
-        // No host has these addresses. The kernel reports unreachable hosts after a while.
+        // The destination addresses of this test belong to no host. Some time later, the router's
+        // kernel reports that the host is unreachable.
         assert_eq!([error_about("10.210.1.77", 9, (3, 1)), error_about("fd00:211::77", 9, (1, 3))], from_router);
     });
     let at = metrics::address(&started);
@@ -196,8 +204,8 @@ fn icmp_errors_come_back() {
     assert!(sent >= 7 && page.get("steerage_forward_icmp_errors_total{outcome=\"sent\"}") <= sent as f64, "{report}");
 }
 
-/// Runs a tool in a namespace, and returns its output. `None` if the tool is missing. In CI, a
-/// missing tool makes the test fail.
+/// Runs a tool in a namespace, and returns its output. `None` if the tool is missing. If the tool
+/// is missing, the test fails in CI.
 fn tool(net: &Net, namespace: usize, words: &[&str]) -> Option<String> {
     let run = || std::process::Command::new(words[0]).args(&words[1..]).stdin(std::process::Stdio::null()).output();
     match net.0.within(namespace, run) {
@@ -212,31 +220,34 @@ fn tool(net: &Net, namespace: usize, words: &[&str]) -> Option<String> {
     }
 }
 
-/// How often traceroute is run until it shows the whole path.
+/// The test runs traceroute repeatedly until the output shows the whole path, but at most this many
+/// times.
 const TRACES_MAX: usize = 3;
 
-/// The number and address of each hop in the output of traceroute.
+/// Returns the number and the address of each hop from the output of traceroute.
 fn hops(way: &str) -> Vec<Vec<&str>> {
     way.lines().skip(1).map(|line| line.split_whitespace().take(2).collect()).collect()
 }
 
-/// traceroute shows each hop of the path, and nothing else.
+/// The output of traceroute must show exactly the hops of the path.
 #[test]
 fn traceroute_finds_the_way() {
     let Some(net) = Net::new() else { return };
     let started = net.start(&["r0", "r1"]);
-    // Packets to an unresolved neighbour are dropped, so the neighbours are resolved first.
+    // The router drops packets to a neighbour whose address is not resolved, so the test resolves
+    // the neighbours first.
     net.0.within(ONE, || ping(address(FAR4), 56));
     net.0.within(ONE, || ping(address(FAR6), 56));
     let mut ways = Vec::new();
     for (family, router, to) in [("-4", "10.210.0.1", FAR4), ("-6", "fd00:210::1", FAR6)] {
-        // Probes use UDP and ICMP, one at a time, since the router limits its errors.
+        // traceroute sends one probe at a time, because the router limits the rate of its ICMP
+        // errors.
         for method in ["-U", "-I"] {
             let words = ["traceroute", family, method, "-n", "-N", "1", "-q", "1", "-m", "5", to];
             let expected = [["1", router], ["2", to]];
-            // On a busy machine, the host does not see any reply for some seconds, although the
-            // router has forwarded them. The reason for the missing replies is not known, so
-            // traceroute is run several times.
+            // On a busy machine, the host sometimes receives no replies for a few seconds, although
+            // the router has forwarded them. The cause of the missing replies is not known, so the
+            // test runs traceroute several times.
             for _ in 0..TRACES_MAX {
                 let Some(way) = tool(&net, ONE, &words) else { return drop(stop(started)) };
                 ways.push((hops(&way) == expected, format!("{method}: {way}")));
@@ -252,7 +263,8 @@ fn traceroute_finds_the_way() {
     assert!(dropped(&report, "ttl_expired") >= 4, "{report}");
 }
 
-/// The number of datagrams that the sockets of this namespace had no room for.
+/// Returns how many datagrams the kernel has dropped in this namespace because the buffer of a
+/// socket was full.
 fn overflows_of_udp() -> u64 {
     let table = fs::read_to_string("/proc/thread-self/net/snmp").unwrap();
     let mut lines = table.lines().filter_map(|line| line.strip_prefix("Udp: "));
@@ -261,8 +273,8 @@ fn overflows_of_udp() -> u64 {
     count.parse().unwrap()
 }
 
-/// 1 GB over TCP in one direction, less over several connections in the other direction, and some
-/// over UDP. All data arrives.
+/// In this test, iperf3 transfers 1 GB over TCP in one direction. It also transfers less data over
+/// several TCP connections in the other direction, and some data over UDP. All data arrives.
 #[test]
 fn iperf3_carries_a_gigabyte() {
     let Some(net) = Net::new() else { return };
@@ -282,18 +294,20 @@ fn iperf3_carries_a_gigabyte() {
         assert!(lines.any(|line| line.unwrap().starts_with("Server listening")));
         let words = [&["iperf3", "-c", FAR4, "-J"], options].concat();
         let result: Value = serde_json::from_str(&tool(&net, ONE, &words).expect("the server runs")).unwrap();
-        // Reads the server's last lines, since a full pipe would keep it from ending.
+        // A thread reads the last lines of the iperf3 server, because the server cannot end while
+        // its pipe is full.
         lines.for_each(drop);
         let end = &result["end"];
         if options[0] == "-u" {
             let sum = &end["sum"];
             assert!(sum["packets"].as_u64().unwrap() >= 4_000, "{end}");
-            // On a busy machine, iperf3's own socket overflows. The kernel counts these datagrams.
+            // On a busy machine, the socket buffer of iperf3 overflows. The kernel counts the
+            // datagrams that are lost in this buffer.
             lost = sum["lost_packets"].as_u64().unwrap().saturating_sub(net.0.within(OTHER, overflows_of_udp));
         } else {
             let [sent, received] = ["sum_sent", "sum_received"].map(|sum| end[sum]["bytes"].as_u64().unwrap());
             let wanted = if options[1] == "1G" { 1 << 30 } else { 50 << 20 };
-            // The sender stops the clock while the last bytes are in flight.
+            // iperf3's sender stops counting while the last bytes are still in flight.
             assert!(sent >= wanted && received + (16 << 20) >= wanted, "{sent} sent, {received} received");
         }
         assert!(server.wait().unwrap().success());
@@ -304,17 +318,18 @@ fn iperf3_carries_a_gigabyte() {
         (&json!(0), &json!(0)),
         "{report}"
     );
-    // All other losses are in the router's report.
+    // The router's report counts all other lost datagrams.
     let counts = report["snapshot"]["dropped"].as_object().unwrap().values();
     assert!(lost <= counts.filter_map(Value::as_u64).sum(), "{lost} lost, {report}");
-    // The router receives all data, the headers, and the acknowledgements.
+    // The router's byte counts include all data, and also the headers and the acknowledgements.
     assert!(report["snapshot"]["received_bytes"].as_u64().unwrap() > (1 << 30) + (50 << 20), "{report}");
 }
 
 #[test]
 fn tcp_finds_the_mtu_of_the_path() {
     let Some(net) = Net::new() else { return };
-    // The other end does not know the smaller MTU, and sends larger packets.
+    // The host at the other end does not know the smaller MTU, and sends packets that are too large
+    // for it.
     net.router("link set r1 mtu 1300");
     let started = net.start(&["r0", "r1"]);
     for to in [FAR4, FAR6] {
@@ -343,7 +358,7 @@ fn routes_are_followed() {
     net.0.must(OTHER, "addr add fd88::2/128 dev lo nodad");
     net.0.within(ONE, || ping(address(unroutable.0), 56));
     net.0.within(ONE, || ping(address(unroutable.1), 56));
-    // Replaces the route by a route with two next hops and another metric.
+    // Replaces the route by another route that has two next hops and a different metric.
     net.router(
         "route add 10.88.0.2/32 metric 5 nexthop via 10.210.1.2 weight 2 nexthop via 10.210.1.2 dev r1 weight 1",
     );
@@ -363,7 +378,8 @@ fn neighbours_and_links_come_and_go() {
     let Some(net) = Net::new() else { return };
     let mut started = net.start(&["r0", "r1"]);
     net.0.within(ONE, || ping(address(FAR4), 56));
-    // The other host gets another link address. The neighbour learns it from the next packet.
+    // The host on the other side of the router gets a new link address. The router's kernel learns
+    // this address from the next packet.
     net.0.must(OTHER, "link set other0 address 02:00:00:00:00:77");
     net.0.within(OTHER, || ping(address("10.210.1.1"), 56));
     net.0.within(ONE, || ping(address(FAR4), 56));
@@ -375,10 +391,10 @@ fn neighbours_and_links_come_and_go() {
     net.0.within(ONE, || ping(address(FAR4), 56));
     net.router("link del renamed");
     net.0.within(ONE, || error_about(FAR4, 9, (3, 0)));
-    // One CPU gets the end of the route from the kernel. Another CPU detects itself that its
-    // interface was deleted.
+    // The kernel reports to one CPU that the route no longer exists. Another CPU detects on its own
+    // that its interface was deleted.
     while !started.error_line().contains("the interface was deleted") {}
-    // The other interface continues to work until the end of the run.
+    // The interface that was not deleted continues to work until the end of the run.
     started.signal(Signal::SIGINT);
     let ran: Ran = started.end();
     let report = ran.report();
@@ -387,9 +403,10 @@ fn neighbours_and_links_come_and_go() {
     accounted(&report);
 }
 
-/// The other host gets another link address. If the host announces the change, packets follow. If
-/// the host does not announce the change, packets follow after the kernel has noticed that the
-/// neighbour is gone and has found it again.
+/// The host on the other side of the router gets a new link address. If the host announces the new
+/// address, packets are sent to this address at once. If the host does not announce its new
+/// address, the kernel first has to notice that the neighbour does not answer. Then the kernel
+/// resolves the neighbour's address again.
 #[test]
 fn a_neighbour_whose_link_address_changes_is_found_again() {
     let Some(net) = Net::new() else { return };
@@ -399,8 +416,8 @@ fn a_neighbour_whose_link_address_changes_is_found_again() {
     net.0.must(OTHER, "link set other0 address 02:00:00:00:00:78");
     net.0.within(ONE, || ping(address(FAR4), 56));
     net.0.within(OTHER, || fs::write("/proc/sys/net/ipv4/conf/other0/arp_notify", "0").unwrap());
-    // Mark the neighbour as stale. Otherwise, the kernel believes for 15 to 45 s that the neighbour
-    // is reachable.
+    // Mark the neighbour as stale. If the kernel's entry for the neighbour is not stale, the kernel
+    // assumes for 15 to 45 s that the neighbour is reachable.
     net.router("neigh change 10.210.1.2 dev r1 nud stale");
     net.0.must(OTHER, "link set other0 address 02:00:00:00:00:79");
     net.0.within(ONE, || ping(address(FAR4), 56));
@@ -410,8 +427,8 @@ fn a_neighbour_whose_link_address_changes_is_found_again() {
     stop(started);
 }
 
-/// The run uses none of the kernel's routes. The run gets only neighbours and its own addresses
-/// from the kernel.
+/// The run uses none of the kernel's routes. The run reads only the neighbours and the router's own
+/// addresses from the kernel.
 #[test]
 fn routes_of_the_command_line_take_the_place_of_the_kernels() {
     let Some(net) = Net::new() else { return };
@@ -424,8 +441,8 @@ fn routes_of_the_command_line_take_the_place_of_the_kernels() {
     stop(started);
 }
 
-/// Packets that the router's own kernel sends into a TUN get a link header on their way out. (The
-/// replies are for the router's own kernel.)
+/// If the router's own kernel sends packets into a TUN, `forward` adds a link header before the
+/// packets leave through an interface. (The replies go to the router's own kernel.)
 #[test]
 fn from_a_tun_to_an_interface_with_link_headers() {
     let Some(net) = Net::new() else { return };
@@ -440,8 +457,8 @@ fn from_a_tun_to_an_interface_with_link_headers() {
     assert_eq!(report["snapshot"]["dropped"]["tx_refused"].as_u64().unwrap_or(0), 0, "{report}");
 }
 
-/// The router takes the packets from the kernel with AF_XDP. The other ends of the cables still
-/// offload checksums, so only ICMP packets have correct checksums.
+/// The router receives packets with AF_XDP. The hosts still offload checksums, so only their ICMP
+/// packets have correct checksums when they arrive.
 #[test]
 fn packets_that_are_taken_are_forwarded() {
     let Some(net) = Net::new() else { return };
@@ -453,7 +470,8 @@ fn packets_that_are_taken_are_forwarded() {
     assert!(report["app"]["forward"]["forwarded"].as_u64().unwrap() >= 4, "{report}");
 }
 
-/// If a datagram enters a veth without a checksum, it leaves the router with a checksum.
+/// A datagram that arrives at the router's veth without a checksum leaves the router with a correct
+/// checksum.
 #[test]
 fn no_packet_goes_out_with_a_wrong_checksum() {
     let Some(net) = Net::new() else { return };
@@ -466,8 +484,8 @@ fn no_packet_goes_out_with_a_wrong_checksum() {
     });
     net.0.within(ONE, || ping(address(FAR4), 56));
     net.0.within(ONE, || ping(address(FAR6), 56));
-    // The receiving kernel checks the checksums of packets from a cable, and drops packets with
-    // wrong checksums.
+    // The receiving kernel verifies the checksums of packets that arrive from a cable, and drops
+    // packets whose checksum is wrong.
     for to in [FAR4, FAR6] {
         let payload: Vec<u8> = (0..999).map(|at| at as u8).collect();
         let bind = if to == FAR4 { "0.0.0.0:0" } else { "[::]:0" };

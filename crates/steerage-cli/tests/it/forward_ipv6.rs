@@ -1,5 +1,6 @@
-//! The router's own kernel receives each IPv6 packet too, and must not answer it: `forward` alone
-//! answers. The kernel's own `ip -6 rule` shows what `forward` changes.
+//! The router's own kernel also receives each IPv6 packet that `forward` handles. `forward` answers
+//! these packets, so the kernel must not answer them too. `forward` adds routing rules that prevent
+//! this, which `ip -6 rule` shows.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv6Addr, SocketAddr, UdpSocket};
@@ -16,7 +17,8 @@ use steerage_fixtures::{HANG, skip};
 use crate::forward::{FAR6, ONE, OTHER, ROUTER, linked};
 use crate::program::{Ran, Started, command};
 
-/// A raw socket that gets the errors "destination unreachable" (type 1) in this namespace.
+/// A raw socket that receives the ICMPv6 errors "destination unreachable" (type 1) in this
+/// namespace.
 fn errors() -> UdpSocket {
     let socket = socket(AddressFamily::Inet6, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::IcmpV6);
     let socket: UdpSocket = socket.unwrap().into();
@@ -24,8 +26,8 @@ fn errors() -> UdpSocket {
     socket
 }
 
-/// Reads the errors that have arrived. The key is the source port of the packet that an error
-/// quotes, after 8 bytes of ICMP and 40 bytes of IPv6.
+/// Reads the ICMP errors that have arrived, and counts them by the source port of the quoted
+/// packet. In an error, this port follows 8 bytes of ICMP header and 40 bytes of IPv6 header.
 fn read(errors: &UdpSocket, counts: &mut BTreeMap<u16, u32>) {
     let mut error = [0; 2048];
     while let Ok(len) = errors.recv(&mut error) {
@@ -47,8 +49,8 @@ fn start(net: &Namespaces, more: &[&str]) -> Started {
     Started::of(net.within(ROUTER, || command(&args).spawn().unwrap()))
 }
 
-/// The routes of the command line replace those of the kernel, whatever the kernel has for the same
-/// prefix.
+/// The routes on the command line replace the kernel's routes, even if the kernel has a route for
+/// the same prefix.
 #[test]
 fn the_kernel_does_not_answer_what_is_forwarded() {
     let Some(net) = linked() else { return };
@@ -66,7 +68,8 @@ fn the_kernel_does_not_answer_what_is_forwarded() {
     }
     let options: Vec<&str> = routes.iter().flat_map(|route| ["--route", route]).collect();
     let started = start(&net, &options);
-    // The first packet to a neighbour is dropped while the kernel looks for the neighbour.
+    // While the kernel resolves the address of a neighbour, the first packet to this neighbour is
+    // dropped.
     net.within(ONE, || ping(address(FAR6), 56));
     net.within(OTHER, || ping(address("fd00:210::2"), 56));
     let (errors, mut counts) = (net.within(ONE, errors), BTreeMap::new());
@@ -79,12 +82,12 @@ fn the_kernel_does_not_answer_what_is_forwarded() {
         read(&errors, &mut counts);
         assert!(counts.is_empty(), "{kind}: {counts:?}");
     }
-    // The kernel still answers packets to its own addresses.
+    // The router's kernel still answers packets to its own addresses.
     net.within(ONE, || ping(address("fd00:211::1"), 56));
     started.stop_at_rest();
 }
 
-/// A packet that `forward` refuses gets one error.
+/// If `forward` has no route for a packet, the sender gets exactly one ICMP error.
 #[test]
 fn a_packet_without_a_route_gets_one_error() {
     let Some(net) = linked() else { return };
@@ -106,7 +109,8 @@ fn a_packet_without_a_route_gets_one_error() {
         }
         sent.insert(port, 1);
     }
-    // The kernel answers in the system call that sends the packet, so its errors come before these replies.
+    // Errors from the kernel itself would arrive before these replies, because the kernel answers
+    // within the system call that sends the packet.
     net.within(ONE, || ping(address(FAR6), 56));
     read(&errors, &mut counts);
     assert_eq!(counts, sent);
@@ -138,12 +142,14 @@ fn the_rules_last_as_long_as_the_run() {
     started.signal(Signal::SIGKILL);
     gone();
 
-    // A rule that was left behind, because the helping process was killed too.
+    // The test adds a rule like the rule that an earlier run leaves behind if its helper process is
+    // killed too.
     net.must(ROUTER, "-6 rule add pref 32765 iif r0 blackhole protocol 115");
     start(&net, &[]).stop_at_rest();
     assert_eq!(rules(&net), before);
 
-    // The user's own priorities stay in front, and the local table before all.
+    // The user's own rules keep their lower priorities, and the rule for the table `local` still
+    // comes first.
     net.must(ROUTER, "-6 rule add pref 900 lookup main");
     net.must(ROUTER, "-6 rule add pref 880 from fd07::/64 lookup 77");
     let started = start(&net, &[]);
@@ -152,8 +158,9 @@ fn the_rules_last_as_long_as_the_run() {
     started.stop_at_rest();
 }
 
-/// A rule cannot come after the table local and before the table main if these are in the wrong
-/// order. The error has no command that would not help.
+/// If the rules for the routing tables `local` and `main` are in the wrong order, no other rule can
+/// come between them. The run is refused. The error message advises no `ip` commands, because they
+/// would not help.
 #[test]
 fn tables_in_the_wrong_order_are_refused() {
     let Some(net) = linked() else { return };
@@ -169,8 +176,8 @@ fn tables_in_the_wrong_order_are_refused() {
     }
 }
 
-/// A rule that was left behind after the rule for the table main has no effect, so the next run
-/// replaces it.
+/// A rule that an earlier run has left behind has no effect if it comes after the rule for the
+/// table `main`. The next run replaces such a rule.
 #[test]
 fn a_rule_without_effect_is_replaced() {
     let Some(net) = linked() else { return };
@@ -183,8 +190,9 @@ fn a_rule_without_effect_is_replaced() {
     assert_eq!(rules(&net), before);
 }
 
-/// A run does not adopt the rule of another run, which would remove the rule at its end. The second
-/// run needs a rule by the user, which stays.
+/// A second run does not rely on the rule of the first run, because the first run removes its rule
+/// at its end. For the second run, the user must add a rule, which remains after the end of the
+/// first run.
 #[test]
 fn a_second_run_has_no_rule_of_the_first() {
     let Some(net) = linked() else { return };
@@ -204,7 +212,7 @@ fn a_second_run_has_no_rule_of_the_first() {
     assert!(rules(&net).contains("iif r0 blackhole") && !rules(&net).contains("iif r1 blackhole"), "{}", rules(&net));
 }
 
-/// A rule that the process of the rules did not remove is named at the end.
+/// If the helper process cannot remove a rule, the run prints this rule when it ends.
 #[test]
 fn what_is_not_removed_is_named() {
     let Some(net) = linked() else { return };
@@ -229,7 +237,7 @@ fn what_is_not_removed_is_named() {
     }
 }
 
-/// The process of the rules says with `-v` which capability it keeps.
+/// With `-v`, the helper process that removes the rules prints which capability it keeps.
 #[test]
 fn the_log_names_the_kept_capability() {
     let Some(net) = linked() else { return };
@@ -237,19 +245,20 @@ fn the_log_names_the_kept_capability() {
     assert!(ran.code == Some(0) && ran.err.contains("kept=CapabilitySet(NET_ADMIN)"), "{ran:?}");
 }
 
-/// The line of the error, after notes about the interfaces.
+/// Returns the line with the error from standard error. In the output, notes about the interfaces
+/// come before this line.
 fn error(ran: &Ran) -> &str {
     ran.err.lines().last().unwrap_or_default()
 }
 
-/// The arguments of the commands for `ip` that an error advises.
+/// Returns the arguments of the `ip` commands that an error message advises.
 fn commands(ran: &Ran) -> Vec<String> {
     let (_, commands) = error(ran).split_once("as root, ").unwrap_or_else(|| panic!("{ran:?}"));
     commands.split("; ").map(|command| command.strip_prefix("ip ").unwrap().to_owned()).collect()
 }
 
-/// Without `CAP_NET_ADMIN` the run is refused, unless the user has made the rules, or the
-/// interfaces have no IPv6.
+/// Without `CAP_NET_ADMIN`, the run is refused, unless the user has added the rules, or the
+/// interfaces have no IPv6 addresses.
 #[test]
 fn without_the_capability_the_rules_must_be_there() {
     let Some(net) = linked() else { return };
@@ -271,7 +280,8 @@ fn without_the_capability_the_rules_must_be_there() {
     let output = Ran::of(run().unwrap());
     assert_eq!((output.code, rules(&net)), (Some(0), by_user), "{output:?}");
 
-    // The rules must also come before the user's own rule for the table main, as one of them does.
+    // The rules that the user has added must also come before the user's rule for the table `main`.
+    // Only one of them does.
     net.must(ROUTER, "-6 rule add pref 900 lookup main");
     net.must(ROUTER, "-6 rule add iif r1 pref 850 blackhole");
     let output = Ran::of(run().unwrap());

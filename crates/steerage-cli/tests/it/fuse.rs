@@ -1,4 +1,4 @@
-//! File systems that tests serve themselves (FUSE).
+//! FUSE file systems that the tests themselves serve.
 
 use std::fs::File;
 use std::io;
@@ -13,9 +13,9 @@ use steerage_fixtures::skip;
 
 const DEVICE: &str = "/dev/fuse";
 
-/// Mounts the file system in the mount namespace of this thread, with these options in addition to
-/// those that every mount needs, and serves it. Returns `None` if that is not possible, and prints
-/// the reason to standard error.
+/// Mounts the file system in the mount namespace of this thread, and serves its files. `options`
+/// are mount options in addition to the options that every mount needs. If mounting is not
+/// possible, returns `None` and prints the reason to standard error.
 pub(crate) fn serve<F>(files: F, at: &Path, options: &str) -> Option<JoinHandle<io::Result<()>>>
 where
     F: Filesystem + Send + 'static,
@@ -29,7 +29,7 @@ where
     Some(thread::spawn(|| session.run()))
 }
 
-/// The attributes of a file of root.
+/// Returns the attributes of a file that belongs to root.
 pub(crate) fn attributes(inode: INodeNo, kind: FileType, perm: u16) -> FileAttr {
     let time = SystemTime::UNIX_EPOCH;
     FileAttr {

@@ -1,5 +1,6 @@
-//! Signals while a file system does not answer, like a hard NFS mount whose server is gone. The
-//! process waits in the kernel and can only be killed.
+//! Tests signals to a process that waits for a file system which does not answer, such as a hard
+//! NFS mount whose server is down. A process that waits for a file system of this kind waits in the
+//! kernel, and only SIGKILL ends it.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -29,20 +30,21 @@ use crate::signals::ignores_hup;
 
 const TTL: Duration = Duration::from_secs(3600);
 
-/// The names in every directory of the file system. The constants after the names are the inodes.
+/// The names that every directory of the file system contains. The next constants are the inodes of
+/// these names.
 const FILE: &str = "file";
 const DIRECTORY: &str = "directory";
 const FILE_INODE: u64 = 2;
 const DIRECTORY_INODE: u64 = 3;
 
-/// The name whose lookup stops the file system.
+/// If a program looks up this name, the process that serves the file system stops.
 const STOP: &str = "stop";
 
-/// A file system whose process stops when the name [`STOP`] is looked up. The process does not read
-/// later requests. So a program that waits for such a request can be killed, as with a hard NFS
+/// A file system whose process stops when the name [`STOP`] is looked up. The stopped process reads
+/// no more requests. A program that waits for a request can therefore be killed, as with a hard NFS
 /// mount.
 struct Stopping {
-    /// The process of the file system continues when the other end of this channel is dropped.
+    /// The file system's process continues when the sender of this channel is dropped.
     goes_on: Mutex<Receiver<()>>,
 }
 
@@ -58,7 +60,7 @@ impl Filesystem for Stopping {
             Some(DIRECTORY) => reply.entry(&TTL, &attributes(DIRECTORY_INODE), Generation(0)),
             Some(STOP) => {
                 reply.error(Errno::ENOENT);
-                // An error means that the other end was dropped.
+                // An error of `recv` means that the sender was dropped.
                 let _ = self.goes_on.lock().unwrap_or_else(PoisonError::into_inner).recv();
             }
             _ => reply.error(Errno::ENOENT),
@@ -73,14 +75,16 @@ impl Filesystem for Stopping {
 /// A file system that is mounted in the mount namespace of this thread.
 struct Mounted {
     at: PathBuf,
-    /// The file of the kernel with the number of requests that wait for the FUSE server.
+    /// The path of the file in which the kernel shows the number of requests that wait for the FUSE
+    /// server.
     waiting: PathBuf,
     /// The file system continues when this sender is dropped.
     _stopped: Sender<()>,
 }
 
 impl Mounted {
-    /// Stops the file system. The kernel still knows the file, the directory and their attributes.
+    /// Stops the file system. The file, the directory and their attributes remain in the kernel's
+    /// cache.
     fn stop(&self) {
         for name in ["", FILE, DIRECTORY] {
             fs::metadata(self.at.join(name)).unwrap();
@@ -88,7 +92,7 @@ impl Mounted {
         assert!(!fs::exists(self.at.join(STOP)).unwrap());
     }
 
-    /// Whether a request waits for the file system.
+    /// Returns whether a request waits for the file system.
     fn is_waited_for(&self) -> bool {
         fs::read_to_string(&self.waiting).unwrap().trim() != "0"
     }
@@ -100,9 +104,9 @@ impl Drop for Mounted {
     }
 }
 
-/// Runs `body` with the file system mounted on a directory. The mount is in a namespace of its own,
-/// so the mount disappears when this thread and the programs that it starts have ended, even after
-/// a crash. If nothing can be mounted here, prints the reason on standard error.
+/// Runs `body` with the file system mounted on a directory. The mount is in a separate mount
+/// namespace. The mount therefore disappears when this thread and the programs that it starts have
+/// ended, even after a crash. If mounting is not possible, prints the reason to standard error.
 fn with_mounted(body: impl FnOnce(&Mounted) + Send + 'static) {
     if !is_root() {
         return;
@@ -135,7 +139,8 @@ fn signals() -> Vec<Signal> {
     [Signal::SIGTERM, Signal::SIGINT].into_iter().chain(hup).collect()
 }
 
-/// Starts the program, waits until it waits for the file system, and ends it by a signal.
+/// Starts the program, and waits until the program hangs in a request to the file system. Then ends
+/// the program by a signal.
 fn ends_by(mounted: &Mounted, args: &str, signal: Signal) {
     let mut command = command_in(&args.split(' ').collect::<Vec<_>>());
     let mut child = Ends(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
@@ -148,7 +153,8 @@ fn ends_by(mounted: &Mounted, args: &str, signal: Signal) {
     until(&format!("{signal} ends {args:?}"), || child.try_wait().unwrap().is_some());
     let status = child.wait().unwrap();
     assert_eq!(status.signal(), Some(signal as i32), "{args:?}: {status}");
-    // A child whose program is in the file system cannot read the program, and did not get the signal.
+    // If a child process tries to execute a program in the stopped file system, the child process
+    // also hangs, and does not receive the signal.
     let is_left = |child: &Pid| fs::exists(format!("/proc/{child}")).unwrap_or(false);
     for child in started.into_iter().filter(is_left) {
         // The child may end meanwhile.
@@ -172,22 +178,24 @@ struct Row {
     /// The argument as `--help` shows it.
     argument: &'static str,
     commands: &'static [&'static str],
-    /// `{c}` is each of the commands, with the other arguments that the command needs. `DEMO` is a
-    /// capture. `{}` is a file that is never opened, or a name that is never found, and `{d}` is a
-    /// directory. Words with a `=` before the command are environment variables.
+    /// `{c}` stands for each of the commands in turn, with the other arguments that the command
+    /// needs. `DEMO` stands for a capture. `{}` stands for the path of a file whose opening hangs,
+    /// or for a name whose lookup hangs. `{d}` stands for a directory. Words with a `=` before the
+    /// command are environment variables.
     lines: &'static [&'static str],
 }
 
 const RUNS: &[&str] = &["count", "meter", "fanout", "forward", "send"];
 
 const ROWS: &[Row] = &[
-    // The second command line searches for tcpdump.
+    // With the second command line, the program searches for tcpdump.
     Row {
         argument: "[DEVICE]...",
         commands: &["count", "meter", "fanout", "send"],
         lines: &["{c} {}", "PATH={d} {c} DEMO -f arp"],
     },
-    // `forward` refuses a file as its device. A filter is compiled as for the other commands.
+    // `forward` refuses a file as its device. Like the other commands, `forward` searches for
+    // tcpdump to compile its filter.
     Row { argument: "<DEVICE>...", commands: &["forward"], lines: &["PATH={d} forward lo -f arp"] },
     Row { argument: "<FLOW|DEVICE>...", commands: &["explain"], lines: &["explain {}"] },
     Row {
@@ -231,7 +239,7 @@ const ROWS: &[Row] = &[
         commands: RUNS,
         lines: &["{c} --socket {d}/x", "STEERAGE_RUNTIME_DIR={d} {c}", "STEERAGE_RUNTIME_DIR={d}/x {c} --socket y"],
     },
-    // The second command line searches for fusermount3.
+    // With the second command line, the program searches for fusermount3.
     Row {
         argument: "--control <DIR>",
         commands: RUNS,
@@ -255,7 +263,8 @@ const ROWS: &[Row] = &[
             "TMPDIR={d} parallel synthetic:packets=1 --keep-order -- cat",
         ],
     },
-    // `parallel` starts `exec-when-ready`, and waits for it as for any job.
+    // `parallel` starts the hidden command `exec-when-ready`, and waits for this command as for any
+    // job.
     Row { argument: "<COMMAND>...", commands: &["exec-when-ready"], lines: &[] },
     Row {
         argument: "--to <PID|NAME|PATH>",
@@ -263,15 +272,16 @@ const ROWS: &[Row] = &[
         lines: &["{c} --to {d}/x", "STEERAGE_RUNTIME_DIR={d} {c}"],
     },
     Row { argument: "<PID|NAME|PATH>", commands: &["dump"], lines: &["dump {d}/x", "STEERAGE_RUNTIME_DIR={d} dump x"] },
-    // `dump` creates the file after it has connected to a run.
+    // `dump` creates its output file only after it has connected to a run.
     Row { argument: "--write <FILE>", commands: &["dump"], lines: &[] },
     Row { argument: "--out <DIR>", commands: &["man"], lines: &["man --out {d}"] },
-    // The paths are attributes of the control tree, and not files.
+    // The paths of this argument are attributes of the control tree, and not files.
     Row { argument: "[PATH]", commands: &["get"], lines: &[] },
     Row { argument: "<PATH>", commands: &["set"], lines: &[] },
 ];
 
-/// Command lines without an argument that can be a path, whose environment variable is one.
+/// Command lines that contain no argument that can be a path. In these command lines, an
+/// environment variable contains the path.
 const VARIABLES: &[&str] = &[
     "STEERAGE_STATE_DIR={d}/x tune lo",
     "STEERAGE_STATE_DIR={d}/x tune --undo",
@@ -281,7 +291,7 @@ const VARIABLES: &[&str] = &[
     "STEERAGE_STATE_DIR={d}/x tune lo --for listen --apply",
 ];
 
-/// A command with the arguments that it needs in order to reach its paths.
+/// The name of a command, followed by the arguments without which it would not open its paths.
 fn with_what_it_needs(command: &str, has_device: bool) -> String {
     let device = if has_device { "" } else { " synthetic:packets=1" };
     match command {
@@ -336,14 +346,15 @@ fn a_file_system_that_does_not_answer_keeps_no_command_from_ending() {
     });
 }
 
-/// During a run the first signal asks for an end in good order, which may never come. The second INT
-/// ends the program, although its main thread waits for the file system with the report.
+/// During a run, the first SIGINT requests a normal end, but the run may never reach it. The second
+/// SIGINT ends the program, although the main thread hangs in a write of the report to the stopped
+/// file system.
 #[test]
 fn the_second_int_ends_a_run_whose_report_is_never_written() {
     with_mounted(|mounted| {
         let path = mounted.at.join(FILE);
-        // The kernel learns that the file system does not request to be informed when a file is
-        // closed.
+        // When the test closes this file, the kernel finds out that the file system does not
+        // support flush requests.
         drop(File::options().write(true).open(&path).unwrap());
         let report = File::options().write(true).open(&path).unwrap();
         let mut run = command(&["count", "synthetic:rate=1000", "--seconds", "0", "-v"]);
@@ -351,7 +362,7 @@ fn the_second_int_ends_a_run_whose_report_is_never_written() {
         let mut lines = BufReader::new(run.stderr.take().unwrap()).lines().map_while(Result::ok);
         assert!(lines.any(|line| line.contains("signals are listened to")));
         mounted.stop();
-        // A thread keeps reading, since a full pipe would block the run.
+        // A thread keeps reading standard error, because a full pipe would block the run.
         let rest = thread::spawn(move || lines.for_each(drop));
         let id = Pid::from_raw(run.id() as i32);
         kill(id, Signal::SIGINT).unwrap();

@@ -1,6 +1,6 @@
-//! Runs the commands that docs/meter.md has for nfdump and pmacct, exactly as printed, in their own
-//! network namespace. `.ci/parquet` runs the commands for DuckDB, since they need a Python
-//! package. The expected counts are from tshark.
+//! Runs the commands for nfdump and pmacct from docs/meter.md exactly as they are written there.
+//! The commands run in a separate network namespace. `.ci/parquet` runs the commands for DuckDB,
+//! because they need a Python package. The expected counts are from tshark.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,14 +14,14 @@ use crate::export::directory;
 
 const PAGE: &str = include_str!("../../../../docs/meter.md");
 
-/// A timeout that exceeds the start, the reading and the end of any collector.
+/// The time limit in seconds for each of these steps: the start of a collector, reading all
+/// datagrams, and the end of the collector. All collectors need less time.
 const PATIENCE: &str = "30";
 
-/// The sections whose commands are run here or by `.ci/parquet`.
+/// The sections of docs/meter.md whose commands this test or `.ci/parquet` runs.
 pub(crate) const SECTIONS: [&str; 3] = ["nfdump", "pmacct", "DuckDB"];
 
-/// The largest flow of the capture: its source and its destination, as `-T fields` of tshark has
-/// them.
+/// The source and the destination of the largest flow in the capture, from tshark with `-T fields`.
 const LARGEST: [&str; 2] = ["10.20.0.45", "198.51.100.34"];
 
 fn examples() -> PathBuf {
@@ -34,27 +34,29 @@ pub(crate) fn section(heading: &str) -> &'static str {
     section.split_once("\n### ").map_or(section, |(section, _)| section)
 }
 
-/// A function of bash that returns whether the collector has read all datagrams. Of the two lengths
-/// after the addresses of a socket, the second is the length of its receive queue.
+/// The source of a bash function that returns whether the collector has read all datagrams. In the
+/// list of sockets, the addresses are followed by the lengths of two queues, of which the second is
+/// the receive queue.
 const IS_READ: &str =
     "is_read() { ! grep -qE ':1283 .*:0000 .. [0-9A-F]+:0*[1-9A-F]' /proc/net/udp*; }\nexport -f is_read";
 
-/// The shell commands of a section, except those that need an interface.
+/// Returns the shell commands of a section, except the commands that need an interface.
 fn commands(heading: &str) -> String {
     let blocks = section(heading).split("```sh\n").skip(1).map(|block| block.split_once("```").expect("an end").0);
     let lines = blocks.flat_map(str::lines).filter(|line| !line.starts_with("sudo "));
     lines.map(|line| format!("{}{line}\n", waits(line))).collect()
 }
 
-/// The commands that wait before the next command, as a user would. Collectors are slower than a
-/// script.
+/// The commands that the test inserts before a command of the page, so that the script waits as a
+/// user would. Collectors are slower than the script, so the script must wait for them.
 fn waits(line: &str) -> &'static str {
     if line.starts_with("steerage ") {
-        // nfacctd has two processes, and each of them reports when it is ready.
+        // nfacctd has two processes, and each process reports when it is ready.
         "until_true 'grep -q :1283 /proc/net/udp*'\n\
          until_true '! grep -q nfacctd log || { grep -q \"cache entries\" log && grep -q \"waiting for\" log; }'\n"
     } else if line.starts_with("kill ") && line.contains("%1") {
-        // nfacctd prints its records at its end, but not records that it has only just read.
+        // When nfacctd ends, it prints its records, except those that it has read shortly before
+        // its end.
         "until_true is_read\n\
          before=$(grep -c 'Purging cache - END' log || true)\nexport before\n\
          until_true '((  $(grep -c \"Purging cache - END\" log) >= before + 2 ))'\n"
@@ -69,7 +71,8 @@ fn waits(line: &str) -> &'static str {
     }
 }
 
-/// Runs the commands of a section in an empty directory that has the capture. Returns their output.
+/// Runs the commands of a section in a directory that contains only the capture. Returns their
+/// output.
 fn run(heading: &str) -> Option<String> {
     let directory = directory(&format!("how-to-{heading}"));
     symlink(examples(), directory.join("examples")).unwrap();
@@ -94,8 +97,8 @@ fn run(heading: &str) -> Option<String> {
     Some(String::from_utf8(shell.stdout).unwrap())
 }
 
-/// The capture's frames: source, destination, and the number of the connection in tshark. All
-/// frames of the capture have IP. `None` if there is no tshark.
+/// For each frame of the capture, the source, the destination, and tshark's number for the
+/// connection. All frames of the capture contain IP packets. `None` if there is no tshark.
 fn frames() -> Option<Vec<Vec<String>>> {
     tshark::tshark(&examples().join("demo.pcapng"), &["ip.src", "ip.dst", "tcp.stream", "udp.stream"])
 }
@@ -117,7 +120,7 @@ fn how_to_pmacct() {
         return;
     }
     let (Some(printed), Some(frames)) = (run("pmacct"), frames()) else { return };
-    // Each record is printed in the second in which it arrived.
+    // The collector prints each record within the second in which the record arrived.
     let rows: Vec<Vec<&str>> = printed.lines().map(|line| line.split_whitespace().collect()).collect();
     let header = rows.iter().find(|row| row.first() == Some(&"SRC_IP")).unwrap_or_else(|| panic!("{printed}"));
     let packets = header.iter().position(|column| *column == "PACKETS").unwrap();

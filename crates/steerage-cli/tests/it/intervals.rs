@@ -1,4 +1,5 @@
-//! `--interval`: reports during a run, and their sums.
+//! Tests `--interval`, which prints reports during a run. The sums of these reports must equal the
+//! final report.
 
 use std::fs;
 use std::path::Path;
@@ -10,10 +11,11 @@ use serde_json::{Value, json};
 
 use crate::program::{Started, assert_balanced, command, run, sum};
 
-/// Endless traffic, slow enough to leave the CPUs to other tests.
+/// A source of endless traffic, whose rate is so low that other tests get enough CPU time.
 const ENDLESS: &str = "synthetic:rate=20000,flows=50";
 
-/// Runs a command with intervals of 10 ms until three reports have come. Returns all its lines.
+/// Runs a command with intervals of 10 ms until it has printed three reports. Returns all of its
+/// lines.
 fn three(command: &str, more: &[&str]) -> Vec<String> {
     let args = [command, ENDLESS, "--virtual-cpus", "2", "--seconds", "0", "--interval", "10ms"];
     let mut run = Started::new(&[&args[..], more].concat());
@@ -58,7 +60,8 @@ fn differences_add_up_to_the_report() {
         let seconds: Vec<f64> = intervals.iter().map(|interval| interval["seconds"].as_f64().unwrap()).collect();
         assert!(seconds.is_sorted(), "{seconds:?}");
         let lengths: f64 = intervals.iter().map(|interval| interval["interval_seconds"].as_f64().unwrap()).sum();
-        // Each time was rounded to the microsecond.
+        // The length of each interval is rounded to the microsecond, so the sum of the lengths may
+        // differ a little from the length of the run.
         assert!((lengths - seconds.last().unwrap()).abs() < 1e-6 * (1.0 + intervals.len() as f64), "{intervals:?}");
         for interval in &intervals {
             let dropped: u64 = sum(&interval["total"]["dropped"]);
@@ -77,15 +80,15 @@ fn a_meter_tells_how_many_flows_there_are() {
     assert_eq!(last, &json!({ "active": 0, "total": flows["total"], "evicted": flows["evicted"], "lost": 0 }));
     for pair in intervals.windows(2) {
         for path in ["/flows/total", "/flows/evicted"] {
-            // The counts are read one after the other while flows are evicted, so each CPU may lag
-            // by one.
+            // The program reads the counts one after the other while flows are evicted. The count
+            // of each CPU may therefore be too low by one.
             assert!(number(&pair[0], path) <= number(&pair[1], path) + 2, "{pair:?}");
         }
         assert!(number(&pair[0], "/flows/active") <= 20 + 2, "{pair:?}");
     }
 }
 
-/// The exact counts of flows during a run, after all 50 flows have appeared and before any flow has
+/// Checks the exact counts of flows at a time when all 50 flows have appeared and no flow has
 /// ended.
 #[test]
 fn usr1_tells_of_flows_too() {
@@ -115,7 +118,7 @@ fn a_line_each_for_people() {
     for line in &lines[..head] {
         let words: Vec<&str> = line.split_whitespace().collect();
         assert!(words[0].len() == "2026-11-21T04:15:35.284Z".len() && words[0].ends_with('Z'), "{line}");
-        // An interval may have a single packet.
+        // If an interval has a single packet, its report uses the singular "packet".
         let packets_word = words[2].trim_end_matches('s');
         assert_eq!((packets_word, words[4], words[8].ends_with("bit/s")), ("packet", "bytes", true), "{line}");
         packets += number(words[1]);
@@ -147,7 +150,7 @@ fn beside_flows_on_standard_output_they_go_to_standard_error() {
     assert_eq!((quiet.code, objects(&quiet.out).len(), quiet.err.as_str()), (Some(0), 50, ""), "{quiet:?}");
 }
 
-/// A report on SIGUSR1 also leaves standard output to the flows.
+/// If flows go to standard output, the report that SIGUSR1 requests goes to standard error.
 #[test]
 fn usr1_keeps_off_the_flows() {
     let endless = ["meter", ENDLESS, "--virtual-cpus", "1", "--seconds", "0", "--flows", "-"];
@@ -166,8 +169,9 @@ fn quiet_is_about_standard_error_alone() {
     assert_eq!((ran.err.as_str(), objects(&ran.out).len()), ("", 2), "{ran:?}");
 }
 
-/// The reader stalls, and the pipe has room for a few lines only. The run goes on and ends in time.
-/// The last report of the run includes the intervals that the run could not print.
+/// In this test, the reader stops reading, and the pipe has room for only a few lines. The run must
+/// nevertheless continue and end in time. The last report of the run covers the intervals whose
+/// reports the run could not print.
 #[test]
 fn a_reader_that_stalls_does_not_hold_up_the_run() {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("stalled-intervals");
@@ -179,13 +183,13 @@ fn a_reader_that_stalls_does_not_hold_up_the_run() {
     let args = ["meter", ENDLESS, "--virtual-cpus", "1", "--seconds", "1", "--interval", "10ms", "--json", "-t", "0"];
     let mut started = command(&[&args[..], &["--flows", flows.to_str().unwrap()]].concat());
     let mut child = started.stdout(write).spawn().unwrap();
-    // Dropping `started` closes our copy of the writing end.
+    // Dropping `started` closes this process's copy of the writing end of the pipe.
     drop(started);
-    // The file gets its name when the run is over.
+    // The test waits for the output file, which gets its name at the end of the run.
     let begun = Instant::now();
     while !flows.exists() {
         assert!(begun.elapsed() < Duration::from_secs(100), "it hangs");
-        // The short sleep leaves the CPU to the run.
+        // The short sleep leaves CPU time for the run.
         std::thread::sleep(Duration::from_millis(5));
     }
     let mut lines = objects(&std::io::read_to_string(read).unwrap());
@@ -196,8 +200,8 @@ fn a_reader_that_stalls_does_not_hold_up_the_run() {
     assert_eq!(received, number(&report, "/snapshot/received"));
 }
 
-/// If the run ends when an interval is over, that interval is reported once, as the last one. No
-/// empty interval follows.
+/// If a run ends exactly at the end of an interval, the program reports this interval only once, as
+/// the last interval. No empty interval follows.
 #[test]
 fn the_last_interval_is_the_rest() {
     let args = ["count", ENDLESS, "--virtual-cpus", "1", "--seconds", "0.01", "--interval", "10ms", "--json"];

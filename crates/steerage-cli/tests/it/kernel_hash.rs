@@ -1,5 +1,5 @@
-//! What the kernel's own hash sees: `steerage explain` predicts how many flows the kernel
-//! distinguishes, and the kernel of this machine agrees.
+//! `steerage explain` predicts how many flows the kernel's own hash distinguishes. These tests
+//! compare the prediction with the kernel of this machine.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -17,26 +17,27 @@ use steerage_fixtures::{HANG, skip};
 use crate::explain::explained;
 use crate::program::command;
 
-/// The flows in each encapsulation. If the kernel distinguishes all of them, all flows are on the
-/// same one of two CPUs once in 2^63 times.
+/// The number of flows that each tested encapsulation contains. If the kernel distinguishes these
+/// flows, the probability is 1 in 2^63 that it steers all of them to a single one of the two CPUs.
 const FLOWS: u16 = 64;
 
-/// How often traffic is sent before a CPU counts as used by one flow, although only other traffic of
-/// this machine used it.
+/// The maximum number of tries. In at least one try, the traffic of a single flow must use only one
+/// CPU. In a single try, other traffic of this machine may use the other CPU.
 const TRIES: usize = 100;
 
-/// How often traffic of many flows must use both CPUs, in `SPREAD_TRIES` tries: the kernel counts no interrupt of a CPU that other
-/// traffic already keeps busy.
+/// In at least this many of `SPREAD_TRIES` tries, traffic of many flows must use both CPUs. Some
+/// tries may show only one CPU, because the kernel counts no interrupt for a CPU that other traffic
+/// already keeps busy.
 const SPREADS: usize = 2;
 const SPREAD_TRIES: usize = 10;
 
-/// The kernel's file has a row for each CPU. This column is `received_rps`: interrupts from another
-/// CPU that has steered packets here.
+/// /proc/net/softnet_stat has a row for each CPU. The column `received_rps` counts the interrupts
+/// by which other CPUs steered packets to the CPU of this row.
 const RECEIVED_RPS: usize = 9;
 
 const OUTER: ([u8; 4], [u8; 4]) = ([10, 209, 9, 1], [10, 209, 9, 2]);
 
-/// The EtherType of a frame that [`below`] builds.
+/// Returns a frame with this EtherType and this payload.
 fn below(ethertype: u16, payload: &[u8]) -> Vec<u8> {
     [&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2][..], &ethertype.to_be_bytes(), payload].concat()
 }
@@ -66,7 +67,7 @@ fn fragment(flow: u16) -> Vec<u8> {
     frame
 }
 
-/// An encapsulation, by its name, and the frame that has a flow.
+/// The name of an encapsulation, and the function that returns a frame of a flow.
 type Encapsulation = (&'static str, fn(u16) -> Vec<u8>);
 
 const ENCAPSULATIONS: [Encapsulation; 20] = [
@@ -104,7 +105,8 @@ const ENCAPSULATIONS: [Encapsulation; 20] = [
     ("labels", |flow| labelled(0, 1 + flow as u8)),
 ];
 
-/// A veth whose receiving end has a mask of two CPUs. `None` if this machine does not have them.
+/// Creates a veth pair whose receiving end has a mask of two CPUs. Returns `None` if this machine
+/// does not have two CPUs.
 fn cable() -> Option<Net> {
     let online = fs::read_to_string("/sys/devices/system/cpu/online").unwrap();
     if !online.starts_with("0-") {
@@ -118,15 +120,15 @@ fn cable() -> Option<Net> {
     Some(net)
 }
 
-/// Writes the frames of all flows to a capture.
+/// Writes the frames of all flows of an encapsulation to a capture.
 fn written(name: &str, test: &str, frame: fn(u16) -> Vec<u8>) -> String {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}-{name}.pcap"));
     fs::write(&path, pcap((0..FLOWS).map(|flow| (0, 0, frame(flow))))).unwrap();
     path.to_str().unwrap().to_owned()
 }
 
-/// Whether the kernel's hash would spread the flows of a capture over several CPUs. `expected` only
-/// decides how often this is tried.
+/// Whether the kernel's hash would spread the flows of a capture over several CPUs. The argument
+/// `expected` only determines the number of tries.
 fn spreads(net: &Net, path: &str, expected: bool) -> bool {
     let used = |_: &usize| (0..2).filter(|from| interrupts(net, path, *from)).count();
     if expected {
@@ -136,7 +138,7 @@ fn spreads(net: &Net, path: &str, expected: bool) -> bool {
     }
 }
 
-/// What `explain` says is what the kernel does with a mask of two CPUs.
+/// With a mask of two CPUs, the kernel spreads the flows as `explain` predicts.
 #[test]
 fn the_kernel_spreads_as_explain_predicts() {
     let Some(net) = cable() else { return };
@@ -150,8 +152,8 @@ fn the_kernel_spreads_as_explain_predicts() {
     }
 }
 
-/// With the program of `tune --global`, the kernel spreads the flows inside VXLAN and GTP-U. All
-/// other packets are spread as before.
+/// With the flow dissector of `tune --global`, the kernel spreads the flows inside VXLAN and GTP-U.
+/// The kernel spreads all other packets as before.
 #[test]
 fn a_flow_dissector_spreads_tunnels_with_fixed_ports() {
     let Some(net) = cable() else { return };
@@ -171,7 +173,8 @@ fn a_flow_dissector_spreads_tunnels_with_fixed_ports() {
     assert!(!spreads(&net, &path, false));
 }
 
-/// Sends the capture from a CPU, and returns whether the kernel then interrupts the other CPU.
+/// Sends the packets of the capture from one CPU. Returns whether the kernel interrupted the other
+/// CPU to handle some of them.
 fn interrupts(net: &Net, path: &str, from: usize) -> bool {
     let all = SockProtocol::EthAll;
     let tap = net.near(|| socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, all).unwrap());
@@ -180,7 +183,7 @@ fn interrupts(net: &Net, path: &str, from: usize) -> bool {
     let args = ["send", "far0", path, "--cpus", &from.to_string(), "--rate", "max"];
     let sent = net.far(|| command(&args).output().unwrap());
     assert!(sent.status.success(), "{sent:?}");
-    // The socket receives a packet after steering, on the packet's CPU.
+    // The kernel has steered a packet before the socket receives the packet.
     let mut buffer = [0; 256];
     for _ in 0..FLOWS {
         recv(std::os::fd::AsRawFd::as_raw_fd(&tap), &mut buffer, nix::sys::socket::MsgFlags::empty()).unwrap();

@@ -1,4 +1,5 @@
-//! Live interfaces: real sockets at both ends of a cable, with the program listening at one end.
+//! Tests with live interfaces. Sockets send packets between the two ends of a veth pair, and the
+//! program listens at one end.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -18,7 +19,7 @@ pub(crate) fn start(net: &Net, args: &[&str]) -> Started {
     Started::of(net.near(|| command(&args).spawn().unwrap()))
 }
 
-/// Sends `each` datagrams of 100 bytes from each of `flows` ports.
+/// Sends `each` datagrams of 100 bytes from each of `flows` source ports.
 fn send(net: &Net, flows: usize, each: usize) {
     net.far(|| {
         let sockets: Vec<UdpSocket> = (0..flows).map(|_| UdpSocket::bind((FAR, 0)).unwrap()).collect();
@@ -28,7 +29,8 @@ fn send(net: &Net, flows: usize, each: usize) {
     });
 }
 
-/// Opens the receiving socket, so that datagrams to it cause no ICMP errors.
+/// Opens the receiving socket. Without this socket, the kernel would answer datagrams with ICMP
+/// errors.
 fn open(net: &Net) -> UdpSocket {
     net.near(|| bind_when_free((NEAR, 9)))
 }
@@ -71,8 +73,9 @@ fn udp_and_tcp_by_two_sockets_on_two_cpus() {
         let started = start(&net, &args);
         send(&net, 40, 50);
         talk(&net);
-        // The packets that close the connection must pass before the next run begins. Therefore
-        // each of these packets is in both counts or in neither.
+        // The test waits until the packets that close the connection have passed. Each of these
+        // packets is then either in both counts (the run's count and the kernel's count) or in
+        // neither.
         wait_until_closed(&net);
         let report = started.stop(Signal::SIGINT);
         let after = counted(&net);
@@ -99,11 +102,12 @@ fn udp_and_tcp_by_two_sockets_on_two_cpus() {
     drop(open);
 }
 
-/// Waits until both ends have sent their last packet of each connection.
+/// Waits until both ends have sent the last packet of each connection.
 fn wait_until_closed(net: &Net) {
     let open = || {
         let table = std::fs::read_to_string("/proc/thread-self/net/tcp").unwrap();
-        // The state is the fourth field: 06 is TIME_WAIT, 0A listens.
+        // In /proc/net/tcp, the fourth field of a line is the state of the connection: 06 means
+        // TIME_WAIT, and 0A means LISTEN.
         table.lines().skip(1).any(|line| !["06", "0A"].contains(&line.split_whitespace().nth(3).unwrap()))
     };
     while net.near(open) || net.far(open) {
@@ -111,8 +115,8 @@ fn wait_until_closed(net: &Net) {
     }
 }
 
-/// The kernel's hash steers packets only on request. Otherwise, steerage's hash steers packets. The
-/// kernel gives each packet a hash with a random key.
+/// By default, steerage's own hash decides the CPU of a packet. The kernel's hash decides the CPU
+/// only if the user requests this. The kernel gives each packet a hash with a random key.
 #[test]
 fn the_kernels_hash_steers_on_demand() {
     let Some(net) = Net::new() else { return };
@@ -130,7 +134,8 @@ fn the_kernels_hash_steers_on_demand() {
             "{report}"
         );
         assert_eq!(queue["hashed"], if is_ours { 1200 } else { 0 }, "{queue}");
-        // 60 flows on four CPUs: each CPU has some flows, and all packets of a flow are on one CPU.
+        // The 60 flows are spread over four CPUs: each CPU has some flows, and all packets of a
+        // flow are on one CPU.
         let cpus = report["snapshot"]["cpus"].as_array().unwrap().iter().map(|cpu| cpu["processed"].as_u64().unwrap());
         assert!(cpus.clone().all(|packets| packets > 0 && packets % 20 == 0), "{:?}", cpus.collect::<Vec<_>>());
     }
@@ -153,13 +158,14 @@ fn flows_are_metered_live() {
     }
 }
 
-/// The kernel drops packets while the program is stopped. The ledger has every one of these drops.
+/// While the program is stopped, the kernel drops packets. The ledger counts every packet that the
+/// kernel has dropped.
 #[test]
 fn kernel_drops_are_in_the_ledger() {
     let Some(net) = Net::new() else { return };
     let started = start(&net, &["count", "near0", "-Q", "in", "-B", "512K", "--virtual-cpus", "2", "--check-order"]);
     started.signal(Signal::SIGSTOP);
-    // A ring of 512 KiB has no room for a megabyte.
+    // Together, the datagrams take a megabyte, which does not fit into the ring of 512 KiB.
     send(&net, 10, 1000);
     started.signal(Signal::SIGCONT);
     let report = started.stop(Signal::SIGINT);
@@ -186,7 +192,8 @@ fn an_interface_that_is_deleted_ends_the_run() {
     assert!(ran.err.lines().any(|line| line == format!("steerage: {error}")), "{}", ran.err);
 }
 
-/// A note shows the user how to improve the use of an interface. There is no note with `--quiet`.
+/// The program prints a note that says how to use an interface better. With `--quiet`, the program
+/// prints no note.
 #[test]
 fn notes_stand_on_standard_error() {
     let Some(net) = Net::new() else { return };
@@ -204,8 +211,8 @@ fn notes_stand_on_standard_error() {
 #[test]
 fn without_the_right_to_it_the_line_says_which() {
     let Some(net) = Net::new() else { return };
-    // The program runs as root, but without the capability CAP_NET_RAW. Without the tool that drops
-    // it, this case cannot be tested.
+    // The program runs as root, but without the capability CAP_NET_RAW. If the tool that drops the
+    // capability is missing, the test skips this case.
     let program = env!("CARGO_BIN_EXE_steerage");
     let args = ["--bounding-set=-net_raw", "--inh-caps=-net_raw", program, "count", "lo"];
     let Ok(output) = net.near(|| Command::new("setpriv").args(args).output()) else { return };
@@ -218,7 +225,7 @@ fn without_the_right_to_it_the_line_says_which() {
     assert!(ran.complaint().contains("CAP_NET_RAW") && ran.complaint().contains("setcap"), "{ran:?}");
 }
 
-/// `-f` works in the kernel, so packets that do not match are not even counted as received.
+/// The kernel applies the filter of `-f`, so packets that do not match are not counted as received.
 #[test]
 fn a_filter_leaves_out_in_the_kernel() {
     let Some(net) = Net::new() else { return };
@@ -246,8 +253,8 @@ fn a_filter_leaves_out_in_the_kernel() {
     }
 }
 
-/// The same situation as after `setcap cap_net_raw+ep`: a user other than root listens, and has no
-/// capability left while it listens.
+/// Tests the same situation as after `setcap cap_net_raw+ep`. A user other than root starts the
+/// program, and the program has no capability left while it listens.
 #[test]
 fn one_capability_is_enough_to_listen() {
     let Some(net) = Net::new() else { return };
@@ -264,7 +271,8 @@ fn one_capability_is_enough_to_listen() {
         assert!(status.contains("CapPrm:\t0000000000000000") && status.contains("NoNewPrivs:\t1"), "{status}");
     }
     send(&net, 3, 10);
-    // The interface goes down and up again. The program continues to listen, without a capability.
+    // During the run, the interface goes down and up again. The program continues to listen
+    // although it has no capability any more.
     net.must(&format!("-n {} link set near0 down", net.near));
     net.must(&format!("-n {} link set near0 up", net.near));
     let report = started.stop(Signal::SIGINT);
@@ -276,7 +284,8 @@ fn one_capability_is_enough_to_listen() {
     std::fs::remove_file(&program).unwrap();
 }
 
-/// Each interface is a separate device. A packet is received on each interface that it passes.
+/// The device `any` stands for all interfaces, each of which is a separate device. If a packet
+/// passes several interfaces, the program receives it once on each of them.
 #[test]
 fn any_stands_for_all_interfaces_that_are_up() {
     let Some(net) = Net::new() else { return };

@@ -1,4 +1,4 @@
-//! A file system of another user that lies about the owner of its links.
+//! A file system of another user that reports a false owner for its links.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -11,8 +11,8 @@ use fuser::{
 
 use crate::fuse;
 
-/// A file system that says that root owns everything, and has links to `target` and to the file
-/// `name` in it.
+/// A file system that reports root as the owner of every file. The file system contains a link to
+/// the directory `target`, and a link to the file `name` in that directory.
 pub(crate) struct Lying {
     pub(crate) target: PathBuf,
     pub(crate) name: &'static str,
@@ -20,7 +20,7 @@ pub(crate) struct Lying {
 
 /// The inode of the link to the file.
 const FILE: INodeNo = INodeNo(2);
-/// The inode of the link to the directory, whose name is `logs`.
+/// The inode of the link to the directory. The name of this link is `logs`.
 const DIRECTORY: INodeNo = INodeNo(3);
 
 impl Lying {

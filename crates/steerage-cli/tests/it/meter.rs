@@ -1,4 +1,4 @@
-//! `steerage meter`: its report, its files, and its errors.
+//! Tests of `steerage meter`: its report, its files, and its errors.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -19,18 +19,18 @@ const START: u32 = 1_700_000_000;
 /// Creates an empty directory for this test.
 fn directory(name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("meter").join(name);
-    // The directory may be left from the last run, or may not exist.
+    // A directory of an earlier test run may still exist, so it is removed first.
     let _ = fs::remove_dir_all(&path);
     fs::create_dir_all(&path).unwrap();
     path
 }
 
-/// An Ethernet frame of `bytes` bytes with UDP over IPv4.
+/// Returns an Ethernet frame of `bytes` bytes that contains UDP over IPv4.
 fn udp(from: (u8, u16), to: (u8, u16), bytes: usize) -> Vec<u8> {
     FrameBuilder::udp(([10, 0, 0, from.0], from.1), ([10, 0, 0, to.0], to.1)).frame_of(bytes)
 }
 
-/// Writes a capture. Each frame has its time in seconds after the start.
+/// Writes a capture. Each frame comes with its time, in seconds after `START`.
 fn capture(directory: &Path, frames: &[(u32, Vec<u8>)]) -> String {
     let file = pcap(frames.iter().map(|(second, frame)| (START + second, 250_000, frame)));
     let path = directory.join("capture.pcap");
@@ -38,7 +38,8 @@ fn capture(directory: &Path, frames: &[(u32, Vec<u8>)]) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// A request with two replies, another request that is repeated after ten minutes, and ARP.
+/// The capture of most tests: a request with two replies, another request that is repeated after
+/// ten minutes, and an ARP packet.
 fn conversation(directory: &Path) -> String {
     let mut arp = vec![0xff; 60];
     arp[6..14].copy_from_slice(&[2, 0, 0, 0, 0, 1, 8, 6]);
@@ -101,7 +102,8 @@ fn the_flows_with_the_most_bytes() {
         "{ran:?}"
     );
     assert!(lines[7].is_empty() && lines[8].starts_with("cpus "), "{ran:?}");
-    // Columns shrink before lines wrap. The first line is exempt, since it has the path.
+    // On a narrow terminal, the columns of the table shrink, so that no line wraps. The first line
+    // of the report may be longer, because it contains the path.
     let narrow = command(&["meter", &conversation(&directory), "--virtual-cpus", "2"]).env("COLUMNS", "80").output();
     let narrow = String::from_utf8(narrow.unwrap().stdout).unwrap();
     assert!(narrow.lines().skip(1).all(|line| line.len() <= 80), "{narrow}");
@@ -133,10 +135,11 @@ fn the_report_has_them_too() {
 
     let one = report(&["meter", &capture, "--virtual-cpus", "1", "--max-flows", "1", "-t", "0"]);
     assert_eq!(one["app"]["flows"], json!({ "active": 0, "total": 4, "evicted": 2, "lost": 0, "outputs": [] }));
-    // With longer timeouts, the repeated request belongs to the same flow.
+    // With longer timeouts, the repeated request belongs to the same flow as the first request.
     let patient = report(&["meter", &capture, "--virtual-cpus", "1", "--inactive", "20m", "--active", "1h"]);
     assert_eq!(patient["app"]["flows"]["total"], 3);
-    // The flow lasts from 22:13:24 to 22:23:24. A quarter of an hour by the clock ends at 22:15.
+    // The flow with the repeated request lasts from 22:13:24 to 22:23:24. If flow records end at
+    // each quarter of an hour, one period ends at 22:15.
     let total = |more: &[&str]| {
         let args = ["meter", &capture, "--virtual-cpus", "1", "--inactive", "20m", "--active", "15m"];
         report(&[&args[..], more].concat())["app"]["flows"]["total"].as_u64().unwrap()
@@ -158,7 +161,8 @@ fn all_flows_in_a_file() {
     assert_eq!(rows.remove(0), HEADER);
     rows.sort_unstable();
     assert_eq!(rows, ROWS);
-    // The columns are the same and in the same order. The flows may have ended in another order.
+    // The JSON lines have the same columns as the CSV, in the same order. The order of the flows
+    // may differ between the two runs, because the flows may have ended in another order.
     let text = read(&directory, "flows.jsonl");
     let mut objects = objects(&text);
     objects.sort_by_key(|object| object["first"].as_str().unwrap().to_owned());
@@ -213,7 +217,7 @@ fn a_file_for_each_period_of_the_capture() {
     let pattern = directory.join("flows-%T.jsonl").to_str().unwrap().to_owned();
     let made =
         report(&["meter", &capture, "--virtual-cpus", "1", "--flows", &pattern, "--rotate", "2m", "--inactive", "1"]);
-    // 22:13:20 is in the period that begins at 22:12.
+    // The first packet, at 22:13:20, is in the period that begins at 22:12.
     let expected = [
         "flows-22:12:00.jsonl",
         "flows-22:14:00.jsonl",
@@ -246,11 +250,11 @@ fn what_cannot_be_written_ends_the_run() {
     for name in ["file/flows.csv", "file/%H%M.csv", "file/%H/%M.csv"] {
         let flows = directory.join(name).to_str().unwrap().to_owned();
         let ran = run(&["meter", &capture, "--virtual-cpus", "1", "--flows", &flows]);
-        // The error comes before anything is read, so there is nothing to report.
+        // The error occurs before any packet is read, so there is no report.
         assert_eq!((ran.code, ran.out.as_str()), (Some(1), ""), "{ran:?}");
         assert!(ran.complaint().contains("cannot write flows to") && ran.err.contains("file"), "{ran:?}");
     }
-    // The disk is full, and the packets never end.
+    // In the second case of this test, the disk is full, and the packet source is endless.
     let full = File::options().write(true).open("/dev/full").unwrap();
     let args = ["meter", "synthetic:flows=100000", "--seconds", "0", "--max-flows", "1000", "--virtual-cpus", "2"];
     let ran = command(&[&args[..], &["--flows", "-", "-q"]].concat()).stdout(Stdio::from(full)).output().unwrap();
@@ -267,19 +271,20 @@ fn who_reads_no_more_has_seen_enough() {
     assert_eq!(ran.code, Some(0), "{ran:?}");
 }
 
-/// The reader takes some flows and then stalls. A request to stop waits for the reader, but not
-/// forever.
+/// The reader of the flows reads some of them and then stalls. When the user stops the run, the
+/// program waits for the reader, but only for a limited time.
 #[test]
 fn a_reader_that_stalls_does_not_hold_up_a_stop() {
-    // The first source can wait, so its CPUs wait for the writer. The second source cannot wait.
+    // The first source can wait, so the CPUs of its run wait for the writer of the flows. The
+    // second source cannot wait.
     for device in ["synthetic:flows=100000", "synthetic:flows=100000,rate=1000000"] {
         let args = ["meter", device, "--seconds", "0", "--max-flows", "5000", "--virtual-cpus", "2"];
         let mut run = Started::new(&[&args[..], &["--flows", "-", "--json"]].concat());
-        // By now there are more flows than the pipe has room for. At the end, all of them are
-        // written.
+        // At this point, the run has created more flow records than fit into the pipe. When the run
+        // ends, it writes the records of all flows.
         (0..5000).for_each(|_| assert!(run.line().starts_with('{')));
         run.signal(Signal::SIGINT);
-        // The report comes first, and then the reason for the exit code.
+        // The program prints the report first, and then the reason for the exit code.
         let report: Value = serde_json::from_str(&run.error_line()).unwrap();
         assert_eq!(report["ended_by"], "error", "{device}");
         let why = run.error_line();
@@ -288,7 +293,8 @@ fn a_reader_that_stalls_does_not_hold_up_a_stop() {
     }
 }
 
-/// A run that ends by itself waits for its reader, such as a pager, until the user asks it to stop.
+/// When the input of a run has ended, the run still waits for the reader of its output, such as a
+/// pager. The wait ends when the user stops the run.
 #[test]
 fn a_reader_may_take_its_time() {
     let args = ["meter", "synthetic:packets=400000,flows=10000", "--virtual-cpus", "2", "--flows", "-", "--json", "-q"];
@@ -300,7 +306,7 @@ fn a_reader_may_take_its_time() {
     assert_eq!(run.end_unread(), Some(1));
 
     let mut patient = Started::new(&args);
-    // The test reads line by line from a pipe with room for a few hundred lines.
+    // The test reads line by line from a pipe that has room for a few hundred lines.
     let lines = std::iter::from_fn(|| Some(patient.line()).filter(|line| !line.is_empty())).count();
     assert_eq!((lines, patient.end().code), (10_000, Some(0)));
 }
@@ -313,8 +319,8 @@ fn a_run_that_is_stopped_completes_its_file() {
     let mut run = Started::new(&[&args[..], &["--flows", &flows]].concat());
     run.signal(Signal::SIGUSR1);
     let before: Value = serde_json::from_str(&run.line()).unwrap();
-    // This report, before the end, may have flows that continue. The largest of all flows are known
-    // only at the end.
+    // Reports that are printed during the run may contain flows that have not ended yet. Only the
+    // last report lists the largest of all flows.
     assert!(before["traffic"]["top"].as_array().is_none_or(|top| top.iter().all(|flow| flow["end"] == "active")));
     run.signal(Signal::SIGINT);
     let ran = run.end();
@@ -356,8 +362,8 @@ fn a_wrong_command_line_is_2() {
     assert_eq!(ran.complaint(), expected);
 }
 
-/// A flow is in the sample with all its packets or not at all, whichever CPU meters it. The export
-/// states the sampling rate.
+/// The sample contains either all packets of a flow or no packet of the flow, whichever CPU meters
+/// it. The exported records contain the sampling rate.
 #[test]
 fn a_sample_of_flows_is_of_whole_flows() {
     let directory = directory("sample");
@@ -365,7 +371,8 @@ fn a_sample_of_flows_is_of_whole_flows() {
     let device = "synthetic:packets=200000,flows=5000";
     let all = report(&["meter", device, "--virtual-cpus", "3", "--flows", &csv]);
     let rows = |text: String| -> std::collections::BTreeSet<String> {
-        // Times differ between runs, and records differ only in their times.
+        // The times in records differ between runs, so the test removes the times before it
+        // compares the records.
         text.lines().skip(1).map(|row| row.splitn(3, ',').nth(2).unwrap().to_owned()).collect()
     };
     let every = rows(read(&directory, "flows.csv"));
@@ -383,8 +390,8 @@ fn a_sample_of_flows_is_of_whole_flows() {
     assert!(messages.contains(&["1", "10", "6"].map(str::to_owned).to_vec()), "{messages:?}");
 }
 
-/// The expected figures are from tshark: `-T fields -e frame.len -e ip.src ...`. Later fragments
-/// count with the first fragment of their datagram.
+/// The expected figures are from tshark with the options `-T fields -e frame.len -e ip.src ...`. In
+/// these figures, the later fragments of a datagram belong to the flow of its first fragment.
 #[test]
 fn afs_in_a_page() {
     let Some(afs) = tshark::capture("afs.pcap") else { return };
@@ -403,7 +410,8 @@ fn afs_in_a_page() {
     }
 }
 
-/// Parquet needs no feature of the build. `.ci/parquet` reads the values.
+/// Every build of the program can write Parquet files, without a Cargo feature. The script
+/// `.ci/parquet` checks the values in these files.
 #[test]
 fn parquet_is_in_every_build() {
     let scratch = Scratch::new();
@@ -420,7 +428,7 @@ fn parquet_is_in_every_build() {
 
 const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/demo.pcapng");
 
-/// The table has one line for a flow, into however many records it was cut.
+/// The table has one line for each flow, even if several records belong to the flow.
 #[test]
 fn the_records_of_a_flow_are_one_line() {
     let table = |args: &[&str]| {
@@ -435,7 +443,7 @@ fn the_records_of_a_flow_are_one_line() {
     assert!(hosts[1].starts_with("10.20.0.45 ") && hosts[1].ends_with("  56.6 %"), "{hosts:#?}");
 }
 
-/// The flow files of a run say the same as the run.
+/// If `meter` reads the flow files of a run, it prints the same report as for the run itself.
 #[test]
 fn flow_files_are_read_again() {
     let scratch = Scratch::new();
@@ -458,7 +466,7 @@ fn flow_files_are_read_again() {
                 .iter()
                 .map(|group| group["bytes"].as_u64().unwrap() + group["bytes_back"].as_u64().unwrap())
                 .sum();
-            // A flow counts for both of its hosts.
+            // In the list of hosts, each flow counts for both of its hosts.
             let times = match by {
                 "host" => 2..=2,
                 "net" => 1..=2,

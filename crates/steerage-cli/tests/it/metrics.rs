@@ -1,4 +1,4 @@
-//! `--metrics`: the metrics of a run that Prometheus reads.
+//! Tests of `--metrics`, which serves the metrics of a run to Prometheus.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -9,10 +9,10 @@ use steerage_fixtures::exposition;
 
 use crate::program::{Started, run};
 
-/// Serves metrics on any free port.
+/// The option that makes a run serve its metrics on a free port.
 pub(crate) const ANY: &str = "--metrics=127.0.0.1:0";
 
-/// The address of the metrics, as the program prints it.
+/// Reads the address of the metrics page from the program's output.
 pub(crate) fn address(run: &Started) -> SocketAddr {
     let of_line =
         |line: &String| line.trim_end().strip_prefix("metrics at http://")?.strip_suffix("/metrics")?.parse().ok();
@@ -29,8 +29,8 @@ pub(crate) fn get(address: SocketAddr) -> String {
     body.to_owned()
 }
 
-/// For each command that receives packets, the metrics are never ahead of the final report, and
-/// never behind an earlier report.
+/// For each command that receives packets, no counter in the metrics is higher than in a later
+/// report, or lower than in an earlier report.
 #[test]
 fn every_command_serves_them() {
     let file = std::env::temp_dir().join(format!("steerage-{}-metrics.pcapng", std::process::id()));
@@ -70,7 +70,7 @@ fn every_command_serves_them() {
     std::fs::remove_file(&file).unwrap();
 }
 
-/// The address is printed even with `-q`, since only this line says which port the kernel chose.
+/// The address is printed even with `-q`, because only this line shows which port the kernel chose.
 #[test]
 fn the_port_is_told_though_it_is_quiet() {
     let run = Started::new(&["count", "synthetic:rate=1000", ANY, "-q", "--virtual-cpus", "1", "--seconds", "0"]);
@@ -81,8 +81,8 @@ fn the_port_is_told_though_it_is_quiet() {
     assert_eq!(ran.code, Some(0), "{ran:?}");
 }
 
-/// A browser that reached this machine through another site's name gets no metrics. A browser that
-/// uses a configured name gets metrics.
+/// A browser may reach this machine under the name of another site. It then gets no metrics. If the
+/// browser uses a name that the user has configured, it gets the metrics.
 #[test]
 fn a_strange_host_gets_nothing() {
     let args = ["count", "synthetic:rate=1000", ANY, "--metrics-host", "router.example", "--virtual-cpus", "1"];

@@ -1,10 +1,10 @@
-//! Wrong command lines and missing devices. The program prints one line that says what to do, and
-//! exits with the right code.
+//! Tests the error messages for wrong command lines and missing devices. For each mistake, the
+//! program must print one line that says what to do, and must exit with the right code.
 
 use crate::program::run;
 
-/// Runs the program. Expects the exit code, one line on standard error and nothing on standard
-/// output.
+/// Runs the program. Checks that a run has ended with the exit code `code`, one line on standard
+/// error, and no standard output.
 fn fails(code: i32, args: &str) -> String {
     let ran = run(&args.split_whitespace().collect::<Vec<_>>());
     assert_eq!(ran.code, Some(code), "{args}: {ran:?}");
@@ -134,7 +134,7 @@ fn a_complaint_says_what_to_do() {
     assert!(memory.contains("--memory allows 1.0 MiB: allow more, or use fewer --cpus"), "{memory}");
 }
 
-/// File names come from other users, and may contain any characters.
+/// File names may come from other users, and may contain any characters.
 #[test]
 fn a_name_cannot_break_the_line() {
     let ran = run(&["count", "two\nlines\u{1b}[2J"]);
@@ -149,9 +149,10 @@ fn without_a_command_there_is_help() {
     assert!(ran.err.contains("Usage: steerage") && ran.err.contains("Examples:"), "{ran:?}");
 }
 
-/// Typical mistakes, each with a part of the advice that must appear.
+/// Typical mistakes. For each option, the table has a part of the advice that the error message
+/// must contain.
 const TYPICAL: [(&str, &str); 47] = [
-    // Habits of tcpdump's users.
+    // Options of tcpdump that its users may try with steerage.
     ("count -i eth1", "steerage count eth1"),
     ("meter -r night.pcap", "steerage meter night.pcap"),
     ("-i eth1", "steerage meter eth1"),
@@ -163,7 +164,7 @@ const TYPICAL: [(&str, &str); 47] = [
     ("count synthetic port 53", "write -f 'port 53' after the input"),
     ("explain synthetic tcp and port 80", "write -f 'tcp and port 80' after the input"),
     ("count synthetic -f ip", "leave -f out"),
-    // The command is missing or wrong.
+    // In these command lines, the command is missing or wrong.
     ("night.pcap", "steerage meter night.pcap"),
     ("lo", "steerage meter lo"),
     ("metre lo", "a similar subcommand exists: 'meter'"),
@@ -180,7 +181,7 @@ const TYPICAL: [(&str, &str); 47] = [
     ("parallel synthetic:packets=10", "<COMMAND>"),
     ("parallel big.pcap tshark -r -", "steerage parallel big.pcap -- tshark"),
     ("parallel big.pcap tshark", "write -- before the command"),
-    // An option or its value is wrong.
+    // In these command lines, an option or the value of an option is wrong.
     ("count --cpu 0", "'--cpus'"),
     ("meter lo --top", "<N>"),
     ("count --cpus x", "0-3,8"),

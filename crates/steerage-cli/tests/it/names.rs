@@ -1,4 +1,4 @@
-//! `steerage meter --names` finds the same names in packets as tshark.
+//! Tests that `steerage meter --names` finds the same names in packets as tshark.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,15 +10,16 @@ use steerage_fixtures::{skip, tshark};
 use crate::export::directory;
 use crate::program::run;
 
-/// The names of a flow. The key is the CSV column.
+/// The names of a flow. The keys of the map are the names of CSV columns.
 type Names = BTreeMap<&'static str, String>;
 
-/// The names of all flows. The key is the pair of endpoints, the source first.
+/// The names of all flows. The keys of the map are pairs of endpoints, in which the source comes
+/// first.
 type Flows = BTreeMap<[String; 4], Names>;
 
 const COLUMNS: [&str; 7] = ["dns_query", "dns_type", "dns_rcode", "dns_answer", "tls_sni", "tls_alpn", "http_host"];
 
-/// The flows of a CSV that have names.
+/// Returns the flows in a CSV file that have names.
 fn metered(capture: &Path, csv: &Path, more: &[&str]) -> Flows {
     let args = ["meter", capture.to_str().unwrap(), "-q", "--virtual-cpus", "2", "--inactive", "1d", "--active", "1d"];
     let args = [&args[..], more, &["--flows", csv.to_str().unwrap()]].concat();
@@ -30,7 +31,7 @@ fn metered(capture: &Path, csv: &Path, more: &[&str]) -> Flows {
     let columns: Vec<&str> = lines.next().unwrap().split(',').collect();
     let mut flows = Flows::new();
     for line in lines {
-        // Only lists of protocols have quotes.
+        // In the CSV, only lists of protocols have quotes.
         let line = line.replace("\"h2,http/1.1\"", "h2;http/1.1");
         let row: Vec<&str> = line.split(',').collect();
         assert_eq!(row.len(), columns.len(), "{line}");
@@ -44,7 +45,7 @@ fn metered(capture: &Path, csv: &Path, more: &[&str]) -> Flows {
     flows
 }
 
-/// The flows that have names, from tshark's output for each packet.
+/// Returns the flows that have names, computed from tshark's output for each packet.
 fn dissected(capture: &Path) -> Option<Flows> {
     let fields = [
         "ip.src",
@@ -76,7 +77,7 @@ fn dissected(capture: &Path) -> Option<Flows> {
         let [[source, source_port], [destination, destination_port]] = ends.clone();
         let back = [destination.clone(), destination_port.clone(), source.clone(), source_port.clone()];
         let key = [source, source_port, destination, destination_port];
-        // The source of a flow is the sender of its first packet.
+        // The source of a flow is the sender of the flow's first packet.
         let key = if firsts.contains_key(&back) { back } else { key };
         firsts.insert(key.clone(), ());
         let mut found = Names::new();
@@ -90,8 +91,8 @@ fn dissected(capture: &Path) -> Option<Flows> {
             }
             if is_response && known.is_none_or(|id| id == row[8]) {
                 found.insert("dns_rcode", row[10].clone());
-                // tshark lists names and addresses by kind. The names and addresses of additional
-                // records follow the names and addresses of the answer.
+                // tshark lists the names and addresses of a packet by kind. In each list, the names
+                // and addresses of DNS additional records come after those of the DNS answer.
                 let answers = [&row[15], &row[13], &row[14]].map(|list| list.replace(',', " ")).join(" ");
                 let count = row[20].parse().unwrap();
                 found.insert("dns_answer", answers.split_whitespace().take(count).collect::<Vec<_>>().join(" "));
@@ -120,7 +121,7 @@ fn names_are_those_of_tshark() {
     let mut with_names = 0;
     for path in captures {
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        // tshark decrypts QUIC's Initial packets, which `meter` does not.
+        // tshark decrypts QUIC's Initial packets, but `meter` does not.
         if name.starts_with("quic") {
             continue;
         }
@@ -155,7 +156,7 @@ fn names_of_generated_traffic_are_those_of_tshark() {
     }
 }
 
-/// The same names in IPFIX, as tshark reads them.
+/// The IPFIX export, as tshark reads it, contains the same names as the CSV.
 #[test]
 fn names_are_exported() {
     let directory = directory("names-export");

@@ -1,5 +1,5 @@
-//! Merged packets through `steerage forward`, as tcpdump sees them on the cables on both sides of
-//! the router.
+//! Tests `steerage forward` with merged packets, each of which stands for several packets on the
+//! cable. tcpdump checks the packets on the cables on both sides of the router.
 
 use std::io::{BufRead, BufReader};
 use std::net::UdpSocket;
@@ -23,21 +23,22 @@ use steerage_fixtures::{is_installed, until};
 use crate::forward::{FAR4, FAR6, ONE, OTHER, ROUTER, linked, linked_by};
 use crate::program::{Ends, Started, command};
 
-/// The addresses of the other host.
+/// The addresses of the host to which the test sends data.
 const FAR: [&str; 2] = [FAR4, FAR6];
 
 /// The size of a TCP transfer, in bytes.
 const BYTES: usize = 2_000_000;
 
-/// The payload of the last packet. tcpdump receives packets in blocks, so it has all packets when
-/// it has this packet.
+/// The payload of the last packet of a test. When tcpdump has received the last packet, it has
+/// received all packets.
 const LAST: &[u8] = b"This is the last datagram.";
 
-/// The links of [`linked_by`], on which tcpdump can check each packet.
+/// Creates the links of [`linked_by`], with offloads that are set so that tcpdump can check each
+/// packet.
 fn checkable(vlan: Option<u16>) -> Option<Namespaces> {
     let namespaces = linked_by(vlan)?;
-    // Each packet on a cable is alone and has its checksum, so that tcpdump can check it. The router
-    // merges what it receives.
+    // The packets on the cables are not merged, and have valid checksums. The router merges the
+    // packets that it receives.
     for (nth, cable, features) in [
         (ONE, "one0", "tx off tso off gso off"),
         (OTHER, "other0", "tx off tso off gso off"),
@@ -49,13 +50,14 @@ fn checkable(vlan: Option<u16>) -> Option<Namespaces> {
     Some(namespaces)
 }
 
-/// A tcpdump that writes the packets of a cable to a file.
+/// A tcpdump process that writes the packets of a cable to a file.
 struct Dump(Ends, PathBuf);
 
 impl Dump {
     fn start(namespaces: &Namespaces, nth: usize, cable: &str, directory: &Path) -> Self {
         let file = directory.join(format!("{cable}.pcap"));
-        // The buffer, in KiB, has room for all packets, so none is missing on a busy machine.
+        // The value of `-B` is the size of tcpdump's buffer in KiB. This buffer has room for all
+        // packets, so that tcpdump misses no packet even on a busy machine.
         let args = ["-Z", "root", "-U", "-B", "65536", "-i", cable, "-w"];
         let mut child = Ends(
             namespaces
@@ -67,7 +69,7 @@ impl Dump {
         Self(child, file)
     }
 
-    /// Waits for the last datagram, ends tcpdump, and returns its description of each packet.
+    /// Waits for the last datagram, ends tcpdump, and returns tcpdump's description of each packet.
     fn packets(mut self) -> Vec<String> {
         until("tcpdump has written the last datagram", || {
             std::fs::read(&self.1).unwrap().windows(LAST.len()).any(|bytes| bytes == LAST)
@@ -76,13 +78,13 @@ impl Dump {
         assert!(self.0.wait().unwrap().success());
         let read = Command::new("tcpdump").args(["-n", "-e", "-vv", "-r"]).arg(&self.1).output().unwrap();
         let text = String::from_utf8(read.stdout).unwrap();
-        // A packet may take several lines. All lines of a packet except the first begin with a
-        // blank or a tab.
+        // In tcpdump's output, a packet may take several lines. All lines of a packet except its
+        // first line begin with a space or a tab.
         text.replace("\n ", " ").replace("\n\t", " ").lines().map(String::from).collect()
     }
 }
 
-/// The packets of UDP.
+/// Returns those of the given packets that are UDP packets.
 fn udp(packets: &[String]) -> Vec<&String> {
     packets.iter().filter(|packet| packet.contains("UDP")).collect()
 }
@@ -96,7 +98,8 @@ fn merged_packets_are_correct_on_both_cables() {
     merged_packets_are_correct(None);
 }
 
-/// The router forwards between two interfaces of a VLAN, and all frames on the cables have its tag.
+/// The router forwards between two VLAN interfaces, and all frames on the cables have the tag of
+/// the VLAN.
 #[test]
 fn merged_packets_of_a_vlan_are_correct_on_both_cables() {
     merged_packets_are_correct(Some(VLAN));
@@ -134,21 +137,22 @@ fn merged_packets_are_correct(vlan: Option<u16>) {
             assert_eq!(count(packets, is_one), MESSAGE_BYTES / DATAGRAM_BYTES, "{:#?}", udp(packets));
         }
         assert!(count(packets, |packet| packet.contains("(correct), seq")) > 2 * BYTES / 1460);
-        // No packet is longer than the cables' MTU.
+        // Checks that no packet on a cable is longer than the cable's MTU.
         let lengths =
             packets.iter().filter_map(|packet| packet.split_once(", length ")?.1.split_once(':')?.0.parse().ok());
         assert_eq!(lengths.max(), Some(vlan.map_or(1514_usize, |_| 1514 + TAG.len())));
         let tagged = |packet: &&String| packet.contains(&format!("vlan {VLAN},"));
         assert_eq!(packets.iter().filter(tagged).count(), vlan.map_or(0, |_| packets.len()));
     }
-    // The router received and sent packets that stand for several.
+    // The router received and sent frames that stand for several packets each.
     let sent = &report["snapshot"]["outputs"][1];
     let (packets, bytes) = (sent["packets"].as_u64().unwrap(), sent["bytes"].as_u64().unwrap());
     assert!(packets > 0 && bytes / packets > 1514, "{sent}");
     assert_eq!(report["snapshot"]["reordered"], 0, "{report}");
 }
 
-/// All features that make super-frames, switched off and on again.
+/// All interface features with which a kernel creates super-frames. The test switches these
+/// features off and on again.
 const FEATURES: [&str; 6] = [
     "tso off",
     "gso off gro off",
@@ -158,8 +162,8 @@ const FEATURES: [&str; 6] = [
     "tx on tso on gso on gro on",
 ];
 
-/// A transfer goes through the router, while the features of all cables change after each part of
-/// the transfer.
+/// A TCP transfer goes through the router. After each part of the transfer, the test changes the
+/// features of all interfaces.
 #[test]
 fn a_transfer_survives_changing_features() {
     const SWITCHES: usize = 5 * FEATURES.len();
@@ -184,16 +188,17 @@ fn a_transfer_survives_changing_features() {
     let number = |value: &serde_json::Value| value.as_u64().unwrap();
     let dropped: u64 = report["snapshot"]["dropped"].as_object().unwrap().values().map(number).sum();
     assert_eq!(number(&report["snapshot"]["received"]), number(&report["snapshot"]["delivered"]) + dropped, "{report}");
-    // The whole transfer left through the second cable, mostly in frames that stand for several
-    // packets.
+    // The router has sent the whole transfer to the second cable, mostly in frames that stand for
+    // several packets.
     let (frames, bytes) =
         (number(&report["snapshot"]["outputs"][1]["packets"]), number(&report["snapshot"]["outputs"][1]["bytes"]));
     assert!(bytes as usize > FAR.len() * MORE_BYTES && bytes / frames > 1514, "{report}");
 }
 
-/// The hosts send each segment alone, and no kernel merges. With `--gro`, the router handles fewer
-/// packets than it receives. Both runs count and send the same kind of frames, and the transfer is
-/// correct, by packet sockets, which send merged packets whole, and by AF_XDP, which sends frames.
+/// In this test, the hosts send each segment in its own frame, and no kernel merges frames. With
+/// `--gro`, the router must handle fewer packets than it receives. The transfer must be correct
+/// both with packet sockets, which send merged packets in one piece, and with AF_XDP, which sends
+/// single frames.
 #[test]
 fn segments_are_merged_before_they_are_routed() {
     if !is_installed("ethtool", "ethtool") {
@@ -229,7 +234,7 @@ fn segments_are_merged_before_they_are_routed() {
     }
 }
 
-/// Each message is one frame, and stands for 21 datagrams.
+/// Each message is a single frame, which stands for 21 datagrams.
 #[test]
 fn count_and_meter_state_frames_and_packets_of_the_wire() {
     const MESSAGES: u64 = 3;
@@ -264,8 +269,8 @@ fn count_and_meter_state_frames_and_packets_of_the_wire() {
     assert!(told == expected || told == [expected[1], expected[0]], "{to_us:#?}");
 }
 
-/// A router between such TUNs is steered only on request. If one TUN has no super-frames, the
-/// router is steered.
+/// If both TUNs of a router use super-frames, the router steers packets only if the user requests
+/// steering. If one TUN has no super-frames, the router steers packets by default.
 #[test]
 fn super_frames_between_tuns_stay_where_they_arrive() {
     const MESSAGES: u64 = 3;
@@ -293,14 +298,15 @@ fn super_frames_between_tuns_stay_where_they_arrive() {
     }
 }
 
-/// An Ethernet header up to a tag.
+/// The number of bytes of an Ethernet header before a VLAN tag.
 const ADDRESSES: usize = 12;
 /// The VLAN of tagged frames.
 const VLAN: u16 = 42;
 /// The tag with this VLAN.
 const TAG: [u8; 4] = [0x81, 0, 0, VLAN as u8];
 
-/// Joins a TAP and a cable. Frames have a tag on the cable, and no tag on the TAP.
+/// Connects a TAP and a cable. On the cable, the frames have a VLAN tag. On the TAP, they have no
+/// tag.
 struct Tagger;
 
 impl Handler for Tagger {
@@ -340,7 +346,8 @@ fn tagging(namespaces: &Namespaces, nth: usize, host: usize, cable: &str) -> Run
     running
 }
 
-/// Two kernels talk over cables on which all frames have a tag. `fanout` passes them between the cables.
+/// In this test, two kernels exchange packets over cables on which all frames have a VLAN tag.
+/// `fanout` passes the frames between the cables.
 #[test]
 fn tagged_super_frames_pass_whole() {
     if !is_installed("tcpdump", "tcpdump") || !is_installed("ethtool", "ethtool") {
@@ -349,7 +356,8 @@ fn tagged_super_frames_pass_whole() {
     let Some(namespaces) = Namespaces::new(3) else { return };
     namespaces.veth((ONE, "one0"), (ROUTER, "r0"));
     namespaces.veth((OTHER, "other0"), (ROUTER, "r1"));
-    // The kernel cuts the frames that leave the middle, so that tcpdump can check them.
+    // The kernel of the middle namespace cuts merged frames before they leave the namespace, so
+    // that tcpdump can check them.
     namespaces.features(ROUTER, "r1", "tx off tso off gso off");
     let fanouts = [("r0", "r1"), ("r1", "r0")].map(|(from, to)| {
         let from = format!("af_packet:{from},direction=in,offload=on,timeout=1");
@@ -370,7 +378,7 @@ fn tagged_super_frames_pass_whole() {
     let packets = dump.packets();
     let _ = ends.map(end);
     let reports = fanouts.map(Started::stop_at_rest);
-    // The frames of the other direction are not cut, and their checksums may be unfinished.
+    // Frames in the other direction are not cut, and may still need a checksum offload.
     let to_far: Vec<_> = packets
         .iter()
         .filter(|packet| [" > 10.210.0.2.", " > fd00:210::2."].iter().any(|to| packet.contains(to)))

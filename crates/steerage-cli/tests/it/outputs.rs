@@ -1,5 +1,6 @@
-//! Writes capture files and FIFOs with full disks, with slow or missing readers, and with planted
-//! links. The report always matches the contents of the file.
+//! Tests that write capture files and FIFOs while disks are full, readers are slow or missing, or
+//! another user has created links. In each test, the counts in the report must match the contents
+//! of the files.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
@@ -22,7 +23,7 @@ use crate::program::{Ends, Started, assert_balanced, command, report, run};
 /// Creates an empty directory for this test.
 fn directory(name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("outputs").join(name);
-    // The directory may be left from the last run, or may not exist.
+    // A directory of an earlier test run may still exist, so it is removed first.
     let _ = fs::remove_dir_all(&path);
     fs::create_dir_all(&path).unwrap();
     path
@@ -32,7 +33,7 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// How many packets capinfos finds in a file, which must be complete.
+/// Returns the number of packets that capinfos finds in a file. The file must be complete.
 fn capinfos(file: &Path) -> Option<u64> {
     let Ok(output) = Command::new("capinfos").args(["-c", "-M", "-T", "-r"]).arg(file).output() else {
         skip("capinfos is absent: install the package tshark");
@@ -43,18 +44,18 @@ fn capinfos(file: &Path) -> Option<u64> {
     Some(out.trim().rsplit('\t').next().unwrap().parse().unwrap_or_else(|_| panic!("{out}")))
 }
 
-/// The number of packets that we count in a complete file.
+/// The number of packets that `steerage count` finds in a complete file.
 fn count(file: &Path) -> Value {
     report(&["count", text(file), "--virtual-cpus", "1"])["snapshot"]["received"].clone()
 }
 
-/// Opens a FIFO for reading, but reads nothing yet.
+/// Opens a FIFO for reading, without reading anything yet.
 fn reader(pipe: &Path) -> File {
     mkfifo(pipe, Mode::S_IRWXU).unwrap();
     File::options().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(pipe).unwrap()
 }
 
-/// Reads everything that a FIFO holds now.
+/// Reads all bytes that a FIFO contains at this moment.
 fn drain(pipe: &mut File) -> Vec<u8> {
     let mut all = Vec::new();
     match pipe.read_to_end(&mut all) {
@@ -63,7 +64,7 @@ fn drain(pipe: &mut File) -> Vec<u8> {
     }
 }
 
-/// Requests reports from a run until `reached` is true for a report.
+/// Requests reports from a run until `reached` returns true for a report.
 fn wait_until(run: &mut Started, what: &str, mut reached: impl FnMut(&Value) -> bool) -> Value {
     let start = Instant::now();
     loop {
@@ -85,8 +86,8 @@ fn a_full_disk_holds_as_many_packets_as_are_reported() {
     let directory = directory("full");
     let (small, saved) = (directory.join("small"), directory.join("saved"));
     [&small, &saved].into_iter().for_each(|path| fs::create_dir(path).unwrap());
-    // Two outputs share a file system that is too small for either of them. A third output has
-    // enough room.
+    // Two outputs write to a file system that is too small for either of them. A third output has
+    // enough space.
     let script = "mount -t tmpfs -o size=1m tmpfs \"$1\" || exit 99
         \"$0\" fanout synthetic:packets=40000,flows=300 --virtual-cpus 2 --json \
             --to \"pcap:$1/a.pcapng\" --to \"pcap:$1/b.pcapng\" --to \"pcap:$2/c.pcapng\"
@@ -107,7 +108,8 @@ fn a_full_disk_holds_as_many_packets_as_are_reported() {
         ["tx_full", "tx_refused", "tx_lost"].iter().filter_map(|why| report["snapshot"]["dropped"][why].as_u64()).sum();
     assert!(lost > 0 && report["snapshot"]["dropped"]["tx_lost"].as_u64() > Some(0), "{report}");
     assert_eq!(report["snapshot"]["delivered"].as_u64().unwrap() + lost, 40_000);
-    // The report and the error name both outputs that failed, and the files are complete.
+    // Both the report and the error message name the two outputs that failed, and the files are
+    // complete.
     assert_eq!(err.lines().count(), 1, "{err}");
     for (nth, name) in ["a.pcapng", "b.pcapng", "c.pcapng"].iter().enumerate() {
         let output = &report["snapshot"]["outputs"][nth];
@@ -129,7 +131,7 @@ fn a_stuck_output_loses_only_its_own_and_a_stop_completes_the_others() {
     let from = "synthetic:rate=50000,flows=300,size=1500";
     let args = ["fanout", from, "--to", &to[0], "--to", &to[1], "--virtual-cpus", "2", "--seconds", "0", "--json"];
     let mut run = Started::new(&args);
-    // The report of the run shows the losses while the output is stuck.
+    // While an output is blocked, the report of the run already shows how many packets it has lost.
     let before = wait_until(&mut run, "drops", |report| {
         report["snapshot"]["outputs"][0]["dropped"]["tx_full"].as_u64() > Some(0)
     });
@@ -151,7 +153,8 @@ fn a_stuck_output_loses_only_its_own_and_a_stop_completes_the_others() {
     assert!(capinfos(&file).is_none_or(|packets| report["snapshot"]["outputs"][1]["packets"] == packets));
 }
 
-/// A reader starts late. A source that can wait loses no packets because of the late reader.
+/// In this test, the reader of an output starts late. If the source can wait, the run loses no
+/// packets because of the late reader.
 #[test]
 fn a_slow_fanout_output_slows_a_file_and_loses_nothing() {
     let directory = directory("slow");
@@ -169,13 +172,14 @@ fn a_slow_fanout_output_slows_a_file_and_loses_nothing() {
         "2",
     ];
     let mut child = command(&[&args[..], &["--json", "-v"]].concat());
-    // The program waits for a reader, and opening the FIFO waits for the program.
+    // The program waits until a reader opens the FIFO. When the test opens the FIFO for reading, it
+    // blocks until the program opens the FIFO for writing.
     let child = child.spawn().unwrap();
     let mut slow = File::open(&pipe).unwrap();
     let mut run = Started::of(child);
     // A source that can wait fills half of a CPU's share of the buffer (8 MiB). The reader begins
-    // when little of this half is left. The rest of the FIFO's packets, of 75 MB in all, does not
-    // fit into the buffer.
+    // to read when this half of the share is nearly full. The packets for the FIFO have 75 MB in
+    // total, so they do not fit into the buffer.
     wait_until(&mut run, "a full buffer", |report| {
         report["snapshot"]["outputs"][0]["held"].as_u64() > Some((7 << 20) / 1500)
     });
@@ -218,8 +222,8 @@ fn a_fifo_without_a_reader_is_waited_for_and_that_is_said() {
     }
 }
 
-/// Another user left links in a directory that all users may write to. Every name that root will
-/// write is taken.
+/// In this test, another user has created links in a directory to which all users may write. The
+/// links have the names of the files that a run of root will write.
 #[test]
 fn planted_links_lead_nowhere() {
     if !is_root() {
@@ -252,8 +256,8 @@ fn planted_links_lead_nowhere() {
     assert!(fs::symlink_metadata(common.join("flows.csv.part")).unwrap().is_symlink(), "nobody has touched it");
 }
 
-/// The reader of the flows stalls, and the source can wait. Therefore the handler waits, and every
-/// report says for how long.
+/// In this test, the reader of the flows stops reading, and the source can wait. The packet handler
+/// therefore waits, and every report shows for how long it has waited.
 #[test]
 fn a_cpu_that_does_not_return_is_shown() {
     let from = "synthetic:flows=100000";
@@ -283,8 +287,8 @@ fn a_cpu_that_does_not_return_is_shown() {
     }
 }
 
-/// A name that ends in `.pcap` means classic pcap, and every other name means pcapng. A file
-/// without packets is a valid capture.
+/// If the name of an output ends in `.pcap`, its format is classic pcap. For all other names, the
+/// format is pcapng. A file without packets is a valid capture.
 #[test]
 fn the_name_chooses_the_format() {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));

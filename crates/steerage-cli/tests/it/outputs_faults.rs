@@ -1,7 +1,8 @@
-//! A fault at each write of a capture file. The contents of the file match the report, and the run
-//! fails with the true reason.
+//! Tests what happens if one of the writes to a capture file fails. The contents of the file match
+//! the report, and the run fails with the true reason.
 //!
-//! `RLIMIT_FSIZE` makes a write fail in the kernel, in the middle of the program that ships.
+//! With the limit `RLIMIT_FSIZE`, the kernel makes a write fail, so the program need not be changed
+//! for this test.
 
 use std::path::Path;
 use std::process::Command;
@@ -15,19 +16,21 @@ use crate::program::{Ran, assert_balanced};
 /// The unit of the shell's `ulimit -f`, in bytes. POSIX defines 512 bytes.
 const BLOCK: usize = 512;
 
-/// The packets that all runs send: a little more than a unit of the limit each, and more than the
-/// writer writes at a time (256 KiB).
+/// The number of packets that each run sends. In the file, a packet takes a little more than one
+/// unit of the limit. All packets together take more space than the writer writes in one call (256
+/// KiB).
 const PACKETS: u64 = 620;
 const INPUT: &str = "synthetic:packets=620,flows=50,size=600,seed=1";
 
-/// The limits of the runs: for each of the first writes, a limit within the write and a limit at
-/// its end. With the last of the limits, no write fails.
+/// The file size limits of the runs. For each of the first writes, one limit is reached in the
+/// middle of the write, and another limit is reached exactly at its end. With the last of these
+/// limits, no write fails.
 fn limits() -> impl Iterator<Item = usize> {
     let whole = PACKETS as usize * 640 / BLOCK + 64;
     (0..8).chain((8..whole).step_by(61)).chain([whole])
 }
 
-/// Runs the program with a limit for the size of files.
+/// Runs the program with a limit for the size of the files that it writes.
 fn limited(blocks: usize, args: &[&str]) -> Ran {
     let script = "trap '' XFSZ; ulimit -f $1; program=$2; shift 2; exec \"$program\" \"$@\"";
     let mut shell = Command::new("dash");
@@ -35,8 +38,8 @@ fn limited(blocks: usize, args: &[&str]) -> Ran {
     Ran::of(shell.output().unwrap())
 }
 
-/// The packets in a capture that was written here: pcap with nanoseconds, in this machine's order of
-/// bytes.
+/// Counts the packets in a capture that the program has written. The format of the capture is pcap
+/// with nanoseconds, in this machine's byte order.
 fn packets_in(file: &Path) -> u64 {
     let bytes = std::fs::read(file).unwrap_or_default();
     let (mut at, mut packets) = (24, 0);
@@ -62,7 +65,7 @@ fn a_capture_file_is_whole_and_the_run_fails_at_each_fault() {
             };
             let ran = limited(blocks, &args);
             if ran.out.is_empty() {
-                // Even the head of the file cannot be written.
+                // With this limit, even the header of the file cannot be written.
                 assert!(blocks == 0 && ran.complaint().contains("File too large"), "{blocks}: {ran:?}");
                 assert_eq!(ran.code, Some(1), "{blocks}: {ran:?}");
                 continue;
@@ -93,7 +96,7 @@ fn a_job_gets_its_whole_file_or_is_not_run() {
         let all = count("lost") == 0;
         assert_eq!(ran.code, Some(if all { 0 } else { 255 }), "{blocks}: {ran:?}");
         assert!(all || ran.err.lines().last().unwrap().contains("File too large"), "{blocks}: {ran:?}");
-        // A job that ran has read all its packets.
+        // A job that was started has read all of its packets.
         let mut run = 0;
         for job in summary["jobs"].as_array().unwrap() {
             let whole = job["incomplete"].is_null();

@@ -1,4 +1,4 @@
-//! Outputs that are programs, named pipes and connections.
+//! Tests of outputs that write to programs, named pipes and connections.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -11,7 +11,7 @@ use steerage_fixtures::{NOBODY, is_root, skip, until};
 
 use crate::program::{Ran, command, run};
 
-/// Counts the records of a pcap with nanoseconds.
+/// Counts the records of a pcap file with times in nanoseconds.
 pub(crate) fn packets(mut capture: &[u8]) -> u64 {
     assert_eq!(capture[..4], 0xa1b2_3c4d_u32.to_ne_bytes());
     capture = &capture[24..];
@@ -44,7 +44,7 @@ fn programs_read_captures() {
 fn a_program_that_has_enough_loses_the_rest() {
     let ran = run(&["fanout", "synthetic:packets=100000", "--to", "exec:head -c 1000 >/dev/null", "--json"]);
     let report = ran.report();
-    // The file has a header of 24 bytes, and 80 bytes for each packet.
+    // The capture consists of a header of 24 bytes, and 80 bytes for each packet.
     assert_eq!((ran.code, &report["snapshot"]["outputs"][0]["packets"]), (Some(1), &12.into()), "{ran:?}");
 }
 
@@ -70,7 +70,8 @@ fn a_fifo_is_made_and_waited_for() {
     assert!(ran.code == Some(1) && ran.complaint().contains("no FIFO"), "{ran:?}");
 }
 
-/// Another user of this machine connects first, and gets nothing. A client of the run's own user gets the packets.
+/// A client that another user of this machine has started connects first, and gets no packets. A
+/// client of the run's own user gets the packets.
 #[test]
 fn another_user_reads_no_capture() {
     if !is_root() {
@@ -110,7 +111,8 @@ fn another_user_reads_no_capture() {
     }
 }
 
-/// At an address that other machines may reach, the program prints one line of warning.
+/// If the output listens at an address that other machines can reach, the program prints one line
+/// of warning.
 #[test]
 fn an_open_address_is_warned_of() {
     let port = TcpListener::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port();
@@ -131,7 +133,7 @@ fn an_open_address_is_warned_of() {
 
 #[test]
 fn who_connects_reads_a_capture() {
-    // This port was free a moment ago.
+    // Another process could take the chosen port before the run does, but this is unlikely.
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let to = format!("tcp-listen:{address}");
     let child = command(&["fanout", "synthetic:packets=1000", "--to", &to, "--json"]).spawn().unwrap();

@@ -1,21 +1,22 @@
 //! Reads the examples of documentation pages.
 //!
-//! In ```` ```sh ```` blocks, each line is a command. In transcripts, commands follow a `$`, or a `#`
-//! if root gives them, and their output follows the command. A ```` ```toml ```` block that begins
-//! with `# NAME:` is the file of that name.
+//! In ```` ```sh ```` blocks, each line is a command. In a transcript, each command comes after a
+//! `$`, or after a `#` if root runs it. The command's output comes after the command.
+//!
+//! A ```` ```toml ```` block that begins with `# NAME:` contains the file of that name.
 
-/// The command with which some pages start the program. Instead of this command, tests start the
-/// program that was built together with the tests.
+/// Some pages start the program by this command. The tests instead start the program that was built
+/// together with them.
 pub(crate) const CARGO_RUN: &str = "cargo run --release -- ";
 
-/// The beginnings of report lines that differ between machines and runs.
+/// Report lines that begin with these words differ between machines and runs.
 const DIFFERING: [&str; 10] =
     ["cpus ", "steering ", "queues ", "memory ", "            ", "real", "CPU ", "hash ", "bucket ", "sandbox "];
 
-/// The end of the report's first line. The time of the run follows.
+/// In the first line of a report, this text comes directly before the duration of the run.
 const TOOK: &str = "  read in ";
 
-/// A line that stands for any number of lines.
+/// A line of this form in a transcript stands for any number of lines.
 const ELLIPSIS: &str = "...";
 
 #[derive(Debug)]
@@ -30,8 +31,8 @@ impl Example {
         Self { command: command.into(), output: Vec::new() }
     }
 
-    /// Whether the program printed what the page shows. Lines that differ between machines and runs
-    /// are not compared.
+    /// Returns whether the output of the program matches the transcript on the page. Lines that
+    /// differ between machines and runs are not compared.
     pub(crate) fn is_shown(&self, printed: &str) -> bool {
         let shown = comparable(self.output.iter().map(String::as_str));
         let printed = comparable(printed.lines());
@@ -43,14 +44,15 @@ impl Example {
     }
 }
 
-/// The parts of lines that a transcript and a run must have in common.
+/// Returns the parts of the lines that must be equal in the transcript and in the output of a run.
 fn comparable<'a>(lines: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     let lines = lines.into_iter().filter(|line| !line.is_empty());
     let lines = lines.filter(|line| !DIFFERING.iter().any(|differing| line.starts_with(differing)));
     lines.map(|line| line.split(TOOK).next().unwrap_or_default().to_owned()).collect()
 }
 
-/// The fenced blocks of a page, each with its language. Blocks in lists lose their indentation.
+/// Returns the fenced blocks of a page, each with its language. If a block is in a list, its
+/// indentation is removed.
 fn blocks(page: &str) -> Vec<(&str, Vec<&str>)> {
     let mut blocks = Vec::new();
     let mut lines = page.lines();
@@ -64,7 +66,8 @@ fn blocks(page: &str) -> Vec<(&str, Vec<&str>)> {
     blocks
 }
 
-/// Joins a command with its continuation lines, and with the text that it reads up to `EOF`.
+/// Joins a command with its continuation lines. If the command reads a here-document, adds the
+/// lines up to `EOF`.
 fn joined(lines: &[&str]) -> Vec<String> {
     let text = lines.join("\n").replace("\\\n", " ");
     let mut joined: Vec<String> = Vec::new();
@@ -79,7 +82,7 @@ fn joined(lines: &[&str]) -> Vec<String> {
     joined
 }
 
-/// The commands of a transcript, with their output. Commands of root keep their `#`.
+/// Returns the commands of a transcript, with their output. Commands that root runs keep their `#`.
 fn transcript(lines: &[&str]) -> Vec<Example> {
     let mut examples: Vec<Example> = Vec::new();
     for line in joined(lines) {
@@ -94,14 +97,14 @@ fn transcript(lines: &[&str]) -> Vec<Example> {
     examples
 }
 
-/// A command that writes the contents of a block to a file. `None` if the first line of the block
-/// names no file.
+/// Returns a command that writes the contents of a block to the file that the block's first line
+/// names. Returns `None` if the first line names no file.
 fn file(lines: &[&str]) -> Option<Example> {
     let (name, _) = lines.first()?.strip_prefix("# ")?.split_once(": ")?;
     Some(Example::new(format!("cat > {name} <<'EOF'\n{}\nEOF", lines.join("\n"))))
 }
 
-/// The examples of a page, in the order of the page.
+/// Returns the examples of a page, in the order of the page.
 pub(crate) fn examples(page: &str) -> Vec<Example> {
     let of_block = |(language, lines): (&str, Vec<&str>)| match language {
         "sh" => {

@@ -1,5 +1,6 @@
-//! The files and pipes of `steerage parallel` have no names and belong to one job each. A packet
-//! that is missing in such a file or pipe is an error.
+//! Tests the files and pipes through which `steerage parallel` passes packets to its jobs. These
+//! files and pipes have no names, and each belongs to one job. If a packet is missing in a file or
+//! pipe, the run fails.
 
 use std::fs;
 use std::path::Path;
@@ -20,7 +21,7 @@ fn is_empty(directory: &Path) -> bool {
     fs::read_dir(directory).unwrap().count() == 0
 }
 
-/// Whether a process has an open file without a name that was created in this directory.
+/// Returns whether a process has an open file without a name that was created in this directory.
 fn has_unnamed_file(process: u32, directory: &Path) -> bool {
     let links = fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().flatten();
     links
@@ -32,13 +33,14 @@ fn has_unnamed_file(process: u32, directory: &Path) -> bool {
 fn a_run_that_is_killed_leaves_nothing_behind() {
     for options in [&["--", "wc", "-c", "{file}"][..], &["--", "wc", "-c", "{fifo}"], &["-k", "--", "cat"]] {
         let scratch = Scratch::new();
-        // The input is a pipe that does not end, so the run waits in the middle of it.
+        // The input is a pipe that stays open, so the run waits for more input.
         let mut parallel = command(&[&["parallel", "-", "-j", "2", "-q"], options].concat());
         let mut run = Ends(parallel.env("TMPDIR", &*scratch).stdin(Stdio::piped()).spawn().unwrap());
         let input = run.stdin.take().unwrap();
         let id = run.id();
         if options.contains(&"{fifo}") {
-            // Each job has a pipe in addition to its standard output and standard error.
+            // Each job has one more pipe, in addition to those for its standard output and standard
+            // error.
             until("the jobs have started", || children(id) == 2);
         } else {
             until("the files are open", || has_unnamed_file(id, &scratch));
@@ -56,8 +58,8 @@ fn children(process: u32) -> usize {
     children.split_whitespace().count()
 }
 
-/// The job, a program that the job starts, and a program that this program starts open the file
-/// repeatedly, each time from its beginning.
+/// The job opens its file several times, and so do its child process and the child process of that
+/// child. Each time, these processes read the file from its beginning.
 #[test]
 fn a_file_is_opened_again_and_by_other_programs() {
     let scratch = Scratch::new();
@@ -75,8 +77,8 @@ fn a_file_is_opened_again_and_by_other_programs() {
     assert!(is_empty(&scratch));
 }
 
-/// Other programs' descriptors may be open in this process too, so a job's descriptors are compared
-/// with the descriptors of the other job.
+/// The test's process may have inherited open descriptors from other programs. The test therefore
+/// compares the descriptors of one job with those of the other job.
 #[test]
 fn a_job_inherits_its_own_input_and_not_that_of_another_job() {
     let scratch = Scratch::new();
@@ -95,8 +97,8 @@ fn a_job_inherits_its_own_input_and_not_that_of_another_job() {
     }
 }
 
-/// The input of a job ends with the job, although a program that the job has left behind still has
-/// the pipe open.
+/// When a job ends, the program closes the job's input, although a child process of the job still
+/// has the pipe open.
 #[test]
 fn a_program_that_is_left_behind_does_not_keep_the_run() {
     let scratch = Scratch::new();
@@ -118,7 +120,7 @@ fn a_job_that_ends_early_fails_with_the_reason() {
     assert_eq!((&early["exit_status"], &whole["incomplete"]), (&0.into(), &serde_json::Value::Null));
     assert_eq!(early["incomplete"], "it ended before the end of its input");
     assert!(ran.err.contains("job 1 exited with 0, but did not get"), "{ran:?}");
-    // All jobs have ended, so the rest of the input is not read.
+    // All jobs have ended, so the program does not read the input to its end.
     let endless = ["parallel", "synthetic", "--seconds", "0", "-j", "2", "--json", "--", "true"];
     let ran = run(&endless);
     assert_eq!(ran.code, Some(2), "{ran:?}");
@@ -149,7 +151,7 @@ fn a_full_directory_of_temporary_files_is_named_and_no_job_gets_a_part() {
         assert!(job["incomplete"].as_str().unwrap().contains("No space left"), "{job}");
     }
 
-    // Job 1 does not end by itself: the output of job 2 is kept only as long as job 1 runs.
+    // Job 1 does not end on its own. The program stores the output of job 2 as long as job 1 runs.
     let job = "-j 2 -k -q -- sh -c 'cat >/dev/null; [ {n} = 2 ] || exec sleep 1000; yes | head -c 4000000'";
     let kept = script.replace("-j 2 --json -- wc -c {file}", job);
     let ran = Ran::of(Command::new("unshare").args(["-m", "sh", "-c", &kept]).output().unwrap());

@@ -1,5 +1,6 @@
-//! The bytes that `steerage parallel` passes on. The expected bytes are those of GNU parallel for the
-//! same jobs, or of one job alone.
+//! Tests that `steerage parallel` passes on the output of its jobs byte for byte. GNU parallel with
+//! the same jobs must write the same bytes, and a single job without `parallel` must also write the
+//! same bytes.
 
 use std::fs;
 use std::process::{Command, Output, Stdio};
@@ -10,7 +11,8 @@ use steerage_fixtures::skip;
 use crate::parallel::capture;
 use crate::program::command;
 
-/// Runs this script in three jobs. The script's argument is the number of the job.
+/// Runs this script in three jobs of `steerage parallel`. The script's argument is the number of
+/// the job.
 fn steerage(options: &[&str], script: &str) -> Output {
     let args = [&["parallel", capture(), "-q"], options, &["--", "sh", "-c", script, "sh", "{n}"]].concat();
     command(&args).output().unwrap()
@@ -32,7 +34,7 @@ fn gnu(options: &[&str], script: &str) -> Option<Vec<u8>> {
     }
 }
 
-/// The ends and separators of jobs' outputs.
+/// Scripts for jobs: their outputs end in different ways, or use different separators.
 const SCRIPTS: [&str; 9] = [
     "cat >/dev/null; printf 'no newline %s' $1",
     "cat >/dev/null; printf 'one\\n%s' $1",
@@ -49,7 +51,8 @@ const SCRIPTS: [&str; 9] = [
 fn keep_order_keeps_bytes_as_gnu_parallel_does() {
     for script in SCRIPTS {
         for options in [&["-k"][..], &["-k", "--tag"]] {
-            // GNU parallel also begins each part after a carriage return with the tag.
+            // Unlike steerage, GNU parallel also writes the tag of a job after each carriage
+            // return.
             if options.contains(&"--tag") && script.contains("\\r") {
                 continue;
             }
@@ -61,7 +64,8 @@ fn keep_order_keeps_bytes_as_gnu_parallel_does() {
     }
 }
 
-/// One job's output is the job's own, in each mode. Outputs of several jobs share no line.
+/// In each mode, the program passes on the output of a single job unchanged. If there are several
+/// jobs, no line of the merged output mixes the output of two jobs.
 #[test]
 fn lines_of_two_jobs_do_not_join() {
     for script in SCRIPTS {
@@ -74,15 +78,15 @@ fn lines_of_two_jobs_do_not_join() {
     let mut lines: Vec<&str> = out.split('\n').collect();
     lines.sort_unstable();
     assert_eq!(lines, ["no newline 1", "no newline 2", "no newline 3"]);
-    // Errors are lines for a person.
+    // People read the lines on standard error, so the program ends each of them with a newline.
     let err = steerage(&["-j", "2", "-k"], "cat >/dev/null; printf 'error %s' $1 >&2").stderr;
     let mut lines: Vec<&str> = str::from_utf8(&err).unwrap().lines().collect();
     lines.sort_unstable();
     assert_eq!(lines, ["error 1", "error 2"]);
 }
 
-/// The header is printed once and first, in each order of the jobs' output, and whatever separates
-/// the columns.
+/// The header line is printed once, as the first line, in whichever order the outputs of the jobs
+/// are merged. The columns of a header line may have any separator.
 #[test]
 fn header_lines_are_printed_once() {
     for (head, count) in [("a,b\\n", "1"), ("a\\tb\\r\\n", "1"), ("#fields\\ta\\n#types\\tcount\\n", "2")] {
@@ -102,7 +106,7 @@ fn header_lines_are_printed_once() {
             }
         }
     }
-    // A job without output or with too few lines has no header to show.
+    // A job that writes nothing or too few lines has no complete header.
     let script = "cat >/dev/null; case $1 in 1) ;; 2) echo head ;; 3) printf 'head\\nmore\\nbody\\n' ;; esac";
     for options in [&["-k"][..], &[]] {
         let ran = steerage(&[&["-j", "3", "--header", "2"], options].concat(), script);
@@ -116,7 +120,7 @@ fn header_lines_are_printed_once() {
     assert_eq!((heads, text.lines().count()), (1, 3), "{text}");
 }
 
-/// A line that is too long for a header line is output of its job.
+/// If a line is too long for a header line, it counts as normal output of its job.
 #[test]
 fn a_line_too_long_for_a_header_is_passed_on() {
     let long = |job: u8| [&vec![job; 1_500_000][..], b"\n"].concat();
@@ -139,7 +143,8 @@ fn a_line_too_long_for_a_header_is_passed_on() {
     }
 }
 
-/// Output that nobody can merge is refused, unless the outputs stay apart.
+/// The program refuses kinds of output that it cannot merge, unless the outputs of the jobs stay
+/// separate.
 #[test]
 fn output_of_an_unknown_kind_is_not_merged() {
     for (start, kind) in [
@@ -154,16 +159,18 @@ fn output_of_an_unknown_kind_is_not_merged() {
             let err = String::from_utf8(ran.stderr).unwrap();
             assert_eq!((ran.status.code(), ran.stdout.len()), (Some(255), 0), "{err}");
             assert!(err.contains(&format!("writes {kind}")) && err.contains("--results DIR"), "{err}");
-            // A job that writes more than its pipe holds is killed by SIGPIPE, and another line reports that.
+            // If a job writes more than fits into its pipe, SIGPIPE kills the job, and another line
+            // reports this.
             assert_eq!(err.matches("writes").count(), 1, "{err}");
         }
         for options in [&["-j", "2", "-k"][..], &["-j", "1"]] {
             assert!(steerage(options, &script).status.success(), "{options:?}");
         }
     }
-    // Lines that only look like the start of an array.
+    // A line that only looks like the start of a JSON array is passed on like any other line.
     assert!(steerage(&["-j", "2"], "cat >/dev/null; echo '[2026-01-01] begun'").status.success());
-    // JSON lines that are arrays, also without a newline at the end and longer than a line in memory.
+    // Each of these JSON lines is an array. One line has no newline at its end, and another line is
+    // longer than the maximum line that is kept in memory.
     for lines in [
         "printf '[{\"a\":1}]\\n[{\"a\":2}]\\n'",
         "printf '[{\"a\":1}, {\"b\":[]} ]\\r\\n'",
@@ -175,7 +182,7 @@ fn output_of_an_unknown_kind_is_not_merged() {
             assert!(ran.status.success(), "{lines}: {:?}", String::from_utf8_lossy(&ran.stderr));
         }
     }
-    // The jobs write outputs of two kinds, or the option does not fit the kind of output.
+    // The jobs write two different kinds of output, or the option does not fit the kind of output.
     for (options, script, why) in [
         (&[][..], "[ $1 = 1 ] && printf '[\\n{}]' || printf 'text\\n'", "another kind of output"),
         (&["--tag"], "printf '[\\n{}]'", "no lines for --tag"),
@@ -188,7 +195,8 @@ fn output_of_an_unknown_kind_is_not_merged() {
     }
 }
 
-/// Arrays become one array, in each order of the jobs, however long the elements are.
+/// The JSON arrays of all jobs become one array, in whichever order the jobs are merged, and
+/// however long the elements are.
 #[test]
 fn json_arrays_are_joined() {
     let long = "head -c 2500000 /dev/zero | tr '\\000' x";
@@ -215,7 +223,8 @@ fn json_arrays_are_joined() {
         );
         assert_eq!((elements[1]["s"].as_str().map(str::len), elements[3].as_u64()), (Some(2_500_000), Some(7)));
     }
-    // An array that is cut short loses its last element, and the output is still an array.
+    // If the array of a job is incomplete, its last element is left out, and the output is still a
+    // valid array.
     let ran = steerage(&["-j", "2"], "cat >/dev/null; printf '[\\n1, {\"a\":'");
     assert_eq!(serde_json::from_slice::<Vec<u8>>(&ran.stdout).unwrap(), [1, 1], "{ran:?}");
     assert!(String::from_utf8(ran.stderr).unwrap().contains("the JSON array of job 2 is cut short"));
@@ -223,11 +232,11 @@ fn json_arrays_are_joined() {
     assert_eq!(serde_json::from_slice::<Vec<u8>>(&ran.stdout).unwrap(), b"");
 }
 
-/// Lines are sorted by the time at which they begin, also if a job writes all of its lines last and
-/// the others' do not fit into memory.
+/// The program sorts lines by the time at their start. The program also sorts lines if one job
+/// writes only at the end and the lines of the other jobs do not fit into memory.
 #[test]
 fn lines_are_merged_by_time() {
-    // Job 1 writes only after the others have written 3 MB each.
+    // Job 1 writes only after each of the other jobs has written 3 MB.
     let scratch = Scratch::new();
     let script = format!(
         "cat >/dev/null; cd {}; [ $1 = 1 ] && while [ ! -e 2 ] || [ ! -e 3 ]; do sleep 0.02; done; \
@@ -251,7 +260,8 @@ fn lines_are_merged_by_time() {
     assert_eq!(lines.next(), None);
 }
 
-/// The names of columns are printed once if somebody says so, and else a line says how.
+/// If the user requests it, the program prints the line of column names only once. If the user does
+/// not request this, the program prints a note with the option that removes repeated header lines.
 #[test]
 fn equal_first_lines_are_noticed() {
     let script = "cat >/dev/null; printf 'time,b\\n17000000%s0.5,1\\n' $1";

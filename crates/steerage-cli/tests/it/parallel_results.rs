@@ -1,4 +1,5 @@
-//! The directory of `steerage parallel --results`: no other user chooses where output goes.
+//! Tests the directory to which `steerage parallel --results` writes. No other user can redirect
+//! the output of the jobs.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, lchown, symlink};
@@ -21,8 +22,9 @@ fn give(path: &Path) {
     lchown(path, Some(NOBODY), Some(NOBODY)).unwrap();
 }
 
-/// What another user, or an older run, has left below the directory, and whether the run replaces
-/// it (`Ok`) or fails with this text in its error (`Err`).
+/// A directory entry, the function that creates this entry as another user or an older run would,
+/// and the expected result. If the result is `Ok`, the run replaces the entry. If the result is
+/// `Err`, the run fails, and its error message contains this text.
 type Planted = (&'static str, fn(&Path, &Path), Result<(), &'static str>);
 
 const PLANTED: [Planted; 9] = [
@@ -117,8 +119,8 @@ fn planted_objects_are_replaced_or_refused_and_never_written_to() {
     }
 }
 
-/// A second run replaces the files of the first run. A process that still reads the old files keeps
-/// them.
+/// A second run with the same directory replaces the files of the first run. A process that is
+/// still reading the old files can read them to their end.
 #[test]
 fn results_are_new_files_for_owner_and_group() {
     let scratch = Scratch::new();

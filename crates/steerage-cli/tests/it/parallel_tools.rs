@@ -1,5 +1,5 @@
-//! `steerage parallel` with common tools. The output of the jobs equals the output of a single
-//! process, except for the order of lines.
+//! Tests `steerage parallel` with common tools. Except for the order of lines, the merged output of
+//! the jobs must equal the output of a single process of the tool.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,7 +12,7 @@ use crate::parallel::{jobs, summary};
 use crate::program::{Started, command, report, run};
 
 /// Fields of tshark that depend only on the packets of one flow.
-const FLOW_LOCAL: [&str; 13] = [
+const FLOW_LOCAL: [&str; 14] = [
     "frame.time_epoch",
     "frame.len",
     "frame.cap_len",
@@ -26,14 +26,15 @@ const FLOW_LOCAL: [&str; 13] = [
     "http.time",
     "dns.time",
     "dns.qry.name",
+    "_ws.col.Info",
 ];
 
-/// A capture with a packet whose time is out of range. Jobs see the time at which the packet was
-/// split.
+/// A capture that contains a packet whose time is out of range. For this packet, a job sees the
+/// time at which steerage passed the packet to the job.
 const WITHOUT_A_TIME: &str = "bad-time.pcapng";
 
-/// The captures, the capture of the examples (DNS, HTTP, voice), and a generated capture. Each test
-/// generates a capture of its own, since the times of the packets differ in each generation.
+/// The real captures, the capture of the examples (DNS, HTTP, voice), and a generated capture. Each
+/// test generates its own capture, because generated captures differ in the times of their packets.
 fn captures(scratch: &Scratch) -> Vec<PathBuf> {
     let made = scratch.join("parallel-tools.pcapng");
     report(&["send", &format!("pcap:{}", made.display()), "synthetic:flows=300,packets=5000,mix=udp4+tcp6"]);
@@ -42,8 +43,8 @@ fn captures(scratch: &Scratch) -> Vec<PathBuf> {
     found.chain([examples, made]).collect()
 }
 
-/// Sorts the lines, and removes the numbers of other frames, which count frames of the whole
-/// capture.
+/// Sorts the lines, and removes frame numbers from them. In the output of a job, frame numbers
+/// count only the frames of that job, so they differ from the numbers in the whole capture.
 fn sorted(text: &str) -> Vec<String> {
     let mut lines: Vec<String> = text.lines().map(without_frame_numbers).collect();
     lines.sort_unstable();
@@ -58,29 +59,14 @@ fn without_frame_numbers(line: &str) -> String {
     first + &parts.map(|part| part.trim_start_matches(|c: char| c == '#' || c.is_ascii_digit())).collect::<String>()
 }
 
-/// The output of a tool that runs alone. `None` if the tool is missing.
+/// Returns the output of a single process of the tool, which reads the whole capture. `None` if the
+/// tool is missing.
 fn alone(tool: &[&str], file: &Path) -> Option<String> {
     let Ok(output) = Command::new(tool[0]).args(&tool[1..]).arg(file).output() else {
         skip(&format!("{} is absent", tool[0]));
         return None;
     };
     Some(String::from_utf8_lossy(&output.stdout).into_owned())
-}
-
-fn compare_with_tshark(fields: &[&str], key: impl Fn(&Path) -> &'static str) {
-    let mut tool = vec!["tshark", "-n", "-T", "fields", "-E", "occurrence=a"];
-    tool.extend(fields.iter().flat_map(|field| ["-e", *field]));
-    tool.push("-r");
-    let scratch = Scratch::new();
-    for capture in captures(&scratch) {
-        let Some(one) = alone(&tool, &capture) else { return };
-        let (name, key) = (capture.to_str().unwrap(), key(&capture));
-        let ran =
-            run(&[&["parallel", name, "--key", key, "-j", "3", "-q", "--json", "--"], &tool[..], &["-"]].concat());
-        assert_eq!(ran.code, Some(0), "{ran:?}");
-        assert_eq!(summary(&ran)["delivered"].as_u64(), Some(one.lines().count() as u64), "{name}");
-        assert_same(&one, &ran.out, name);
-    }
 }
 
 /// Checks that both texts have the same lines, in any order.
@@ -91,22 +77,28 @@ fn assert_same(one: &str, jobs: &str, name: &str) {
 }
 
 #[test]
-fn the_fields_of_tshark_are_those_of_one_process() {
-    compare_with_tshark(&FLOW_LOCAL, |_| "flow");
-}
-
-#[test]
-fn what_tshark_says_of_packets_is_that_of_one_process() {
-    // The Rx protocol of AFS matches replies with calls from and to other ports.
-    compare_with_tshark(&["frame.time_epoch", "_ws.col.Info"], |capture| {
-        if capture.ends_with("afs.pcap") { "hosts" } else { "flow" }
-    });
+fn what_tshark_says_is_that_of_one_process() {
+    let mut tool = vec!["tshark", "-n", "-T", "fields", "-E", "occurrence=a"];
+    tool.extend(FLOW_LOCAL.iter().flat_map(|field| ["-e", *field]));
+    tool.push("-r");
+    let scratch = Scratch::new();
+    for capture in captures(&scratch) {
+        let Some(one) = alone(&tool, &capture) else { return };
+        let name = capture.to_str().unwrap();
+        // For the Rx protocol of AFS, tshark assigns replies to calls even if the ports differ.
+        let key = if name.ends_with("afs.pcap") { "hosts" } else { "flow" };
+        let ran =
+            run(&[&["parallel", name, "--key", key, "-j", "3", "-q", "--json", "--"], &tool[..], &["-"]].concat());
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        assert_eq!(summary(&ran)["delivered"].as_u64(), Some(one.lines().count() as u64), "{name}");
+        assert_same(&one, &ran.out, name);
+    }
 }
 
 #[test]
 fn the_lines_of_tcpdump_are_those_of_one_process() {
     let scratch = Scratch::new();
-    // tcpdump matches replies of AFS with calls to other hosts.
+    // For AFS, tcpdump assigns replies to calls even if the hosts differ.
     for capture in captures(&scratch).iter().filter(|capture| !capture.ends_with("afs.pcap")) {
         let name = capture.to_str().unwrap();
         let tool = ["tcpdump", "-n", "-tt", "-r"];
@@ -117,7 +109,7 @@ fn the_lines_of_tcpdump_are_those_of_one_process() {
     }
 }
 
-/// The frames of a capture that tshark reads, each with all of its bytes and its time.
+/// Returns the frames of a capture, as tshark reads them: all bytes of each frame, and its time.
 fn frames(capture: &Path) -> Vec<String> {
     let output =
         Command::new("tcpdump").args(["-n", "-tt", "--nano", "-e", "-xx", "-r"]).arg(capture).output().unwrap();
@@ -130,8 +122,9 @@ fn is_sorted_by_time(frames: &[String]) -> bool {
     frames.is_sorted_by_key(|frame| frame.split(' ').next().map(str::to_owned))
 }
 
-/// A capture that tools write to standard output is one file, sorted by time, with the packets of a
-/// single process.
+/// If the jobs write captures to standard output, the program merges them into one capture, sorted
+/// by time. The merged capture must contain the same packets as the capture that a single process
+/// writes.
 #[test]
 fn captures_that_tools_write_are_one_file() {
     let scratch = Scratch::new();
@@ -170,8 +163,8 @@ fn captures_that_tools_write_are_one_file() {
     }
 }
 
-/// tshark's JSON is one array, its lines for Elasticsearch stay in pairs, its columns have one
-/// header, and lines with a time are sorted.
+/// tshark's JSON outputs are merged into one array, and its lines for Elasticsearch stay in pairs.
+/// A merged table has one header line, and lines that begin with a time are sorted.
 #[test]
 fn the_formats_of_tshark_are_merged() {
     let scratch = Scratch::new();
@@ -207,7 +200,7 @@ fn the_formats_of_tshark_are_merged() {
     assert!(refused.code == Some(255) && refused.err.contains("an XML document"), "{refused:?}");
 }
 
-/// A job that writes nothing does not hold the others back, whenever it ends.
+/// If a job writes nothing, the other jobs do not wait for it, whenever it ends.
 #[test]
 fn a_job_without_output_does_not_hold_captures_back() {
     let scratch = Scratch::new();
@@ -230,7 +223,8 @@ fn a_job_without_output_does_not_hold_captures_back() {
     }
 }
 
-/// editcap's captures become one, and the summaries of capinfos follow each other.
+/// The captures that the editcap jobs write are merged into one capture. The summaries of the
+/// capinfos jobs are printed one after another.
 #[test]
 fn editcap_and_capinfos_are_merged_as_the_table_says() {
     let scratch = Scratch::new();
@@ -251,7 +245,7 @@ fn editcap_and_capinfos_are_merged_as_the_table_says() {
     assert_eq!(packets.sum::<u64>(), 5000, "{summaries:?}");
 }
 
-/// tcpdump's lines are sorted, also if a packet has several lines.
+/// The packets in tcpdump's output are sorted by time, even if a packet has several lines.
 #[test]
 fn the_lines_of_tcpdump_are_sorted_by_time() {
     let scratch = Scratch::new();
@@ -262,7 +256,7 @@ fn the_lines_of_tcpdump_are_sorted_by_time() {
         let name = capture.to_str().unwrap();
         let ran = run(&[&["parallel", name, "-j", "3", "-q", "--order", "time", "--"], &tool[..], &["-"]].concat());
         assert_eq!(ran.code, Some(0), "{ran:?}");
-        // Packets of the same time have no order.
+        // The order of packets with the same time is not defined.
         let packets = |text: &str| -> Vec<String> {
             text.replace("\n\t", " ").replace("\n    ", " ").lines().map(str::to_owned).collect()
         };
@@ -275,7 +269,8 @@ fn the_lines_of_tcpdump_are_sorted_by_time() {
     }
 }
 
-/// The flows in a directory and its subdirectories, one line each.
+/// Returns the flows that nfdump finds in a directory and its subdirectories, one line for each
+/// flow.
 fn nfdumped(directory: &Path) -> Vec<String> {
     let fields = "fmt:%ts %te %pr %sap %dap %pkt %byt";
     let output = Command::new("nfdump").args(["-q", "-N", "-o", fields, "-R"]).arg(directory).output().unwrap();
@@ -285,7 +280,7 @@ fn nfdumped(directory: &Path) -> Vec<String> {
     flows
 }
 
-/// The command is from docs/parallel.md.
+/// The command of this test is from docs/parallel.md.
 #[test]
 fn nfpcapd_reads_a_file_of_its_own() {
     let scratch = Scratch::new();
@@ -311,12 +306,14 @@ fn jobs_get_packets_without_their_tunnels() {
     for name in tunnels {
         let Some(capture) = tshark::capture(&format!("{name}.pcap")) else { return };
         let fields = ["frame.time_epoch", "ip.src", "ip.dst", "ip.id", "ipv6.src", "ipv6.dst", "tcp.seq_raw"];
-        // In these fields, ARP in a tunnel has no addresses of its own.
+        // The filter leaves out ARP, because these fields of tshark have no inner addresses for ARP
+        // in a tunnel.
         let mut tool = vec!["tshark", "-n", "-T", "fields", "-E", "occurrence=l", "-Y", "not arp"];
         tool.extend(fields.iter().flat_map(|field| ["-e", *field]));
         let Some(inner) = alone(&[&tool[..], &["-r"]].concat(), &capture) else { return };
         let from = ["parallel", capture.to_str().unwrap(), "--strip-tunnels", "-j", "2", "-q", "--"];
-        // Without the tunnel, packets have only these headers.
+        // After the tunnel is removed, packets have only one IP header, so the test compares all
+        // occurrences of a field.
         tool[5] = "occurrence=a";
         let ran = run(&[&from[..], &tool, &["-r", "-"]].concat());
         assert_eq!(ran.code, Some(0), "{ran:?}");
@@ -360,6 +357,7 @@ fn an_interface_of_its_own_is_a_job_s_input_too() {
     send_datagrams(&net, 100);
     run.signal(Signal::SIGINT);
     let ran = run.end();
-    // SIGTERM ended the jobs, since an interface has no end that they could see.
+    // The input of these jobs is an interface, which has no end. Therefore, SIGTERM must have ended
+    // the jobs.
     assert_eq!(ran.code, Some(2), "{ran:?}");
 }

@@ -1,8 +1,9 @@
-//! Tests every option that takes a path for writing with every object that another user can plant
-//! there.
+//! Tests every option that takes a path to which the program writes. At each path, another user has
+//! planted a link or another object that could redirect the output.
 //!
-//! The options come from the definition of the command line. An argument that can be a path and has no
-//! row here fails [`every_argument_that_can_be_a_path_has_a_row`].
+//! The test takes the list of options from the definition of the command line. If an argument can
+//! be a path but has no row in the table, the test [`every_argument_that_can_be_a_path_has_a_row`]
+//! fails.
 
 mod ground;
 mod table;
@@ -46,22 +47,22 @@ fn line(row: &str, path: &Path) -> Vec<String> {
     row.split(' ').map(|word| word.replace("DEMO", demo).replace("{}", path.to_str().unwrap())).collect()
 }
 
-/// Opens a FIFO for reading if there is one.
+/// If there is a FIFO at `path`, opens it for reading.
 fn reader(path: &Path) -> Option<File> {
     let is_fifo = fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo());
-    // The name may lead elsewhere by now.
+    // Opening the FIFO may fail, because the name may already belong to another file.
     is_fifo.then(|| File::options().read(true).custom_flags(O_NONBLOCK).open(path).ok()).flatten()
 }
 
-/// Whether root may create devices here. Not every container allows it.
+/// Returns whether root may create device files here, which not every container allows.
 fn makes_devices() -> bool {
     let scratch = Scratch::new();
     let made = mknod(&scratch.join("null"), SFlag::S_IFCHR, Mode::empty(), makedev(1, 3));
     made.inspect_err(|error| skip(&format!("devices cannot be created: {error}"))).is_ok()
 }
 
-/// Runs a command line to its end. If the command writes to a FIFO at `path`, the FIFO is read.
-/// Returns the data from the FIFO.
+/// Runs a command line to its end. If there is a FIFO at `path`, also reads what the command writes
+/// to it, and returns this data.
 fn run(row: &str, path: &Path, working: &Path) -> (Ran, Vec<u8>) {
     let args = line(row, path);
     let mut command: Command = command_in(&args.iter().map(String::as_str).collect::<Vec<_>>());
@@ -71,7 +72,8 @@ fn run(row: &str, path: &Path, working: &Path) -> (Ran, Vec<u8>) {
     let code = loop {
         let ended = child.try_wait().unwrap();
         reading = reading.or_else(|| reader(&at));
-        // Without a writer or data, this call reads nothing, or fails.
+        // If the FIFO has no writer or no data, this read returns nothing or fails, so its result
+        // is ignored.
         let _ = reading.as_mut().map(|fifo| fifo.read_to_end(&mut read));
         match ended {
             Some(status) => break status.code(),
@@ -82,16 +84,16 @@ fn run(row: &str, path: &Path, working: &Path) -> (Ran, Vec<u8>) {
     let (mut out, mut err) = (String::new(), String::new());
     child.stdout.take().unwrap().read_to_string(&mut out).unwrap();
     child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
-    // The line about a missing reader is information, and not an error.
+    // The line that says that the FIFO has no reader is information, and not an error.
     let err = err.split_inclusive('\n').filter(|line| !line.starts_with("waiting for a reader of ")).collect();
     (Ran { code, out, err }, read)
 }
 
-/// Checks that a run ended with success, or with one line.
+/// Checks that a run ended with success, or with an error message of one line.
 fn assert_ended(ran: &Ran, what: &str) {
     match ran.code {
         Some(0) => {}
-        // The code 255 is the status of `parallel` for errors that no job caused.
+        // `parallel` exits with the code 255 after errors that no job caused.
         Some(1 | 255) => assert!(ran.complaint().len() > 30, "{what}"),
         _ => panic!("{what}: {ran:?}"),
     }
@@ -119,12 +121,14 @@ fn what_another_user_planted_is_not_followed() {
                 Planted::Fifo => assert_eq!(read, b"", "{what}"),
                 Planted::Device => {
                     let is_device = fs::symlink_metadata(&path).unwrap().file_type().is_char_device();
-                    // Without a directory for its socket, a run goes on.
+                    // If a run cannot use the directory for its control socket, it continues
+                    // without a socket.
                     assert!(is_device && (ran.code != Some(0) || row.contains('=')), "{what}: {ran:?}");
                 }
                 _ => {}
             }
-            // Only root's own names may appear, and no unfinished file stays.
+            // Checks that the directories contain only names that root itself has created, and no
+            // unfinished files.
             for directory in ["x", "group", "sticky"] {
                 for entry in fs::read_dir(ground.at(directory)).unwrap() {
                     let name = entry.unwrap().file_name();
@@ -135,8 +139,8 @@ fn what_another_user_planted_is_not_followed() {
     }
 }
 
-/// In a file system of another user, root seems to own the links. These links lead nowhere, and are
-/// not followed. If root runs the file system, its links are followed.
+/// If another user serves a file system, its links can seem to belong to root. The program does not
+/// follow these links. If root serves the file system, the program follows its links.
 #[test]
 fn a_file_system_that_another_user_runs_is_not_trusted() {
     if !is_root() {
@@ -180,7 +184,8 @@ fn a_file_system_that_another_user_runs_is_not_trusted() {
     thread::spawn(body).join().unwrap();
 }
 
-/// Checks that the rows can fail: without planted objects, each command writes where it should.
+/// Checks that the other tests are meaningful: if nothing is planted at the path, each command
+/// writes to it.
 #[test]
 fn what_nobody_planted_is_written() {
     if !is_root() {
@@ -196,7 +201,8 @@ fn what_nobody_planted_is_written() {
             Names::File => (NAME, ground.at("plain")),
             Names::Directory => ("", ground.at("plain")),
         };
-        // A link of root in a directory of root is followed.
+        // If root owns both a link and the directory that contains it, the program follows the
+        // link.
         ground.link("linked", 0, &directory);
         for path in [directory.join(named), ground.at("linked").join(named)] {
             if row.contains("--results") {
@@ -214,19 +220,19 @@ fn what_nobody_planted_is_written() {
     }
 }
 
-/// A thread that exchanges two names as fast as it can, until this value is dropped.
+/// A thread that repeatedly exchanges two names as fast as possible, until this value is dropped.
 struct Exchanged<'a> {
     ended: &'a AtomicBool,
 }
 
 impl Drop for Exchanged<'_> {
     fn drop(&mut self) {
-        // `Relaxed`: the flag protects no data.
+        // `Relaxed` is enough, because the flag protects no data.
         self.ended.store(true, Ordering::Relaxed);
     }
 }
 
-/// How often each command runs while the directory is exchanged.
+/// The number of times that each command runs while another thread exchanges the directory.
 const RACES: usize = 8;
 
 #[test]
@@ -249,7 +255,8 @@ fn a_directory_that_is_exchanged_with_a_link_leads_nowhere() {
             });
             let file = if names == Names::File { "new.csv" } else { "" };
             for nth in 0..RACES {
-                // The path alternately begins at the root, and at the other user's directory.
+                // The test uses absolute paths and relative paths in turn. Relative paths start at
+                // the other user's directory.
                 let (path, working) = match nth % 2 {
                     0 => (ground.at("x/logs").join(file), ground.root.to_path_buf()),
                     _ => (Path::new("logs").join(file), ground.at("x")),
@@ -279,7 +286,8 @@ fn the_directory_of_a_day_that_another_user_planted_is_not_used() {
 }
 
 fn a_planted_day_is_not_used(row: &str) {
-    // Run without the sandbox, because Landlock would hide a mistake in the walk along the path.
+    // The command runs without the sandbox, because with Landlock the test would not detect a
+    // mistake in the check of the path.
     let open = &format!("{row} --no-sandbox");
     for (directory, row) in
         ["x", "group", "sticky"].into_iter().flat_map(|directory| [(directory, row), (directory, open)])
@@ -291,7 +299,8 @@ fn a_planted_day_is_not_used(row: &str) {
         ground.assert_untouched(directory);
         assert!(ran.code == Some(1) && ran.err.lines().last().is_some_and(|line| line.contains(DAY)), "{ran:?}");
     }
-    // Without a planted link, the directory is created at this path, and the next run uses it too.
+    // If no link is planted at this path, the program creates a directory there, and the next run
+    // uses this directory too.
     let ground = Ground::new();
     for file in ["one-%H.csv", "two-%H.csv"] {
         let (ran, _) = run(row, &ground.at("x/%F").join(file), &ground.root);
@@ -302,7 +311,8 @@ fn a_planted_day_is_not_used(row: &str) {
     assert!(directory.join("one-09.csv").is_file() && directory.join("two-09.csv").is_file());
 }
 
-/// A planted link cannot make a run fail, and Landlock stays closed for its target.
+/// A planted link cannot make a run fail, and Landlock does not allow the run to write to the
+/// link's target.
 #[test]
 fn a_run_replaces_a_planted_link() {
     if !is_root() {
@@ -321,17 +331,18 @@ fn a_run_replaces_a_planted_link() {
     }
 }
 
-/// The owner of a directory chooses the group of new files, and who else may read them (an access
-/// list). No user who gets access in this way can read flows or packets, even in directories that a
-/// run creates there.
+/// The owner of a directory can choose the group of new files in it. The owner can also set an
+/// access list of users who may read new files. Users who get access in this way still cannot read
+/// flows or packets, even in directories that a run creates below that directory.
 #[test]
 fn the_owner_of_a_directory_does_not_choose_who_reads() {
     if !is_root() {
         return;
     }
-    /// linux/posix_acl_xattr.h: the version, and entries of a tag, permissions and a user. The
-    /// entries are for the owner, for the other user, for the group, for the mask (the maximum for
-    /// users and groups), and for all others.
+    /// An access list in the format of linux/posix_acl_xattr.h: a version, and entries with a tag,
+    /// permissions and a user. The access list has entries for the owner, the other user, the group
+    /// and all remaining users. Its last entry is the mask, which limits the rights of users and
+    /// groups.
     const ENTRIES: [(u16, u16, u32); 5] =
         [(1, 7, u32::MAX), (2, 7, NOBODY), (4, 7, u32::MAX), (0x10, 7, u32::MAX), (0x20, 5, u32::MAX)];
     let mut list = 2_u32.to_le_bytes().to_vec();
@@ -392,7 +403,7 @@ fn a_refusal_names_the_directory_and_says_what_to_do() {
         x.display()
     );
     assert_eq!(ran.complaint(), message);
-    // The advice in the error message works.
+    // After the command that the error message advises, the run succeeds.
     let (ran, _) = run(row, Path::new("logs/f.csv"), &x);
     assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{ran:?}");
     assert!(path.is_file());

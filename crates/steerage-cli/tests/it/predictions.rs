@@ -1,5 +1,5 @@
-//! Predictions of `steerage explain` about captures match what the commands do and what tshark
-//! counts.
+//! Checks that the predictions of `steerage explain` about captures match what the commands do and
+//! what tshark counts.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -18,13 +18,15 @@ use steerage_router::Forwarding;
 use crate::explain::{KEY, explained};
 use crate::program::run;
 
-/// Numbers of CPUs for a capture: each capture has one, and all numbers from 2 to 8 come in turn.
+/// Returns the number of CPUs with which the `nth` capture is tested: the numbers from 2 to 8 in
+/// turn.
 fn cpus_for(nth: usize) -> usize {
     2 + nth % 7
 }
 
-/// The captures next to the workspace, including those that once showed a defect. Without captures
-/// the list is empty, and the reason is on standard error.
+/// Returns the captures in the folder next to the workspace, including captures that once showed a
+/// defect. If there are no captures, the list is empty, and the reason is printed to standard
+/// error.
 fn captures() -> Vec<String> {
     tshark::all_captures().iter().map(|path| path.to_str().unwrap().to_owned()).collect()
 }
@@ -33,13 +35,14 @@ fn capture(name: &str) -> Option<String> {
     captures().into_iter().find(|path| path.ends_with(name))
 }
 
-/// The explanation of a capture, as far as it can be read. `None` if nothing can be read.
+/// Returns the explanation of a capture, or of its readable part if the capture is truncated.
+/// `None` if nothing can be read.
 fn explanation(args: &[&str]) -> Option<Value> {
     let ran = run(&[&["explain"], args, &["--hash-key", KEY, "--json"]].concat());
     (!ran.out.is_empty()).then(|| serde_json::from_str(&ran.out).unwrap_or_else(|error| panic!("{error}: {ran:?}")))
 }
 
-/// The number of packets that the explanation for `command` predicts for each CPU.
+/// Returns the number of packets that the explanation for `command` predicts for each CPU.
 fn predicted(capture: &str, command: &str, cpus: usize) -> Option<Vec<u64>> {
     let explained = explanation(&[capture, "--for", command, "--virtual-cpus", &cpus.to_string()])?;
     let spread = explained["traffic"]["spread"].as_array().unwrap().clone();
@@ -47,7 +50,7 @@ fn predicted(capture: &str, command: &str, cpus: usize) -> Option<Vec<u64>> {
     Some(serde_json::from_value(row["packets"].clone()).unwrap())
 }
 
-/// The number of packets that each CPU handles when the command runs.
+/// Runs the command, and returns the number of packets that each CPU has handled.
 fn handled(capture: &str, command: &[&str], cpus: usize) -> Vec<u64> {
     let cpus = cpus.to_string();
     let args = [capture, "--virtual-cpus", &cpus, "--policy", "hash", "--hash-key", KEY, "--json", "-q"];
@@ -71,8 +74,8 @@ fn packets_of_count_meter_and_fanout_go_where_explain_says() {
     }
 }
 
-/// `forward` needs interfaces, so the test runs its packet function on the captures, with an empty
-/// routing table.
+/// `forward` needs interfaces, so the test runs the packet function of `forward` on the captures,
+/// with an empty routing table.
 #[test]
 fn packets_of_forward_go_where_explain_says() {
     let hasher = FlowHasher::keyed(&KEY.parse::<HashKey>().unwrap());
@@ -101,7 +104,7 @@ fn only_forward_separates_the_directions_of_a_connection() {
     let hash = |flow: &str, command: &str| explanation(&[flow, "--for", command]).unwrap()["flow"]["hash"].clone();
     assert_eq!(hash(there, "count"), hash(back, "count"));
     assert_ne!(hash(there, "forward"), hash(back, "forward"));
-    // The advice depends on the command.
+    // The advice of `explain` depends on the command that is given with `--for`.
     let advised = |command: &str| explanation(&[&capture, "--for", command]).unwrap()["traffic"]["suggestion"].clone();
     for (command, runs) in [("meter", "steerage meter "), ("forward", "steerage forward IFACE --cpus")] {
         let advised = advised(command)["commands"]["steerage"][0].as_str().unwrap().to_owned();
@@ -109,8 +112,8 @@ fn only_forward_separates_the_directions_of_a_connection() {
     }
 }
 
-/// Three fragments of one datagram, with the first fragment first. The later fragments have no
-/// ports, and stay with the first.
+/// The capture contains three fragments of one datagram, and the first fragment comes first. The
+/// later fragments have no ports, and stay in the flow of the first fragment.
 #[test]
 fn a_later_fragment_is_explained_by_its_flow() {
     let Some(capture) = capture("explain-frag.pcap") else { return };
@@ -127,7 +130,7 @@ fn a_later_fragment_is_explained_by_its_flow() {
     }
 }
 
-/// The key of every flow is the key that steering hashed. The test includes flows that are
+/// For every flow, `explain` must print the key that steering hashed. Some of the flows are
 /// fragmented datagrams.
 #[test]
 fn the_keys_of_all_flows_were_hashed() {
@@ -150,7 +153,8 @@ fn keys_were_hashed<const BOTH: bool>(capture: &str) {
     }
 }
 
-/// If a printed key is explained by its name, it has the same bucket as its packets.
+/// If the user passes a printed key to `explain`, `explain` must print the bucket in which the
+/// flow's packets are.
 #[test]
 fn the_keys_of_the_largest_flows_were_hashed() {
     for capture in captures() {
@@ -168,8 +172,8 @@ fn the_keys_of_the_largest_flows_were_hashed() {
     }
 }
 
-/// The speed-up in the notes is never less than the speed-up in the table for any number of CPUs.
-/// The speed-up in the notes is also never less than the limit that the largest flow sets.
+/// The speed-up in the notes is never less than any speed-up in the table. The speed-up in the
+/// notes is also never less than the limit that the largest flow sets.
 #[test]
 fn the_speed_ups_agree() {
     for capture in captures() {
@@ -187,7 +191,7 @@ fn the_speed_ups_agree() {
             } else {
                 assert_eq!(elephants.is_some(), by_flow < 8.0, "{capture}: {traffic}");
             }
-            // The text rounds the speed-up to a tenth.
+            // In the text, the speed-up is rounded to a tenth.
             let said = elephants.map(|note| {
                 let (before, _) = note.split_once(" times at most").unwrap();
                 before.rsplit(' ').next().unwrap().parse::<f64>().unwrap() + 0.05
@@ -209,14 +213,14 @@ fn lines_of_tshark(args: &[&str]) -> Option<Vec<String>> {
     Some(String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect())
 }
 
-/// The two endpoints of each TCP or UDP packet, in order. `None` if the capture also has other
-/// packets.
+/// Returns the two endpoints of each TCP or UDP packet, sorted. Returns `None` if the capture also
+/// contains other packets.
 fn ends_by_tshark(capture: &str) -> Option<BTreeSet<[String; 2]>> {
     let fields =
         ["ip.src", "ipv6.src", "tcp.srcport", "udp.srcport", "ip.dst", "ipv6.dst", "tcp.dstport", "udp.dstport"];
     let fields = fields.into_iter().flat_map(|field| ["-e", field]);
-    // Takes the first occurrence of each field, since quoted and inner packets have endpoints of
-    // their own.
+    // tshark prints only the first occurrence of each field, because quoted packets and inner
+    // packets have endpoints of their own.
     let args = ["-n", "-r", capture, "-T", "fields", "-E", "occurrence=f"];
     let args: Vec<&str> = args.into_iter().chain(fields).collect();
     let lines = lines_of_tshark(&args)?;
@@ -233,12 +237,12 @@ fn ends_by_tshark(capture: &str) -> Option<BTreeSet<[String; 2]>> {
     ends.collect()
 }
 
-/// Compares the flows of captures that can be read to their end.
+/// Compares the flows in captures that can be read to their end.
 ///
-/// `meter` counts an ICMP error as its own flow, while steering puts the error with the flow that
-/// it quotes. If the fragment table is full, fragments are flows of their own. Whether the table is
-/// full depends on time: `explain` uses the clock of the path, and `meter` uses the times of the
-/// packets.
+/// `meter` counts an ICMP error as a separate flow, but steering assigns it to the flow of the
+/// packet that it quotes. If the fragment table is full, fragments count as separate flows. Time
+/// determines whether the fragment table is full. `explain` uses the clock of the receive path, and
+/// `meter` uses the times of the packets.
 #[test]
 fn flows_are_those_of_meter_and_of_tshark() {
     if !is_installed("tshark", "tshark") {
@@ -246,7 +250,7 @@ fn flows_are_those_of_meter_and_of_tshark() {
     }
     let (mut by_meter, mut by_tshark) = (0, 0);
     for capture in captures() {
-        // With these timeouts, only the end of the capture ends a flow.
+        // These timeouts are so long that all flows last until the end of the capture.
         let long = ["--inactive", "30000days", "--active", "30000days", "--virtual-cpus", "2", "--policy", "hash"];
         let ran = run(&[&["meter", &capture, "--json", "-q"], &long[..]].concat());
         if ran.code != Some(0) {

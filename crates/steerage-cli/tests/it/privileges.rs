@@ -1,4 +1,4 @@
-//! Tests the permissions of a run while it handles packets: the run has no capability.
+//! Tests the privileges of a run. Tests that a run has no capability while it handles packets.
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -27,12 +27,12 @@ use crate::program::{Ran, Started, command, report, run};
 
 const ENDLESS: [&str; 6] = ["synthetic:rate=20000", "--virtual-cpus", "2", "--seconds", "0", "--json"];
 
-/// Capabilities by their numbers: linux/capability.h.
+/// The bits of capabilities. The numbers of the bits are from linux/capability.h.
 const DAC_OVERRIDE: u64 = 1 << 1;
 const DAC_READ_SEARCH: u64 = 1 << 2;
 const NET_RAW: u64 = 1 << 13;
 
-/// A thread, as /proc shows it.
+/// A thread, with the contents of its file `status` in /proc.
 #[derive(Debug)]
 struct Task {
     name: String,
@@ -53,7 +53,7 @@ impl Task {
         u64::from_str_radix(self.field(key), 16).unwrap()
     }
 
-    /// All capability sets that a thread could use or get capabilities from.
+    /// Returns all capabilities that a thread has or could get: the union of its capability sets.
     fn all(&self) -> u64 {
         ["CapInh:", "CapPrm:", "CapEff:", "CapAmb:"]
             .iter()
@@ -63,7 +63,8 @@ impl Task {
 }
 
 /// The threads of the run. Waits until there are at least `at_least` packet threads, and until all
-/// threads have their own names instead of their creator's.
+/// threads have their final names. At first, a new thread has the name of the thread that created
+/// it.
 fn tasks(run: &Started, at_least: usize) -> Vec<Task> {
     let start = Instant::now();
     let program = fs::read_to_string(format!("/proc/{}/comm", run.id())).unwrap().trim().to_owned();
@@ -99,7 +100,7 @@ fn no_thread_of_a_run_has_a_capability_and_each_has_a_filter() {
         let run = Started::new(&args);
         let start = Instant::now();
         let mut found = tasks(&run, 2);
-        // A packet thread gets its name before it enters its filter.
+        // A packet thread gets its name before it installs its seccomp filter.
         while found.iter().any(|task| task.handles_packets() && task.field("Seccomp_filters:") != "4") {
             assert!(start.elapsed() < HANG, "{found:?}");
             thread::yield_now();
@@ -109,7 +110,8 @@ fn no_thread_of_a_run_has_a_capability_and_each_has_a_filter() {
         assert!(tasks.len() > 3, "{tasks:?}");
         for task in &tasks {
             assert_eq!((task.all(), task.field("NoNewPrivs:"), task.field("Seccomp:")), (0, "1", "2"), "{task:?}");
-            // Packet threads have two filters more than the process, which has two.
+            // All threads have the two seccomp filters of the process, and packet threads have two
+            // more filters.
             let filters = if task.handles_packets() { "4" } else { "2" };
             assert_eq!(task.field("Seccomp_filters:"), filters, "{task:?}");
         }
@@ -117,7 +119,8 @@ fn no_thread_of_a_run_has_a_capability_and_each_has_a_filter() {
     }
 }
 
-/// `--no-sandbox` leaves out only the sandbox. Capabilities are still dropped.
+/// The option `--no-sandbox` switches off only the sandbox. With `--no-sandbox`, the program still
+/// drops its capabilities.
 #[test]
 fn no_sandbox_is_for_debugging() {
     let run = Started::new(&[&["count"][..], &ENDLESS, &["--no-sandbox"]].concat());
@@ -127,8 +130,8 @@ fn no_sandbox_is_for_debugging() {
     assert!(run.stop(Signal::SIGTERM)["sandbox"].is_null());
 }
 
-/// Commands that read a run or a file have no more rights than a run. Each command blocks at its
-/// first request, which gets no reply.
+/// Commands that read from a run or a file have no more privileges than a run. Each of these
+/// commands blocks after its first request, because the test does not reply.
 #[test]
 fn commands_without_packets_have_no_capability_either() {
     let scratch = Scratch::new();
@@ -161,9 +164,9 @@ fn commands_without_packets_have_no_capability_either() {
     }
 }
 
-/// Commands that only print or check something are in the sandbox too, unless `--no-sandbox` is
-/// given. Each command is checked when it has begun to read or write, which is after it entered the
-/// sandbox.
+/// Commands that only print or check something also enter the sandbox, unless the user gives
+/// `--no-sandbox`. The test checks the privileges of each command after the command has begun to
+/// read or write. A command enters the sandbox before it reads or writes.
 #[test]
 fn commands_that_print_are_in_the_sandbox_unless_told_otherwise() {
     let scratch = Scratch::new();
@@ -173,7 +176,7 @@ fn commands_that_print_are_in_the_sandbox_unless_told_otherwise() {
     let commands: [&[&str]; 4] = [&["check", fifo], &["help"], &["man"], &["completions", "bash"]];
     for args in commands {
         for (option, seccomp) in [(&[][..], "2"), (&["--no-sandbox"][..], "0")] {
-            // The text that is printed is longer than this pipe can hold.
+            // The text that the command prints does not fit into this pipe, so the command blocks.
             let (mut output, input) = io::pipe().unwrap();
             fcntl(&output, FcntlArg::F_SETPIPE_SZ(4096)).unwrap();
             let mut command = command(&[&args[..1], option, &args[1..]].concat());
@@ -182,7 +185,8 @@ fn commands_that_print_are_in_the_sandbox_unless_told_otherwise() {
             let start = Instant::now();
             let mut opened = None;
             if args[0] == "check" {
-                // Opening the FIFO succeeds after the command has opened it for reading.
+                // Opening the FIFO for writing succeeds only after the command has opened it for
+                // reading.
                 while opened.is_none() {
                     opened = OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(fifo).ok();
                     assert!(start.elapsed() < HANG && child.try_wait().unwrap().is_none(), "{args:?}");
@@ -200,8 +204,8 @@ fn commands_that_print_are_in_the_sandbox_unless_told_otherwise() {
     }
 }
 
-/// The policy needs the time that other programs use on a CPU, so the sandbox must allow reading
-/// this time.
+/// The policy uses the CPU time that other programs take. The sandbox must therefore allow reading
+/// the file that contains this time.
 #[test]
 fn what_others_take_of_a_cpu_is_known_in_the_sandbox() {
     let stop = AtomicBool::new(false);
@@ -238,8 +242,8 @@ fn what_is_in_force_is_told() {
     assert!(doctor.out.lines().any(|line| line.contains("sandbox") && line.contains("seccomp")), "{doctor:?}");
 }
 
-/// Runs the program as on a kernel without the system call `number`. A child process inherits the
-/// restriction of this thread.
+/// Runs the program as on a kernel without the system call `number`. The child process inherits the
+/// seccomp filter of this thread.
 fn run_without(number: i64, errno: i32, args: &[&str]) -> Ran {
     let rules = BTreeMap::from([(number, Vec::new())]);
     let arch = TargetArch::try_from(std::env::consts::ARCH).unwrap();
@@ -253,7 +257,7 @@ fn run_without(number: i64, errno: i32, args: &[&str]) -> Ran {
     thread::scope(|scope| scope.spawn(ran).join().unwrap())
 }
 
-/// A kernel can be built without Landlock, or be started without it.
+/// A kernel can be built without Landlock, or be started without Landlock.
 #[test]
 fn a_kernel_without_landlock_is_told_and_the_run_goes_on() {
     for errno in [libc::ENOSYS, libc::EOPNOTSUPP] {
@@ -271,8 +275,8 @@ fn a_kernel_without_landlock_is_told_and_the_run_goes_on() {
     }
 }
 
-/// A container's seccomp profile can deny Landlock although the kernel has it. The user could change that, so a
-/// warning says so, in one line.
+/// The seccomp profile of a container can deny Landlock although the kernel supports it. The user
+/// could change this profile, so the program prints a warning of one line.
 #[test]
 fn landlock_that_is_denied_is_reported_once() {
     for errno in [libc::EPERM, libc::EACCES, libc::ENOMEM] {
@@ -290,8 +294,8 @@ fn landlock_that_is_denied_is_reported_once() {
     }
 }
 
-/// If the kernel has a mechanism but refuses it, the run ends: no packet is handled outside the
-/// sandbox.
+/// If the kernel supports a mechanism of the sandbox but refuses to apply it, the run ends. No
+/// packet is handled outside of the sandbox.
 #[test]
 fn a_sandbox_that_is_refused_ends_the_run() {
     let ran = run_without(libc::SYS_seccomp, libc::EPERM, &["count", "synthetic:packets=1000"]);
@@ -299,8 +303,8 @@ fn a_sandbox_that_is_refused_ends_the_run() {
     assert!(ran.complaint().starts_with("steerage: cannot enter the sandbox: "), "{ran:?}");
 }
 
-/// In a shell, `<(command)` is a pipe with the name of a descriptor. Landlock has no rules for
-/// pipes, and does not restrict them.
+/// A shell replaces `<(command)` by the path of a file descriptor, which is a pipe. Landlock has no
+/// rules for pipes, and does not restrict them.
 #[test]
 fn pipes_of_the_shell_are_read() {
     let scratch = Scratch::new();
@@ -320,8 +324,9 @@ fn pipes_of_the_shell_are_read() {
     assert!(ran.err.contains(" is right; it runs\n"), "{ran:?}");
 }
 
-/// If there are several captures, each capture is opened when its turn comes. The thread that opens
-/// them handles no packets. Only the thread that opens captures keeps the capability.
+/// If a run reads several captures, it opens each capture only after it has read the captures
+/// before it. The thread that opens the captures handles no packets. Only the thread that opens
+/// captures keeps the capability to read them.
 #[test]
 fn what_reads_captures_of_others_stays_with_the_thread_that_opens_them() {
     if !is_root() {
@@ -334,7 +339,8 @@ fn what_reads_captures_of_others_stays_with_the_thread_that_opens_them() {
     fs::write(&capture, pcap::<[u8; 0]>([])).unwrap();
     chown(&capture, Some(NOBODY), Some(NOBODY)).unwrap();
     fs::set_permissions(&capture, fs::Permissions::from_mode(0o400)).unwrap();
-    // The open handle keeps the FIFO open and silent, so the run waits there.
+    // This file handle keeps the FIFO open, but the test writes nothing to the FIFO. The run
+    // therefore waits for data from the FIFO.
     let kept = OpenOptions::new().read(true).write(true).open(&fifo).unwrap();
     let run =
         Started::new(&["count", fifo.to_str().unwrap(), capture.to_str().unwrap(), "--json", "--virtual-cpus", "2"]);
@@ -349,7 +355,7 @@ fn what_reads_captures_of_others_stays_with_the_thread_that_opens_them() {
 }
 
 /// Root needs a capability to create files in another user's directory. Only the thread that
-/// creates them keeps the capability.
+/// creates output files keeps this capability.
 #[test]
 fn what_files_need_stays_with_the_thread_that_writes_them() {
     if !is_root() {
@@ -366,7 +372,7 @@ fn what_files_need_stays_with_the_thread_that_writes_them() {
         let kept = if task.name == "flows" { DAC_OVERRIDE } else { 0 };
         assert_eq!((task.capabilities("CapEff:"), task.field("NoNewPrivs:")), (kept, "1"), "{task:?}");
     }
-    // The second file is created while the run goes on.
+    // The program creates the second output file during the run.
     let start = Instant::now();
     while files_in(&theirs).len() < 2 {
         assert!(start.elapsed() < HANG, "{:?}", files_in(&theirs));
@@ -381,7 +387,8 @@ fn files_in(directory: &Path) -> Vec<PathBuf> {
     entries(directory).flat_map(|year| entries(&year).collect::<Vec<_>>()).collect()
 }
 
-/// If reading a capture requires root's capability, the capture is still read when its turn comes.
+/// If only root's capability allows reading a capture, the run can still read it, even after other
+/// captures.
 #[test]
 fn captures_of_others_are_read() {
     if !is_root() {
@@ -397,14 +404,15 @@ fn captures_of_others_are_read() {
     assert_eq!(ran.report()["snapshot"]["received"], 0);
 }
 
-/// A user other than root has only CAP_NET_RAW, as after `setcap cap_net_raw+ep`. The run no longer
-/// has the capability when packets arrive.
+/// In this test, a user other than root has only CAP_NET_RAW, as after `setcap cap_net_raw+ep`.
+/// When packets arrive, the run no longer has this capability.
 #[test]
 fn one_capability_is_enough_and_goes_too() {
     if !is_root() {
         return;
     }
-    // Only root may read the build directory, wherever it is.
+    // The program is copied to another directory, because only root may be able to read the build
+    // directory.
     let program = std::env::temp_dir().join(format!("steerage-{}-unprivileged", std::process::id()));
     fs::copy(env!("CARGO_BIN_EXE_steerage"), &program).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();

@@ -1,4 +1,4 @@
-//! Runs the built program.
+//! Helper functions of the tests that run the built program.
 
 use std::io::{BufRead, BufReader, Read};
 use std::ops::{Deref, DerefMut};
@@ -10,14 +10,15 @@ use serde_json::{Value, json};
 use steerage::stats::DropReason;
 use steerage_fixtures::until;
 
-/// A command that runs the program with these arguments and with nothing on standard input.
+/// Creates a command that runs the program with these arguments and with empty standard input.
 pub(crate) fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_steerage"));
     command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
-/// Like [`command`]. Words such as `TMPDIR=/tmp` before the command are environment variables, as in a shell.
+/// Like [`command`]. As in a shell, words such as `TMPDIR=/tmp` before the command set environment
+/// variables.
 pub(crate) fn command_in(words: &[&str]) -> Command {
     let is_name = |name: &str| name.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_');
     let variable = |word: &&str| word.split_once('=').is_some_and(|(name, _)| is_name(name));
@@ -49,7 +50,8 @@ impl Ran {
         }
     }
 
-    /// The only JSON object on standard output. The counts of the report must balance.
+    /// Returns the report, which must be the only JSON object on standard output. Its counts must
+    /// balance.
     pub(crate) fn report(&self) -> Value {
         assert_eq!(self.out.lines().count(), 1, "{self:?}");
         let report: Value = serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {self:?}"));
@@ -57,7 +59,7 @@ impl Ran {
         report
     }
 
-    /// The only line on standard error of a run that failed.
+    /// Returns the error message of a failed run, which must be the only line on standard error.
     pub(crate) fn complaint(&self) -> &str {
         let line = self.err.strip_suffix('\n').unwrap_or_else(|| panic!("{self:?}"));
         assert!(!line.contains('\n') && line.starts_with("steerage: ") && line.len() > 30, "{self:?}");
@@ -65,26 +67,26 @@ impl Ran {
     }
 }
 
-/// Runs the program with `--json`. The run must succeed.
+/// Runs the program with the option `--json`. The run must succeed.
 pub(crate) fn report(args: &[&str]) -> Value {
     let ran = run(&[args, &["--json"]].concat());
     assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{ran:?}");
     ran.report()
 }
 
-/// The sum of all counts of an object.
+/// Returns the sum of all counts in a JSON object.
 pub(crate) fn sum(value: &Value) -> u64 {
     value.as_object().unwrap().values().map(|count| count.as_u64().unwrap()).sum()
 }
 
-/// Checks that a live run dropped packets only because the machine had no time for them.
+/// Checks that a live run dropped packets only because the machine was too busy to handle them.
 pub(crate) fn assert_lost_only_under_load(report: &Value) {
     let drops = report["snapshot"]["dropped"].as_object().unwrap();
     let by_load = ["device", "backlog_full", "flow_limit", "moving", "revoked", "tx_full"];
     assert!(drops.keys().all(|reason| by_load.contains(&reason.as_str())), "{report}");
 }
 
-/// Checks that the ledger balances: as a whole, for each queue, and for each CPU.
+/// Checks that the ledger in a report balances, in total, for each queue and for each CPU.
 pub(crate) fn assert_balanced(report: &Value) {
     let count = |of: &Value, key: &str| of[key].as_u64().unwrap_or_else(|| panic!("{key} in {of}"));
     let balances = |of: &Value| {
@@ -113,8 +115,8 @@ pub(crate) fn assert_balanced(report: &Value) {
     }
 }
 
-/// A child process that is killed when its test ends. Without this, a failed test would leave a run
-/// behind.
+/// A child process that is killed when its test ends. Without this type, a run would continue after
+/// the test that started it has failed.
 pub(crate) struct Ends(pub(crate) Child);
 
 impl Deref for Ends {
@@ -133,18 +135,18 @@ impl DerefMut for Ends {
 
 impl Drop for Ends {
     fn drop(&mut self) {
-        // `kill` does nothing if the process has ended and was waited for.
+        // If the process has already ended and was waited for, `kill` does nothing.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// A run that has started and handles signals.
+/// A run that has started and is ready to handle signals.
 pub(crate) struct Started {
     child: Ends,
     out: BufReader<ChildStdout>,
     err: BufReader<std::process::ChildStderr>,
-    /// The lines that the run wrote to standard error before it listened.
+    /// The lines that the run wrote to standard error before it reported that it listens.
     said: Vec<String>,
 }
 
@@ -193,8 +195,8 @@ impl Started {
         ran.report()
     }
 
-    /// Stops the run with SIGINT, and returns the report. No packet may be in flight or reordered,
-    /// and no page may be missing.
+    /// Stops the run with SIGINT, and returns the report. At the end of the run, no packet may be
+    /// in flight, no packet may have been reordered, and no page may be missing.
     pub(crate) fn stop_at_rest(self) -> Value {
         let report = self.stop(Signal::SIGINT);
         assert_eq!(
@@ -211,14 +213,14 @@ impl Started {
         self.child.id()
     }
 
-    /// The next line of standard output.
+    /// Returns the next line of standard output.
     pub(crate) fn line(&mut self) -> String {
         let mut line = String::new();
         self.out.read_line(&mut line).unwrap();
         line
     }
 
-    /// The next line of standard error that is not from `-v`.
+    /// Returns the next line of standard error, but skips the lines that `-v` adds.
     pub(crate) fn error_line(&mut self) -> String {
         loop {
             let mut line = String::new();
@@ -229,7 +231,7 @@ impl Started {
         }
     }
 
-    /// Reads one byte of standard output, and leaves the rest in the pipe.
+    /// Reads one byte of standard output, and leaves all other bytes in the pipe.
     pub(crate) fn byte(&mut self) -> u8 {
         let mut byte = [0];
         self.out.get_mut().read_exact(&mut byte).unwrap();
@@ -243,15 +245,15 @@ impl Started {
         Unread { child, err }
     }
 
-    /// Waits for the end. Returns the exit code, and the rest of standard output and standard
-    /// error.
+    /// Waits for the end. Returns the exit code, and the remaining text of standard output and
+    /// standard error.
     pub(crate) fn end(mut self) -> Ran {
         let mut out = String::new();
         self.out.read_to_string(&mut out).unwrap();
         Ran { out, ..Unread { child: self.child, err: self.err }.end() }
     }
 
-    /// Waits for the end without reading any output.
+    /// Waits for the end of the run without reading any of its output.
     pub(crate) fn end_unread(self) -> Option<i32> {
         let Self { mut child, out, err, .. } = self;
         let code = child.wait().unwrap().code();
@@ -260,16 +262,16 @@ impl Started {
     }
 }
 
-/// A run whose standard output has no reader.
+/// A run whose standard output is a pipe without a reader.
 pub(crate) struct Unread {
     child: Ends,
     err: BufReader<std::process::ChildStderr>,
 }
 
 impl Unread {
-    /// Sends the signal until the run has ended. A single signal may not be enough: if another test
-    /// starts a program at the same moment, that program holds a copy of the test's reading end for
-    /// a while, and a write of the run succeeds.
+    /// Sends the signal repeatedly until the run has ended, because a single signal may not be
+    /// enough. If another test starts a program at this moment, that program has a copy of the
+    /// pipe's reading end for a short time. A write of the run then succeeds.
     pub(crate) fn signal_to_death(&mut self, signal: Signal) {
         while self.child.try_wait().unwrap().is_none() {
             kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();

@@ -1,9 +1,11 @@
-//! Runs the commands of README as they are written, in the workspace's root.
+//! Runs the commands in README.md exactly as they are written, in the root directory of the
+//! workspace.
 //!
 //! The test skips commands that begin with `sudo`, the tests themselves (`cargo test`), and
-//! commands with the comment `# needs the network`. All other commands must be the program's, and
-//! succeed. A transcript must match the output, except for lines that differ between machines and
-//! runs. `docs_examples` runs the commands of the other pages.
+//! commands with the comment `# needs the network`. All other commands must be commands of the
+//! program `steerage`, and must succeed. If README.md shows the output of a command, the real
+//! output must match, except for lines that differ between machines and runs. The tests in
+//! `docs_examples` run the commands of the other pages.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

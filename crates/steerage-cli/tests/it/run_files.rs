@@ -1,11 +1,12 @@
-//! `steerage run` and `steerage check`: a run file means the same as the command line.
+//! Tests `steerage run` and `steerage check`. Options in a run file have the same effect as the
+//! same options on the command line.
 
 use std::fs;
 use std::path::Path;
 
 use crate::program::{Ran, run};
 
-/// Writes a file for this test, and runs a command on it.
+/// Writes a run file for this test, and runs a command with the file.
 fn with_file(command: &str, name: &str, text: &str, more: &[&str]) -> Ran {
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("run_files").replace("::", "-");
@@ -14,12 +15,13 @@ fn with_file(command: &str, name: &str, text: &str, more: &[&str]) -> Ran {
     let path = directory.join(name);
     fs::write(&path, text).unwrap();
     let ran = run(&[&[command, path.to_str().unwrap()], more].concat());
-    // The directory of the file is removed from the output.
+    // In the returned output, the path of the file's directory is left out.
     let short = |text: &str| text.replace(path.to_str().unwrap(), name);
     Ran { out: short(&ran.out), err: short(&ran.err), ..ran }
 }
 
-/// The one line that says what is wrong with a file. `check` and `run` must print the same.
+/// Returns the line that the program prints for a wrong run file. `check` and `run` must print the
+/// same line.
 fn wrong(text: &str, more: &[&str]) -> String {
     let checked = with_file("check", "wrong.toml", text, more);
     let ran = with_file("run", "wrong.toml", text, more);
@@ -53,8 +55,8 @@ fn a_file_runs_as_its_command_line_would() {
     assert_eq!(report["snapshot"]["cpus"][0]["processed"], 0);
 }
 
-/// A user may check another user's file before running it, so the terminal shows its text without
-/// control characters.
+/// A user may check a run file of another user before using it. The program therefore prints the
+/// text of the file without control characters.
 #[test]
 fn control_characters_of_a_file_are_not_shown() {
     let text = "command = \"count\"\ndevices = [\"a\\u001b[2J\"]\nhash-key = \"\\u009b\"\n";
@@ -68,8 +70,8 @@ fn control_characters_of_a_file_are_not_shown() {
 
 #[test]
 fn what_stands_behind_the_file_takes_its_place() {
-    // The arguments have a device, which replaces the file's devices, and an option that excludes
-    // one of the file's options.
+    // The arguments on the command line contain a device, which replaces the devices in the file.
+    // The arguments also contain an option that excludes an option in the file.
     let more = ["synthetic:packets=10", "--rps-cpus-list", "0", "--virtual-cpus", "3"];
     let report = with_file("run", "over.toml", RUN, &more).report();
     assert_eq!(
@@ -79,13 +81,14 @@ fn what_stands_behind_the_file_takes_its_place() {
     assert_eq!(report["snapshot"]["cpus"].as_array().unwrap().len(), 3);
     let behind_dashes = with_file("run", "over.toml", RUN, &["-c", "7", "--", "synthetic"]).report();
     assert_eq!(behind_dashes["snapshot"]["received"], 7);
-    // The device could be taken as the value of the option before it.
+    // If this device were on a command line, it could be mistaken for the value of the option
+    // before it.
     let pace = "command = \"count\"\npace = true\nvirtual-cpus = 1";
     let checked = with_file("check", "pace.toml", pace, &["a.pcap"]);
     assert!(checked.out.contains("    steerage count --virtual-cpus=1 a.pcap --pace\n"), "{checked:?}");
 
-    // A mistake after the file's name is reported as a mistake of the command line, and help works
-    // there.
+    // Mistakes in the arguments after the file's name are reported as mistakes of the command line.
+    // `--help` also works after the file's name.
     let usage = with_file("run", "over.toml", RUN, &["--backlog", "0"]);
     assert_eq!(usage.code, Some(2));
     let expected = "steerage: invalid value '0' for '--backlog <N>': write a number from 1 to 1048576; see --help";
@@ -212,7 +215,7 @@ fn a_mistake_is_told_with_its_line() {
     assert!(wrong("", &[]).starts_with("wrong.toml: it does not say which command it is for: write command = "));
 }
 
-/// Missing devices are found by a run, but not by a check.
+/// `run` reports missing devices, but `check` does not.
 #[test]
 fn a_device_that_is_not_there_is_told_with_its_line() {
     let text = "command = \"count\"\ndevices = [\n  \"synthetic:packets=1\",\n  \"nowhere.pcap\"\n]\nvirtual-cpus = 1";
@@ -231,7 +234,8 @@ fn files_that_are_none() {
     }
 }
 
-/// Every long option can be a key. Such a key is refused only if its value is wrong.
+/// Every long option of a command is a valid key of a run file. The program refuses the name of a
+/// long option as a key only if the key's value is wrong.
 #[test]
 fn every_long_option_is_a_key() {
     for command in ["count", "meter"] {
@@ -261,7 +265,7 @@ fn jobs_of_a_file_run_as_those_of_the_command_line() {
     let ran = with_file("run", "jobs.toml", JOBS, &[]);
     assert_eq!((ran.code, ran.out.lines().count()), (Some(0), 2), "{ran:?}");
     assert_eq!(crate::parallel::summary(&ran)["delivered"], 1000);
-    // The words after `--` replace the file's job.
+    // The words after `--` on the command line replace the job in the run file.
     let ran = with_file("run", "jobs.toml", JOBS, &["--jobs", "1", "--", "sh", "-c", "cat >/dev/null; echo other"]);
     assert_eq!((ran.code, ran.out.as_str()), (Some(0), "1\tother\n"), "{ran:?}");
     let checked = with_file("check", "jobs.toml", JOBS, &[]);
@@ -278,7 +282,7 @@ fn jobs_of_a_file_run_as_those_of_the_command_line() {
         assert_eq!(checked.code, Some(1), "{checked:?}");
         assert!(checked.complaint().contains(said), "{checked:?}");
     }
-    // The file has no job at all.
+    // This run file contains no job.
     let without = JOBS.replace("job = [\"sh\", \"-c\", \"wc -c\"]", "");
     assert_eq!(with_file("check", "wrong.toml", &without, &[]).code, Some(1));
 }

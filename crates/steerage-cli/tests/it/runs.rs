@@ -1,4 +1,4 @@
-//! Runs that succeed, and their reports.
+//! Tests runs that succeed, and their reports.
 
 use serde_json::{Value, json};
 
@@ -83,14 +83,14 @@ fn queues_have_masks_of_their_own() {
         (masks.join(" "), of_cpus(&report, "processed"))
     };
     let two = ["count", "synthetic:queues=2,packets=20000", "--rx-cpu", "0"];
-    // The masks are in force from the first packet.
+    // The masks on the command line apply from the first packet on.
     let (both, processed) = masks(&[&two[..], &["--rps-cpus", "rx-0=2", "--rps-cpus", "rx-1=4"]].concat());
     assert_eq!((both.as_str(), processed), ("1 2", vec![0, 10_000, 10_000]));
-    // A queue without a mask of its own has the mask for all queues, if there is such a mask.
+    // A queue without its own mask uses the mask for all queues, if that mask is set.
     let (one, processed) = masks(&[&two[..], &["--rps-cpus-list", "rx-1=2", "--rps-cpus-list", "1"]].concat());
     assert_eq!((one.as_str(), processed), ("1 2", vec![0, 10_000, 10_000]));
     assert_eq!(masks(&[&two[..], &["--rps-cpus", "synthetic/rx-1=6"]].concat()).0, "0-2 1-2");
-    // An empty mask turns steering off: the packets stay with the CPU that receives them.
+    // An empty mask switches steering off: each packet stays on the CPU that receives it.
     let (off, processed) = masks(&[&two[..], &["--rps-cpus", "rx-0=0", "--rps-cpus", "rx-1=4"]].concat());
     assert_eq!((off.as_str(), processed), ("0 2", vec![10_000, 0, 10_000]));
     // If there are several devices, the control tree shows each device by its name.
@@ -116,7 +116,7 @@ fn hashes_by_name() {
 #[test]
 fn strict_is_about_every_packet() {
     assert_eq!(report(&["count", "-c", "1000", "--virtual-cpus", "2", "--strict"])["snapshot"]["reordered"], 0);
-    // One frame per nanosecond is more than any CPU can take, so the device's ring overflows.
+    // No CPU can receive one frame per nanosecond, so the ring of the device overflows.
     let lossy = ["count", "synthetic:rate=1000000000,packets=10000000", "--virtual-cpus", "2", "--json"];
     let lost = run(&[&lossy[..], &["--strict"]].concat());
     assert_eq!(lost.code, Some(3), "{lost:?}");
@@ -124,7 +124,7 @@ fn strict_is_about_every_packet() {
     let report = lost.report();
     assert_eq!(report["snapshot"]["received"], 10_000_000);
     assert!(report["snapshot"]["dropped"]["device"].as_u64().unwrap() > 0);
-    // Without `--strict`, such a run succeeds.
+    // Without `--strict`, a run succeeds even if it loses packets.
     assert_eq!(run(&lossy).code, Some(0));
 }
 
@@ -145,7 +145,7 @@ fn the_page_for_people() {
         ]
     );
     assert_eq!(lines.len(), 6, "{lines:#?}");
-    // Only -v shows memory and order.
+    // Only with `-v` does the report show the memory and the order of packets.
     let ran = run(&["count", "-c", "10000", "--virtual-cpus", "2", "--rps-cpus", "2", "-v"]);
     let more: Vec<&str> = ran.out.lines().skip(5).collect();
     assert!(more[0].starts_with("order       not checked") && more[1].starts_with("memory      "), "{ran:?}");
@@ -155,7 +155,8 @@ fn the_page_for_people() {
     assert_eq!(run(&["count", "-c", "10", "--virtual-cpus", "1", "-q", "--json"]).out.lines().count(), 1);
 }
 
-/// The keys have the order of the schema, for people who read JSON.
+/// The keys of the JSON report have the order of the schema, which helps people who read the
+/// report.
 #[test]
 fn keys_stand_in_the_order_of_the_schema() {
     let ran = run(&["count", "-c", "10", "--virtual-cpus", "1", "--json"]);

@@ -1,4 +1,4 @@
-//! `steerage send`: all packets arrive, and the report matches them.
+//! Tests `steerage send`: all packets arrive, and the report matches the packets.
 
 use std::path::Path;
 
@@ -25,8 +25,8 @@ fn a_file_is_made_and_sent_again_in_its_order() {
         (&again["snapshot"]["outputs"][0]["packets"], &again["snapshot"]["received"]),
         (&json!(900), &json!(900))
     );
-    // The copy has the same packets three times. Only the section and interface blocks before them
-    // differ.
+    // The file that `send` writes contains the packets of the capture three times. Only the section
+    // and interface blocks before the packets differ.
     let (made, copy) = (std::fs::read(made).unwrap(), std::fs::read(copy).unwrap());
     let packets = &made[60..];
     assert!(copy[60..] == [packets, packets, packets].concat()[..], "{} {}", made.len(), copy.len());
@@ -68,9 +68,9 @@ fn what_cannot_be_sent_is_said() {
     }
 }
 
-/// A capture in pcap with nanoseconds, of one link type. `packets` has the captured and the
-/// original length of each packet. Each packet is an IPv4 packet to 10.0.0.2, after an Ethernet
-/// header if the link type has one.
+/// Writes a pcap file with times in nanoseconds and the link type `link`. `packets` lists the
+/// captured length and the original length of each packet. Each packet is an IPv4 packet to
+/// 10.0.0.2. If the link type is Ethernet, an Ethernet header precedes the IPv4 packet.
 fn pcap(name: &str, link: u32, packets: &[(usize, usize)]) -> String {
     let path = place(name);
     let word = |bytes: &mut Vec<u8>, word: u32| bytes.extend_from_slice(&word.to_le_bytes());
@@ -90,8 +90,8 @@ fn pcap(name: &str, link: u32, packets: &[(usize, usize)]) -> String {
     path
 }
 
-/// Packets that an interface cannot send are counted by reason, and the run fails. Afterwards, a
-/// file that the interface can send is sent without an error.
+/// If an interface cannot send some packets, the report counts these packets by reason, and the run
+/// fails. The run sends a second file without an error, because the interface can send its packets.
 #[test]
 fn what_is_not_sent_fails_the_run_and_says_why() {
     let Some(net) = Net::new() else { return };
@@ -112,8 +112,8 @@ fn what_is_not_sent_fails_the_run_and_says_why() {
     assert!(ran.complaint().contains(said), "{ran:?}");
     let ran = send(&[&fits]);
     assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{ran:?}");
-    // All packets are refused, and the refusal is the only error.
+    // The interface refuses all packets, and the program prints no other error.
     assert_eq!(send(&[&cut]).code, Some(1));
-    // With --strict, the exit code is the exit code of --strict.
+    // With `--strict`, the exit code is 3.
     assert_eq!(send(&[&cut, "--strict"]).code, Some(3));
 }

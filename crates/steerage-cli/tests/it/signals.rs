@@ -1,4 +1,5 @@
-//! Signals and closed pipes: requests for a report, and early ends of a run.
+//! Tests signals, which request a report or end a run early, and closed pipes, which end a run
+//! early.
 
 use std::fs;
 use std::io::Read;
@@ -17,7 +18,7 @@ use steerage_fixtures::{HANG, skip, until};
 
 use crate::program::{Ends, Started, assert_balanced, command};
 
-/// Endless traffic, slow enough to leave the CPUs to other tests.
+/// A source of endless traffic, whose rate is so low that other tests get enough CPU time.
 const ENDLESS: [&str; 6] = ["count", "synthetic:rate=20000,queues=2", "--virtual-cpus", "2", "--seconds", "0"];
 
 fn endless(more: &[&str]) -> Started {
@@ -34,7 +35,7 @@ fn parse(line: &str) -> Value {
 fn usr1_reports_and_goes_on() {
     let mut run = endless(&["--json"]);
     let mut received = 0;
-    // The loop repeats until packets have arrived between two reports.
+    // The test requests reports until packets have arrived between two reports.
     while received == 0 {
         run.signal(Signal::SIGUSR1);
         let report = parse(&run.line());
@@ -70,8 +71,8 @@ fn a_report_for_people_while_it_runs_says_so() {
     assert_eq!(run.end().code, Some(0));
 }
 
-/// The report is too long for the pipe, which has no active reader. Therefore the program blocks in
-/// its last write.
+/// The report does not fit into the pipe, and the test does not read from the pipe. The program
+/// therefore blocks in its last write.
 #[test]
 fn a_second_int_quits_whatever_hangs() {
     let many = ["count", "synthetic:rate=1", "--virtual-cpus", "500", "--backlog", "16", "--seconds", "0", "--json"];
@@ -82,7 +83,8 @@ fn a_second_int_quits_whatever_hangs() {
     assert_eq!(run.end_unread(), Some(130));
 }
 
-/// The signals arrive after the run has ended. The report of the run is too long for the pipe.
+/// The signals arrive after the run has handled its last packet. The report of the run does not fit
+/// into the pipe.
 #[test]
 fn term_ends_a_program_whose_report_nobody_reads() {
     let many = ["count", "synthetic:rate=1", "--virtual-cpus", "500", "--backlog", "16", "--seconds", "0", "--json"];
@@ -93,7 +95,8 @@ fn term_ends_a_program_whose_report_nobody_reads() {
     assert_eq!(run.end_unread(), Some(128 + Signal::SIGTERM as i32));
 }
 
-/// The program of an output goes on after the end of its input, and the run waits for it.
+/// An output writes to a program that does not end at the end of its input. The run waits for this
+/// program.
 #[test]
 fn term_ends_a_run_that_waits_for_a_program() {
     let scratch = Scratch::new();
@@ -102,7 +105,8 @@ fn term_ends_a_run_that_waits_for_a_program() {
     let program = format!("exec:cat >/dev/null; cat {}", ends.display());
     let args = ["fanout", "synthetic:packets=10", "--virtual-cpus", "1", "--to", &program, "-q"];
     let mut run = Ends(command(&args).spawn().unwrap());
-    // The system call that the main thread waits in is the first word.
+    // The first word in the file `syscall` is the number of the system call in which the main
+    // thread waits.
     let call = format!("{} ", nix::libc::SYS_wait4);
     let status = format!("/proc/{}/syscall", run.id());
     until("the run waits for the program", || fs::read_to_string(&status).is_ok_and(|text| text.starts_with(&call)));
@@ -139,13 +143,13 @@ fn a_report_that_cannot_be_written_is_an_error() {
     assert!(err.starts_with("steerage: cannot write the report") && err.lines().count() == 1, "{err}");
 }
 
-/// A program whose main thread stops at each system call, so that a signal can arrive at any of
-/// these system calls.
+/// A program under ptrace, whose main thread stops at each system call. The test can therefore send
+/// a signal at any system call.
 struct Stepped(Ends);
 
 impl Stepped {
-    /// Starts a shell that stops itself, and becomes the program when it continues. If tracing is
-    /// not allowed, returns `None` and prints the reason on standard error.
+    /// Starts a shell that stops itself, and traces it. When the shell continues, it executes the
+    /// program. If tracing is not allowed, returns `None` and prints the reason to standard error.
     fn new(args: &[&str]) -> Option<Self> {
         let mut command = Command::new("sh");
         command.args(["-c", "kill -STOP $$; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_steerage")]).args(args);
@@ -164,12 +168,13 @@ impl Stepped {
         Pid::from_raw(self.0.id() as i32)
     }
 
-    /// Continues to the start or the end of a system call. Passes on a signal that arrives.
+    /// Continues the program to the start or the end of its next system call. If a signal for the
+    /// program arrives, passes it on to the program.
     fn step(&self) {
         let mut passed_on = None;
         let start = Instant::now();
         loop {
-            // The shell may not have stopped yet.
+            // Tracing the shell fails if the shell has not stopped itself yet.
             if let Err(error) = ptrace::syscall(self.id(), passed_on) {
                 assert!(start.elapsed() < HANG, "{error}");
                 std::thread::yield_now();
@@ -184,7 +189,7 @@ impl Stepped {
         }
     }
 
-    /// Whether the program holds the signal for later.
+    /// Returns whether the program blocks the signal. The kernel delivers a blocked signal later.
     fn holds(&self, signal: Signal) -> bool {
         let status = fs::read_to_string(format!("/proc/{}/status", self.id())).unwrap();
         let field = |key: &str| status.lines().find_map(|line| line.strip_prefix(key)).unwrap().trim();
@@ -192,7 +197,7 @@ impl Stepped {
         field("Name:") == "steerage" && (blocked >> (signal as u32 - 1)) & 1 == 1
     }
 
-    /// The number of threads of the program.
+    /// Returns the number of threads of the program.
     fn threads(&self) -> usize {
         fs::read_dir(format!("/proc/{}/task", self.id())).unwrap().count()
     }
@@ -215,15 +220,16 @@ impl Stepped {
     }
 }
 
-/// Sends a signal to stop after each system call in turn. The calls begin shortly before the
-/// program holds signals, and end when the run has all its threads. An early signal kills the
-/// program, and a later signal ends the run in good order. No signal is lost.
+/// Sends a stop signal after one system call of the program. Repeats this for each of the program's
+/// first system calls. The first tested call is shortly before the program blocks signals. At the
+/// last tested call, the run has all of its threads. If the signal arrives early, it kills the
+/// program. If it arrives later, it ends the run normally. No signal is lost.
 #[test]
 fn no_signal_to_stop_is_lost() {
     /// The number of threads of a run: the main thread, the threads of two CPUs, two threads for
     /// signals, and a thread that waits for the end.
     const THREADS: usize = 6;
-    /// How many system calls before the program holds signals are tried.
+    /// The number of tested system calls that come before the program blocks signals.
     const BEFORE: usize = 10;
     for signal in [Signal::SIGINT, Signal::SIGTERM] {
         let program = || Stepped::new(&[&ENDLESS[..], &["--json", "--socket", "none"]].concat());
@@ -235,7 +241,7 @@ fn no_signal_to_stop_is_lost() {
         }
         drop(first);
         let (mut killed, mut ended, mut has_started) = (0, 0, false);
-        // Each system call has a start and an end.
+        // The program stops twice at each system call: at its start and at its end.
         for steps in (steps.saturating_sub(2 * BEFORE)..).step_by(2) {
             if has_started {
                 break;
@@ -256,14 +262,14 @@ fn no_signal_to_stop_is_lost() {
     }
 }
 
-/// Whether programs that this process starts ignore HUP from the beginning.
+/// Returns whether child processes of this process ignore SIGHUP from their start.
 pub(crate) fn ignores_hup() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap().trim();
     u64::from_str_radix(ignored, 16).unwrap() >> (Signal::SIGHUP as u32 - 1) & 1 == 1
 }
 
-/// The exit code asks the service manager to start the run again.
+/// If SIGHUP ends a run, the exit code makes the service manager start the run again.
 #[test]
 fn hup_ends_a_run_well_and_asks_for_another() {
     if ignores_hup() {
@@ -287,8 +293,7 @@ fn with_nohup_a_run_outlives_its_terminal() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // nohup ignores HUP before it becomes the program. After that, the program always ignores the
-    // signal.
+    // nohup ignores SIGHUP before it executes the program, so the program ignores this signal too.
     let status = format!("/proc/{}/comm", run.id());
     let until = Instant::now() + HANG;
     while fs::read_to_string(&status).unwrap().trim() != "steerage" {
@@ -315,7 +320,7 @@ fn a_service_manager_is_told_when_the_run_has_started() {
     assert_eq!(&text[..length], b"READY=1");
     assert_eq!(run.wait().unwrap().code(), Some(0));
     fs::remove_file(&path).unwrap();
-    // If the socket does not exist, the program does not fail.
+    // The program does not fail if the socket that `NOTIFY_SOCKET` names does not exist.
     let output = command(&["count", "synthetic:packets=10"]).env("NOTIFY_SOCKET", &path).output().unwrap();
     assert_eq!(output.status.code(), Some(0));
 }

@@ -1,5 +1,5 @@
-//! `get` and `top` with processes that only pretend to be instances, and with users that have no
-//! directory for a socket.
+//! Tests the commands `get` and `top` with processes that only pretend to be instances of steerage,
+//! and with users who have no directory for a socket.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -23,11 +23,11 @@ use crate::metrics;
 use crate::program::{Ran, Started, command};
 use crate::web;
 
-/// Escape sequences that clear a terminal, in both encodings, and text that would overwrite the
-/// line.
+/// Text that a hostile server may send: escape sequences in both encodings that clear a terminal,
+/// and characters that overwrite the current line.
 const ESCAPES: &str = "\u{1b}[2J\u{9b}2J\rinnocent";
 
-/// A directory of sockets that all users may write to, like /tmp.
+/// A directory for sockets to which all users may write, like /tmp.
 struct Place(Scratch);
 
 impl Place {
@@ -44,7 +44,8 @@ fn ran(command: &mut Command) -> Ran {
     Ran::of(command.output().unwrap())
 }
 
-/// Answers every request, with escape sequences in every text. The impostor ends with the test.
+/// Starts a server that pretends to be an instance. The server answers every request, and every
+/// text that it sends contains escape sequences.
 fn impostor(at: &Path) {
     let listener = UnixListener::bind(at).unwrap();
     std::thread::spawn(move || {
@@ -109,7 +110,7 @@ fn a_terminal_obeys_nothing_that_an_instance_says() {
     assert_eq!(top.code, Some(0), "{top:?}");
 }
 
-/// Every user can put a socket in /tmp. Only programs of the socket's owner take such a socket for
+/// Every user can create a socket in /tmp. The program does not treat a socket of another user as
 /// an instance.
 #[test]
 fn another_users_instance_is_not_taken_for_ours() {
@@ -133,11 +134,12 @@ fn another_users_instance_is_not_taken_for_ours() {
     }
     let named = place.run(&["get", "value", "--to", "4711"]);
     assert!(named.complaint().contains("no run 4711 was found"), "{named:?}");
-    // The owner of the socket file does not matter. The user of the listening process matters.
+    // The decision depends on the user of the process that listens, and not on the owner of the
+    // socket file.
     nix::unistd::chown(&socket, Some(0.into()), None).unwrap();
     let given = place.run(&["get", "value"]);
     assert!(given.complaint().contains(&format!("a process of user {NOBODY} listens there")), "{given:?}");
-    // If the user names the path of the socket, requests are sent to it.
+    // If the user names the path of the socket, the program nevertheless sends its request there.
     assert_eq!(place.run(&["get", "value", "--to", socket.to_str().unwrap()]).code, Some(0));
 }
 
@@ -155,7 +157,7 @@ fn an_instance_that_is_stopped_is_said_to_time_out() {
     assert_eq!(run.end().code, Some(0));
 }
 
-/// All attributes below a directory of the tree, one after the other.
+/// Returns the contents of all attributes below a directory of the control tree, one after another.
 fn attributes(client: &mut Client, directory: &str) -> String {
     let entries = client.list(directory).unwrap();
     let text = entries.into_iter().map(|(name, is_directory)| {
@@ -165,18 +167,20 @@ fn attributes(client: &mut Client, directory: &str) -> String {
     text.collect()
 }
 
-/// The addresses in a text: of IP, with a port or without one.
+/// Returns the IP addresses in a text, with or without a port.
 fn addresses(text: &str) -> Vec<String> {
     let words = text.split(|c: char| !(c.is_ascii_hexdigit() || ".:[]".contains(c)));
-    // `[ADDRESS]:PORT`, `ADDRESS:PORT` and `ADDRESS`, each perhaps at the end of a sentence.
+    // An address has the form `[ADDRESS]:PORT`, `ADDRESS:PORT` or `ADDRESS`, and may be at the end
+    // of a sentence.
     let is_address = |word: &&str| word.parse::<IpAddr>().is_ok() || word.parse::<SocketAddr>().is_ok();
     let trimmed = words.map(|word| word.trim_end_matches('.'));
     let bare = trimmed.flat_map(|word| [word, word.trim_end_matches(':'), word.trim_matches(['[', ']'])]);
-    // Nobody has the address `::`, and the strip of buckets has dots and colons.
+    // The text `::` does not count as an address, because the display of buckets consists of dots
+    // and colons.
     bare.filter(is_address).filter(|word| *word != "::").map(str::to_owned).collect()
 }
 
-/// The addresses in all keys and values.
+/// Returns the IP addresses in all keys and values of a JSON document.
 fn addresses_in(value: &Value) -> Vec<String> {
     match value {
         Value::String(text) => addresses(text),
@@ -202,8 +206,8 @@ fn addresses_are_found_in_text() {
     }
 }
 
-/// The data of a run that another user can get: all replies of the socket, the metrics, the
-/// live page and the output of `top`.
+/// Collects all data about a run that another user can get: replies of the control socket, metrics,
+/// the live page, and the output of `top`.
 fn seen_by_others(socket: &Path) -> Value {
     let ask = || {
         let nobody = rustix::thread::Uid::from_raw(NOBODY);
@@ -216,7 +220,7 @@ fn seen_by_others(socket: &Path) -> Value {
     std::thread::scope(|scope| scope.spawn(ask).join().unwrap())
 }
 
-/// Waits until root's report of the run is as wanted.
+/// Requests the report of the run as root until `is_wanted` returns true for the report.
 fn wait_for(socket: &Path, what: &str, is_wanted: impl Fn(&Value) -> bool) -> Value {
     let mut client = Client::connect(socket).unwrap();
     let mut report = Value::Null;
@@ -227,10 +231,10 @@ fn wait_for(socket: &Path, what: &str, is_wanted: impl Fn(&Value) -> bool) -> Va
     report
 }
 
-/// Other users see the counters of root's runs, and no address of the traffic, whatever the
-/// command. The test knows no part of a report by name, so the test finds a new part as well. (A
-/// device or a collector may have an address in its name. Names are public: every user sees the
-/// command line of a run.)
+/// For every command, other users see the counters of root's runs, but no address of the traffic.
+/// The test searches the whole report for addresses, so it also covers parts of the report that are
+/// added later. The names of devices and collectors may contain addresses. These names are public,
+/// because every user sees the command line of a run.
 #[test]
 fn no_reply_to_other_users_has_an_address() {
     if !is_root() {
@@ -239,7 +243,8 @@ fn no_reply_to_other_users_has_an_address() {
     let place = Place::new();
     let (socket, capture) = (place.0.join("x.sock"), place.0.join("x.pcap"));
     let (to, output) = (socket.to_str().unwrap(), format!("pcap:{}", capture.display()));
-    // The flow of an elephant is checked in the tests of the document, because no short run has one.
+    // A short run reports no elephant. The tests of the report document check the flow that is
+    // named for an elephant.
     let traffic = "synthetic:flows=50,mix=udp4+tcp6";
     let commands: [&[&str]; 4] = [
         &["count", traffic],
@@ -257,13 +262,14 @@ fn no_reply_to_other_users_has_an_address() {
             let top = report["traffic"]["top"].as_array();
             report["snapshot"]["received"].as_u64() > Some(0) && (!meters || top.is_some_and(|top| !top.is_empty()))
         });
-        // Root sees the addresses, so the search finds addresses of IPv4 and of IPv6.
+        // Root sees the addresses of the traffic. The search must therefore find IPv4 and IPv6
+        // addresses in root's data.
         let of_root = addresses_in(&private).join(" ");
         assert!(!meters || (of_root.contains('.') && of_root.contains("::")), "{private}");
         let metrics_at = metrics::address(&run);
         let mut seen = seen_by_others(&socket);
         seen["metrics"] = metrics::get(metrics_at).into();
-        // Every user of the machine can connect to the page's server.
+        // Every user of the machine can connect to the server of the live page.
         let page = web::address(&run).0;
         seen["web"] = web::report(page, None);
         assert_eq!(addresses_in(&seen), [""; 0], "{command:?}: {seen}");
@@ -274,7 +280,7 @@ fn no_reply_to_other_users_has_an_address() {
     }
 }
 
-/// A router sees the addresses of other hosts, and has addresses itself.
+/// The data of a router contains the addresses of other hosts, and also the router's own addresses.
 #[test]
 fn no_reply_of_a_router_to_other_users_has_an_address() {
     if !is_root() {
@@ -296,7 +302,7 @@ fn no_reply_of_a_router_to_other_users_has_an_address() {
     assert_eq!(run.end().code, Some(0));
 }
 
-/// `top` shows other users the counters, and says why it shows no flows.
+/// `top` shows other users the counters, and prints why it shows them no flows.
 #[test]
 fn flows_are_not_for_other_users() {
     if !is_root() {
@@ -356,14 +362,15 @@ fn a_user_without_a_place_for_a_socket_is_told_so() {
         let run = ran(&mut unprivileged(&[&count[..], &[silent]].concat()));
         assert_eq!((run.code, run.err.as_str()), (Some(0), ""), "{run:?}");
     }
-    // Without a name, the search would also find root's instances that happen to run.
+    // If the command named no instance, the program would also find other running instances of
+    // root.
     let asked = ran(&mut unprivileged(&["get", "--to", "mine"]));
     assert!(
         asked.complaint().contains("without XDG_RUNTIME_DIR a run has a control socket only with --socket PATH"),
         "{asked:?}"
     );
 
-    // A directory that other users may write to is not accepted either.
+    // The program also refuses a socket directory to which other users may write.
     let mut run = unprivileged(&count);
     let open = place.0.join("open");
     fs::create_dir(&open).unwrap();

@@ -1,4 +1,5 @@
-//! Advice of `steerage explain`, checked against the test's own calculation and against tshark.
+//! Compares the advice of `steerage explain` with calculations in these tests and with figures from
+//! tshark.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,8 +15,9 @@ use steerage_fixtures::{skip, tshark};
 use crate::explain::{KEY, explained, udp};
 use crate::program::{Started, command, report, run};
 
-/// Writes `elephant` packets of one flow, and `others` packets of each of 197 further flows. The
-/// packets are mixed and 1 us apart: 1 Mpps.
+/// Writes a capture with `elephant` packets of one flow, and `others` packets of each of 197 other
+/// flows. The packets of all flows are mixed. The time between two packets is 1 us, so the packet
+/// rate is 1 Mpps.
 fn written(name: &str, elephant: usize, others: usize) -> (PathBuf, Vec<u8>) {
     let mut sources: Vec<u8> = (3..200).flat_map(|source| vec![source; others]).collect();
     let every = (sources.len() / elephant.max(1)).max(1);
@@ -28,7 +30,7 @@ fn written(name: &str, elephant: usize, others: usize) -> (PathBuf, Vec<u8>) {
     (path, sources)
 }
 
-/// The hash of network cards for a packet of [`written`], computed bit by bit.
+/// Computes the hash of network cards for a packet of [`written`], bit by bit.
 fn toeplitz(source: u8) -> u32 {
     let key: Vec<u8> = (0..40).map(|at| u8::from_str_radix(&KEY[2 * at..2 * at + 2], 16).unwrap()).collect();
     let bit = |bytes: &[u8], at: usize| u32::from(bytes[at / 8] >> (7 - at % 8) & 1);
@@ -37,7 +39,7 @@ fn toeplitz(source: u8) -> u32 {
     (0..96).filter(|at| bit(&input, *at) == 1).fold(0, |hash, at| hash ^ window(at))
 }
 
-/// The busiest CPU's share of the packets with an even map.
+/// Computes which share of the packets the busiest CPU gets if an even map spreads the buckets.
 fn busiest(sources: &[u8], cpus: u32) -> f64 {
     let mut packets = BTreeMap::<u32, usize>::new();
     for source in sources {
@@ -77,7 +79,8 @@ fn shares_are_those_of_the_hash() {
     }
 }
 
-/// The text of a page of advice. The command that the page prints must do what the page says.
+/// Checks the text of the page that `explain` prints. The command that the page prints must have
+/// the effect that the page describes.
 #[test]
 fn the_page_is_what_the_guide_shows() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -107,7 +110,7 @@ fn what_is_told_decides() {
     let cpus = |args: &[&str]| suggestion(&[&[path, "--virtual-cpus", "64"], args].concat())["cpus"].as_u64().unwrap();
     assert_eq!([cpus(&["--work", "100"]), cpus(&["--work", "600"])], [1, 1]);
     assert!(cpus(&["--work", "5us"]) >= 8);
-    // With one CPU, there is no choice of how to spread packets.
+    // If the machine has only one CPU, packets cannot be spread.
     let one = suggestion(&[path, "--virtual-cpus", "1", "--work", "10us"]);
     assert_eq!((&one["cpus"], &one["mask"], &one["elephants"]), (&json!(1), &json!("0"), &json!([])));
     assert!(suggestion(&["synthetic", "-c", "1000", "--virtual-cpus", "4"])["rate"].is_null());
@@ -116,8 +119,8 @@ fn what_is_told_decides() {
     assert_eq!(wrong.code, Some(2));
 }
 
-/// Who asks about a capture wants to divide it among copies of a tool. The kernel has no part in
-/// that, unless the recorded traffic would fill a CPU.
+/// Users who analyze a capture with `explain` usually want to divide it among copies of a tool. The
+/// advice contains a command for the kernel only if the recorded traffic would fill a CPU.
 #[test]
 fn a_capture_ends_with_the_command_that_divides_it() {
     let (path, sources) = written("suggest-parallel.pcap", 0, 10);
@@ -136,13 +139,14 @@ fn a_capture_ends_with_the_command_that_divides_it() {
     assert_eq!(synthetic["commands"]["parallel"], Value::Null);
 }
 
-/// Fragments and ICMP errors count with the flow that they belong to or quote. The share of a flow
-/// equals the share of the packets with the flow's ports in tshark.
+/// Fragments count as packets of their flow, and ICMP errors count as packets of the flow that they
+/// quote. The share of packets that `explain` prints for a flow must equal the share of packets for
+/// which tshark prints the flow's ports.
 #[test]
 fn elephants_are_those_that_tshark_counts() {
     let Some(afs) = tshark::capture("afs.pcap") else { return };
-    // The number of CPUs depends on the key, and the threshold for elephants depends on the number
-    // of CPUs. With this key, the number of CPUs is four.
+    // The advised number of CPUs depends on the hash key, and the threshold for elephants depends
+    // on the number of CPUs. With this hash key, the advice is to use four CPUs.
     let by = ["--hash", "siphash", "--hash-key", KEY, "--virtual-cpus", "8", "--work", "1s"];
     let advice = suggestion(&[&[afs.to_str().unwrap()], &by[..]].concat());
     let elephants = advice["elephants"].as_array().unwrap();
@@ -157,8 +161,8 @@ fn elephants_are_those_that_tshark_counts() {
     assert_eq!(of_ports["share"].as_f64(), Some(of_flow as f64 / frames("frame").unwrap() as f64));
 }
 
-/// `explain` listens to an interface until it has seen enough. The kernel accepts the advised
-/// settings.
+/// `explain` listens to an interface until it has received enough packets. The kernel must accept
+/// the settings that `explain` advises.
 #[test]
 fn an_interface_is_advised_on() {
     let Some(net) = Net::new() else { return };
@@ -176,7 +180,7 @@ fn an_interface_is_advised_on() {
     let explained: Value = serde_json::from_str(&ran.out).unwrap();
     let traffic = &explained["traffic"];
     assert_eq!((&traffic["packets"], &traffic["flows"]), (&json!(1_000), &json!(40)));
-    // A veth reports all that an XDP program can ask for.
+    // A veth supports all metadata that an XDP program can request.
     let reports =
         "near0 also reports a flow hash, the time at which it received the packet (on the card's clock), the VLAN tag";
     let notes = traffic["notes"].as_array().unwrap();
@@ -189,7 +193,7 @@ fn an_interface_is_advised_on() {
         else {
             continue;
         };
-        // The shell has the /sys of the namespace.
+        // The shell with the advised commands runs with the /sys of the namespace.
         let shell = format!("echo {mask} > /sys/{path} && cat /sys/{path}");
         let written = Command::new("ip").args(["netns", "exec", &net.near, "sh", "-c", &shell]).output().unwrap();
         assert!(written.status.success(), "{line}: {written:?}");
@@ -203,7 +207,7 @@ fn an_interface_is_advised_on() {
     drop(open);
 }
 
-/// Without any packets, `explain` still ends, and gives no advice.
+/// Even if no packets arrive, `explain` ends. It then gives no advice.
 #[test]
 fn an_interface_on_which_nothing_comes() {
     let Some(net) = Net::new() else { return };

@@ -1,5 +1,5 @@
-//! Packets taken from interfaces: real sockets at both ends of a cable, and the program between one
-//! end and its kernel.
+//! Tests runs that take packets away from the kernel. Sockets send packets between the two ends of
+//! a veth pair. At one end, the program takes packets before the kernel gets them.
 
 use std::net::UdpSocket;
 use std::process::{Command, Stdio};
@@ -27,12 +27,12 @@ fn send(net: &Net, flows: u16, each: usize, port: u16) {
     });
 }
 
-/// The size of the receive buffer. The kernel counts a small datagram as about 1 KiB, so the buffer
-/// holds all datagrams of a test.
+/// The size of a socket's receive buffer. The kernel counts a small datagram as about 1 KiB, so the
+/// buffer holds all datagrams of a test.
 const KERNEL_BYTES: usize = 64 << 20;
 
-/// A socket of the kernel. This socket receives the datagrams that arrive before the program has
-/// its sockets.
+/// A UDP socket for the datagrams that go to the kernel, for example before the program has opened
+/// its AF_XDP sockets.
 struct Kernel(UdpSocket);
 
 impl Kernel {
@@ -43,7 +43,7 @@ impl Kernel {
         Self(socket)
     }
 
-    /// The number of datagrams that arrived since the last call.
+    /// Returns the number of datagrams that have arrived since the last call.
     fn got(&self) -> u64 {
         std::iter::from_fn(|| self.0.recv(&mut [0; 100]).ok()).count() as u64
     }
@@ -58,15 +58,15 @@ fn counts<'a>(report: &'a Value, key: &str) -> Vec<u64> {
     queues.iter().map(|queue| queue[key].as_u64().unwrap()).collect()
 }
 
-/// The program takes UDP with four queues on two CPUs. Meanwhile, the kernel uses TCP on the same
-/// interface.
+/// In this test, the program takes UDP packets from four queues with two CPUs, while the kernel
+/// uses TCP on the same interface.
 #[test]
 fn udp_is_taken_and_tcp_passes() {
     let Some(net) = Net::with("numrxqueues 4 numtxqueues 4") else { return };
     let kernel = Kernel::of(&net);
     for hash in ["auto", "device", "aes"] {
-        // The backlog has room for all packets of the four queues, so nothing is lost even if the
-        // machine is busy.
+        // The backlog has room for all packets of the four queues, so that no packet is lost even
+        // if the machine is busy.
         let args = ["count", "af_xdp:near0", "--take", "udp", "--hash", hash, "--backlog", "10000"];
         let started = start(&net, &[&args[..], &["--virtual-cpus", "2", "--strict"]].concat());
         send(&net, 40, 250, 9);
@@ -76,16 +76,18 @@ fn udp_is_taken_and_tcp_passes() {
         assert_eq!((&report["snapshot"]["dropped"], &report["snapshot"]["reordered"]), (&json!({}), &json!(0)));
         let (by_queue, passed) = (counts(&report, "received"), counts(&report, "passed"));
         assert!(by_queue.len() == 4 && by_queue.iter().all(|received| *received > 0), "{by_queue:?}");
-        // 4 MB are sent in segments of the MTU, or one acknowledgement is sent for two segments.
+        // The 4 MB arrive in segments of the size of the MTU, or as acknowledgements, one for two
+        // segments. There are therefore more than 1,000 packets.
         assert!(passed.iter().sum::<u64>() > 1000, "{passed:?}");
         for queue in report["snapshot"]["queues"].as_array().unwrap() {
             assert_eq!(queue["kind"], "af_xdp");
-            // Kernels from 6.8 on say that a veth reports metadata.
+            // Since Linux 6.8, the kernel reports that a veth supports metadata.
             assert!(queue["mode"].as_str().unwrap().starts_with("native, copy"), "{queue}");
-            // A veth may pass on the hash of a card, so that `auto` does not use it.
+            // A veth may pass on the hash that another card has computed, so `auto` does not use
+            // the hash of a veth.
             assert_eq!(queue["hash"] == "device", hash == "device", "{queue}");
         }
-        // The hash distinguishes 40 flows.
+        // The hash of this veth spreads the 40 flows over both CPUs.
         let processed =
             report["snapshot"]["cpus"].as_array().unwrap().iter().map(|cpu| cpu["processed"].as_u64().unwrap());
         assert!(processed.clone().all(|packets| packets > 0), "{:?}", processed.collect::<Vec<_>>());
@@ -93,17 +95,18 @@ fn udp_is_taken_and_tcp_passes() {
     }
 }
 
-/// With busy polling, the queue runs the driver itself. Enabling this requires a capability, which
-/// a run drops early.
+/// With busy polling, the receive queue itself runs the code of the driver. Switching on busy
+/// polling requires a capability, which a run drops early.
 #[test]
 fn a_busy_poll_takes_packets() {
     let Some(net) = Net::new() else { return };
-    // Without a socket of the kernel, packets that it gets would cause ICMP errors.
+    // Without this socket, the kernel would answer the packets that it gets with ICMP errors.
     let kernel = Kernel::of(&net);
     let args = ["count", "af_xdp:near0,busy_poll=50", "--take", "udp", "--virtual-cpus", "1", "-c", "100"];
     let started = start(&net, &args);
-    // Packets that arrive before the first poll go to the kernel. So they are sent until the run has
-    // enough of them, and never more than its ring and its backlog have room for.
+    // Packets that arrive before the first poll go to the kernel. The test therefore sends packets
+    // until the run has received enough packets. At any time, no more packets are in flight than
+    // fit into the run's ring and backlog.
     let report = thread::scope(|scope| {
         let ended = scope.spawn(|| started.end().report());
         let (mut sent, mut passed) = (0_u64, 0);
@@ -121,8 +124,9 @@ fn a_busy_poll_takes_packets() {
     assert_eq!(report["snapshot"]["dropped"], json!({}), "{report}");
 }
 
-/// Busy polling defers the card's interrupts until the run ends, also if it is killed. A value of
-/// somebody else stays.
+/// Busy polling defers the card's interrupts until the run ends. The old values of these settings
+/// are restored even if the run is killed. A value that another program has set in the meantime is
+/// not changed.
 #[test]
 fn interrupts_are_deferred_while_a_run_polls_busily() {
     const FILES: [&str; 2] = ["napi_defer_hard_irqs", "gro_flush_timeout"];
@@ -169,12 +173,13 @@ fn interrupts_are_deferred_while_a_run_polls_busily() {
     assert_eq!(values(), ["0", "70000"]);
 }
 
-/// Packets that wait in the ring arrive completely, and the stop does not wait for the ring's time.
+/// At the end of a run, all packets that wait in the ring arrive. The end does not wait for the
+/// timeout of the ring.
 #[test]
 fn packets_that_may_wait_arrive() {
     let Some(net) = Net::new() else { return };
     let kernel = Kernel::of(&net);
-    // The ring has room for all packets, however long they wait.
+    // The ring has room for all packets of this test, so they may wait in it for any time.
     for wait in ["50us", "10ms", "off"] {
         let device = format!("af_xdp:near0,ring=16384,coalesce={wait}");
         let args = ["count", &device, "--take", "udp", "--virtual-cpus", "2", "--backlog", "10000", "--strict"];
@@ -202,7 +207,7 @@ fn without_being_told_what_nothing_is_taken() {
     assert!(ran.code == Some(2) && ran.complaint().contains("option `coalesce=50us` does not exist"), "{ran:?}");
 }
 
-/// A killed process leaves nothing behind that would disturb the next process.
+/// After a run is killed, the next run on the same interface works at once.
 #[test]
 fn killed_and_started_again_it_works_at_once() {
     let Some(net) = Net::new() else { return };
@@ -229,7 +234,8 @@ fn a_deleted_interface_is_reported_with_what_came() {
     let started = start(&net, &["count", "af_xdp:near0", "--take", "udp", "--virtual-cpus", "2"]);
     let before = counted(&net).0;
     send(&net, 10, 100, 9);
-    // Packets that the driver has not processed yet would be lost with the interface.
+    // If the interface were removed before the driver has processed the packets, they would be
+    // lost.
     while counted(&net).0 < before + 1000 {
         thread::yield_now();
     }
@@ -240,8 +246,8 @@ fn a_deleted_interface_is_reported_with_what_came() {
     assert_eq!((received(&report) + kernel.got(), &report["snapshot"]["dropped"]), (1000, &json!({})), "{report}");
 }
 
-/// More packets arrive than the ring and the CPUs can hold. Each packet is delivered, counted as
-/// lost, or passed to the kernel at the start.
+/// In this test, more packets arrive than fit into the ring and the backlogs of the CPUs. Each
+/// packet must be delivered, counted as lost, or passed to the kernel at the start.
 #[test]
 fn what_is_lost_is_counted() {
     let Some(net) = Net::new() else { return };
@@ -252,14 +258,14 @@ fn what_is_lost_is_counted() {
     assert_eq!(received(&report) + counts(&report, "passed")[0], 100_000, "{report}");
 }
 
-/// The report shows the kernel's counts for the socket, with the names that the kernel uses. While
-/// the program is stopped, the kernel soon has no free page.
+/// The report shows the kernel's statistics for the socket, under the names that the kernel uses.
+/// While the program is stopped, the kernel soon has no free page for further packets.
 #[test]
 fn what_the_kernel_counts_for_the_socket_is_shown() {
     let Some(net) = Net::new() else { return };
     let kernel = Kernel::of(&net);
     let started = start(&net, &["count", "af_xdp:near0,ring=128", "--take", "udp"]);
-    // Before the first poll, the kernel gets all packets.
+    // Before the program polls for the first time, the kernel gets all packets.
     while {
         send(&net, 1, 1, 9);
         kernel.got() > 0
@@ -275,8 +281,8 @@ fn what_the_kernel_counts_for_the_socket_is_shown() {
     assert!(count("rx_ring_full") <= queue["dropped"]["device"].as_u64().unwrap(), "{report}");
 }
 
-/// The run ends after a number of packets. No further packets are counted, and the kernel returns
-/// its pages.
+/// The run ends after a fixed number of packets. When the run has received this number of packets,
+/// it counts no more packets, and the kernel returns its pages.
 #[test]
 fn so_many_packets_are_taken_and_no_more() {
     let Some(net) = Net::with("numrxqueues 2 numtxqueues 2") else { return };
@@ -290,7 +296,8 @@ fn so_many_packets_are_taken_and_no_more() {
             let ended = scope.spawn(|| started.take().unwrap().end());
             while !ended.is_finished() {
                 send();
-                // A ring of frames holds what arrives while a loaded machine stops a CPU.
+                // The ring is so large that it holds all frames that arrive while a loaded machine
+                // does not run the CPU's thread.
                 thread::sleep(Duration::from_millis(1));
             }
             ended.join().unwrap()
@@ -299,7 +306,7 @@ fn so_many_packets_are_taken_and_no_more() {
         let report = ran.report();
         assert_eq!((received(&report), &report["snapshot"]["dropped"]), (1000, &json!({})), "{report}");
         assert_eq!(report["snapshot"]["pages"], report["snapshot"]["pages_free"]);
-        // The kernel gets the packets that arrive now.
+        // Packets that arrive after this point go to the kernel.
         kernel.got();
         send();
         assert_eq!(kernel.got(), 20);
@@ -313,7 +320,7 @@ fn a_filter_is_pointed_to_take() {
     assert!(ran.complaint().contains("choose the packets of af_xdp:lo with --take"), "{ran:?}");
 }
 
-/// A run file can say which packets are taken, and how.
+/// A run file can state which packets the run takes, and in which mode.
 #[test]
 fn a_run_file_takes() {
     let Some(net) = Net::with("numrxqueues 2 numtxqueues 2") else { return };

@@ -1,4 +1,5 @@
-//! The program on a terminal: messages, and the live table, which is erased completely.
+//! Tests the program on a terminal: its messages, and the live table, which it must erase
+//! completely.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -19,11 +20,11 @@ fn on_terminal(args: &[&str]) -> (Child, File) {
     (child, File::from(pty.master))
 }
 
-/// Reads the screen until `wanted` has appeared, or to the end.
+/// Reads the program's output on the terminal until `wanted` has appeared, or up to its end.
 fn screen(terminal: &mut File, wanted: Option<&str>) -> String {
     let mut seen = Vec::new();
     let mut part = [0; 4096];
-    // A terminal without a writer ends with the error EIO.
+    // If no process can write to the terminal any more, reading returns the error EIO.
     while let Ok(length @ 1..) = terminal.read(&mut part) {
         seen.extend(&part[..length]);
         if wanted.is_some_and(|wanted| String::from_utf8_lossy(&seen).contains(wanted)) {
@@ -48,14 +49,14 @@ fn the_live_table_is_gone_at_the_end() {
     let (child, mut terminal) = on_terminal(&endless);
     let drawn = screen(&mut terminal, Some("\x1b[?7h"));
     let lines: Vec<&str> = drawn.lines().collect();
-    // The lines of `top`, and the counts.
+    // The live table consists of the lines of `top`, and a line with the counts.
     assert!(lines[0].starts_with("\x1b[?7lsteerage ") && lines[1].starts_with("received "), "{drawn:?}");
     for start in ["[CPU] ", "    1 ", "> synthetic:rate"] {
         assert!(lines.iter().any(|line| line.starts_with(start)), "{start} in {drawn:?}");
     }
     assert!(lines[lines.len() - 2].ends_with(" packets received, 0 dropped"), "{drawn:?}");
-    // The table may be drawn again between the two signals, so the test looks for the erasing
-    // sequence at the end.
+    // The table may be drawn again between the two signals, so the test looks for the sequence that
+    // erases it at the end of the output.
     kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
     let rest = screen(&mut terminal, None);
     let all = drawn + &rest;
@@ -75,7 +76,7 @@ fn endless_traffic_says_when_it_will_stop() {
     out_of(child);
 }
 
-/// With `-c` the user has set an end, and a run that is over at once draws no table.
+/// With the option `-c`, the run ends on its own. A run that ends immediately draws no table.
 #[test]
 fn a_short_run_leaves_standard_error_alone() {
     for more in [&["-c", "10"][..], &["--seconds", "0.001"], &["--quiet", "--seconds", "0.001"]] {
@@ -85,7 +86,8 @@ fn a_short_run_leaves_standard_error_alone() {
     }
 }
 
-/// A capture of `frames` frames of 1400 random bytes, one per second.
+/// Creates a capture of `frames` frames of 1400 random bytes. The times of the frames are one
+/// second apart.
 fn capture(name: &str, frames: u32) -> PathBuf {
     let mut state = 1_u64;
     let mut random = || {
@@ -99,7 +101,8 @@ fn capture(name: &str, frames: u32) -> PathBuf {
     path
 }
 
-/// Progress over several files, one of them compressed: the share of their bytes as stored.
+/// If a run reads several files, its progress is the share of the stored bytes that it has read.
+/// One of the files of this test is compressed.
 #[test]
 fn progress_is_by_the_bytes_of_all_files() {
     let (plain, packed) = (capture("progress-1.pcap", 3000), capture("progress-2.pcap", 3000));
@@ -108,12 +111,12 @@ fn progress_is_by_the_bytes_of_all_files() {
     let stored = fs::metadata(&plain).unwrap().len() + fs::metadata(&packed).unwrap().len();
     let expected = format!(" % of {:.1} MiB read, ", stored as f64 / f64::from(1 << 20));
     for command in ["count", "meter"] {
-        // At the recorded speed, the files would take an hour and a half.
+        // At the recorded speed, reading the files would take an hour and a half.
         let files = [plain.to_str().unwrap(), packed.to_str().unwrap()];
         let (child, mut terminal) = on_terminal(&[command, files[0], files[1], "--pace", "--virtual-cpus", "1"]);
         let drawn = screen(&mut terminal, Some(" left"));
         let (before, left) = drawn.split_once(&expected).unwrap_or_else(|| panic!("{expected} in {drawn:?}"));
-        // A part of the first file has been read, and nothing of the second file.
+        // At this time, the run has read a part of the first file, and nothing of the second file.
         let part: u32 = before.rsplit(' ').next().unwrap().parse().unwrap();
         assert!((1..50).contains(&part) && left.contains(" left"), "{drawn:?}");
         kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
@@ -122,8 +125,8 @@ fn progress_is_by_the_bytes_of_all_files() {
     }
 }
 
-/// The progress line shows how much of the file was read, and when it will be finished. The summary
-/// replaces the line.
+/// The progress line shows how much of the file the run has read, and the remaining time. The
+/// summary replaces the line.
 #[test]
 fn the_progress_of_jobs_is_drawn_and_erased() {
     let file = capture("progress-jobs.pcap", 3000);
@@ -157,10 +160,10 @@ fn the_live_table_and_intervals_share_a_terminal() {
     let args = ["count", "synthetic:rate=20000", "--virtual-cpus", "1", "--seconds", "0", "--interval", "700ms"];
     let mut started = command(&args);
     let child = started.stdout(pty.slave.try_clone().unwrap()).stderr(pty.slave).env("TERM", "xterm").spawn().unwrap();
-    // Dropping `started` closes the test's own copies of the terminal.
+    // Dropping `started` closes this process's file descriptors of the terminal.
     drop(started);
     let mut terminal = File::from(pty.master);
-    // The table is drawn and erased, then a report is written, and then the table is drawn again.
+    // The program draws the table and erases it, prints a report, and then draws the table again.
     let mut drawn = screen(&mut terminal, Some("\x1b[?7h"));
     while !drawn.contains("\x1b[J20") {
         drawn += &screen(&mut terminal, Some("\x1b[?7h"));
@@ -173,7 +176,8 @@ fn the_live_table_and_intervals_share_a_terminal() {
     out_of(child);
 }
 
-/// Without a command, a terminal shows what the machine can do and three commands. A pipe gets the help.
+/// If the user starts the program on a terminal without a command, the program prints what the
+/// machine can do, and three commands. If standard output is a pipe, the program prints the help.
 #[test]
 fn without_a_command_a_terminal_shows_a_start() {
     let pty = openpty(None, None).unwrap();
@@ -191,7 +195,7 @@ fn without_a_command_a_terminal_shows_a_start() {
     assert!(piped.code == Some(2) && piped.err.contains("Usage: steerage") && piped.out.is_empty(), "{piped:?}");
 }
 
-/// On a terminal, lines break between words, and what is missing has a colour.
+/// On a terminal, `doctor` wraps lines between words, and prints missing items in a colour.
 #[test]
 fn doctor_fits_a_terminal() {
     let shown = |no_colour: &str| {
@@ -204,7 +208,8 @@ fn doctor_fits_a_terminal() {
         page
     };
     let plain = shown("1");
-    // A command or a path that is longer than the rest of a line stays whole.
+    // A command or a path that does not fit into the remaining line is not divided, but moves to
+    // the next line.
     let long = plain.lines().filter(|line| line.chars().count() > 60);
     assert!(long.into_iter().all(|line| line.split_whitespace().any(|word| word.len() > 38)), "{plain}");
     let missing = plain.lines().filter(|line| line.starts_with("missing ")).count();

@@ -1,5 +1,5 @@
-//! Completions and manual pages. Completions and manual pages are made from the definition of the
-//! command line, so they have all commands and options.
+//! Tests the completions for shells and the manual pages. Completions and manual pages are
+//! generated from the definition of the command line, so they contain all commands and options.
 
 use std::fs;
 use std::io::Write;
@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use crate::program::run;
 
-/// All commands, from the program's help.
+/// Returns the names of all commands, which it reads from the program's help.
 fn commands() -> Vec<String> {
     let help = run(&["--help"]).out;
     let (_, list) = help.split_once("Look at traffic:\n").unwrap();
@@ -21,13 +21,14 @@ fn commands() -> Vec<String> {
     names
 }
 
-/// The long options of a command, from its help.
+/// Returns the long options of a command, which it reads from the command's help.
 fn long_options(command: &str) -> Vec<String> {
     let help = run(&[command, "--help"]).out;
     let (options, _) = help.split_once("DEVICE:").unwrap_or((&help, ""));
-    // A line such as `-c, --packets <N>  Stop after N packets`, with or without a short option.
+    // An option has a line such as `-c, --packets <N> Stop after N packets`, with or without a
+    // short option.
     let of_line = |line: &str| {
-        // Explanations have a larger indentation.
+        // Lines with explanations are indented further than lines with options.
         line.strip_prefix("  ").filter(|rest| rest.starts_with('-') || rest.starts_with("    --"))?;
         let long = line.split_whitespace().take(2).find_map(|word| word.strip_prefix("--"))?;
         long.split(['<', '[', '=', '.']).next().map(str::to_owned)
@@ -35,13 +36,14 @@ fn long_options(command: &str) -> Vec<String> {
     options.lines().filter_map(of_line).collect()
 }
 
-/// Whether a program is installed. In CI, every program must be installed. On other machines,
-/// programs may be missing.
+/// Returns whether a program is installed. A missing program is an error in CI, but not on other
+/// machines.
 fn is_there(program: &str) -> bool {
     Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
 }
 
-/// The verdict of a checker on `text`: its exit code, and its whole standard error.
+/// Runs a program that checks the text `text`. Returns the exit code and the standard error of this
+/// program.
 fn check_with(program: &str, args: &[&str], text: &str) -> (Option<i32>, String) {
     let mut child = Command::new(program)
         .args(args)
@@ -94,7 +96,8 @@ fn shells_take_their_completions() {
         let (code, said) = check_with(shell, &["-n"], &run(&["completions", shell]).out);
         assert_eq!((code, said.as_str()), (Some(0), ""), "{shell}");
     }
-    // The completions that bash offers for these words. Here `steerage` is a function that starts the program.
+    // Returns the completions that bash offers for these words. In this shell script, `steerage` is
+    // a function that starts the program.
     let script =
         run(&["completions", "bash"]).out + "\nsteerage() { " + env!("CARGO_BIN_EXE_steerage") + " \"$@\"; }\n";
     let offered = |words: &str| {
@@ -109,8 +112,9 @@ fn shells_take_their_completions() {
     assert_eq!(offered("steerage meter --max-f"), "--max-flows");
     assert_eq!(offered("steerage count --max-f"), "");
     assert_eq!((offered("steerage help pa"), offered("steerage explain l")), ("parallel".to_owned(), "lo".to_owned()));
-    // The attributes are those of a run. Now `steerage` is a function that answers like one. What looks like a
-    // command in a name is not executed, and is quoted.
+    // The completion script asks a running instance for the names of attributes. In this shell
+    // script, `steerage` is a function that answers like a run. If a name contains text that looks
+    // like a command, the text is quoted and not executed.
     let bad = Path::new(env!("CARGO_TARGET_TMPDIR")).join("executed-by-a-completion");
     let _ = fs::remove_file(&bad);
     let names = format!("{script}steerage() {{ echo sys/a; echo proc/b; echo 'sys/$(touch {})'; }}", bad.display());
@@ -122,7 +126,8 @@ fn shells_take_their_completions() {
     assert!(!bad.exists(), "a name was executed");
 }
 
-/// The values of the scripts, and no error if there is nothing to offer.
+/// The hidden command prints the values for the completion scripts. If there are no values, the
+/// command prints no error.
 #[test]
 fn values_for_the_scripts_of_shells() {
     let values = |words: &[&str]| {
@@ -165,7 +170,8 @@ fn manual_pages_are_whole_and_sound() {
             let written = format!("\\-\\-{}", option.replace('-', "\\-"));
             assert!(page.contains(&written), "{command}: {written}");
         }
-        // After `.TP`, the first line names an option, and the second line describes it.
+        // In a manual page, the first line after `.TP` names an option, and the second line
+        // describes the option.
         let described = page.split("\n.TP\n").skip(1).map(|block| block.lines().take(2).collect::<Vec<_>>());
         for block in described {
             let text = block.get(1).is_some_and(|text| !text.is_empty() && !text.starts_with('.'));
@@ -194,7 +200,7 @@ fn a_page_that_cannot_be_written_is_an_error() {
     assert!(ran.complaint().contains("cannot write a manual page to /dev/null/man1"), "{ran:?}");
 }
 
-/// The pages of docs/ are built in, so an installed program has them too.
+/// The pages of docs/ are compiled into the program, so that an installed program can show them.
 #[test]
 fn help_has_pages_and_commands() {
     let overview = run(&["help"]);
@@ -208,7 +214,7 @@ fn help_has_pages_and_commands() {
     assert!(wrong.complaint().ends_with("a similar one exists: report; `steerage help` lists all"), "{wrong:?}");
 }
 
-/// No text of the program refers to files that only a clone of the repository has.
+/// No text of the program may refer to files that exist only in a clone of the repository.
 #[test]
 fn help_points_to_no_file_of_the_repository() {
     for command in commands() {

@@ -1,4 +1,5 @@
-//! `steerage top`: one table into a pipe, and the screen of a terminal with a user at its keys.
+//! Tests `steerage top`. If the output of `top` is a pipe, `top` prints one table. On a terminal,
+//! it draws a screen and reacts to keys.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -19,7 +20,7 @@ use steerage_fixtures::{HANG, until};
 
 use crate::program::{Started, run};
 
-/// An endless run with a socket of its own. The socket is removed with the run.
+/// An endless run with its own control socket. The socket is removed when the run ends.
 struct Watched {
     run: Started,
     socket: PathBuf,
@@ -47,7 +48,7 @@ impl Watched {
         Self { run, socket }
     }
 
-    /// The mask of the run's queue, from the run's own report.
+    /// Returns the mask of the run's queue, which it reads from the run's own report.
     fn mask(&mut self) -> String {
         self.run.signal(Signal::SIGUSR1);
         let report: Value = serde_json::from_str(&self.run.line()).unwrap();
@@ -61,7 +62,8 @@ impl Watched {
     }
 }
 
-/// The flows with the most bytes appear during the run, after the first scan.
+/// During a run of `meter`, `top` shows the flows with the most bytes, after `meter` has scanned
+/// its flows once.
 #[test]
 fn the_largest_flows_of_a_meter() {
     let mut watched = Watched::of("meter", "flows");
@@ -102,7 +104,8 @@ fn one_table_into_a_pipe() {
     assert!(ran.complaint().contains("no run answers at /nowhere/at-all.sock"), "{ran:?}");
 }
 
-/// A program on a terminal of 80 columns and 24 lines. The program is killed when its test ends.
+/// A program on a terminal of 80 columns and 24 lines. The program on the terminal is killed when
+/// the test that started it ends.
 struct OnTerminal {
     child: Child,
     keys: File,
@@ -121,8 +124,8 @@ impl OnTerminal {
         drop((pty.slave, command));
         let keys = File::from(pty.master);
         let (mut from, (seen_in, screen)) = (keys.try_clone().unwrap(), mpsc::channel());
-        // A thread reads the terminal all the time, since the program would otherwise block. A
-        // terminal without a writer ends with the error EIO.
+        // A thread reads from the terminal all the time, so that the program does not block. If no
+        // process can write to the terminal any more, reading returns the error EIO.
         thread::spawn(move || {
             let mut part = [0; 4096];
             while let Ok(length @ 1..) = from.read(&mut part) {
@@ -138,8 +141,8 @@ impl OnTerminal {
         self.keys.write_all(keys.as_bytes()).unwrap();
     }
 
-    /// Waits until `wanted` has appeared on the screen. `wanted` must have no spaces, since the
-    /// program does not draw unchanged cells again.
+    /// Waits until `wanted` has appeared on the screen. `wanted` must contain no spaces, because
+    /// the program does not draw unchanged cells again.
     fn wait_for(&mut self, wanted: &str) {
         while !self.seen.contains(wanted) {
             let more = self.screen.recv().unwrap_or_else(|_| panic!("it ended without {wanted}: {:?}", self.seen));
@@ -160,7 +163,7 @@ impl OnTerminal {
 
 impl Drop for OnTerminal {
     fn drop(&mut self) {
-        // `kill` does nothing if the process has ended and was waited for.
+        // If the process has already ended and was waited for, `kill` does nothing.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -183,12 +186,11 @@ fn a_mask_is_changed_from_the_screen() {
     top.press("q");
     let (seen, code) = top.end();
     assert_eq!(code, Some(0), "{seen:?}");
-    // The terminal is restored: the program used the alternate screen, and the cursor is visible
-    // again.
+    // `top` restores the terminal: it leaves the alternate screen, and shows the cursor again.
     assert!(seen.contains("\x1b[?1049h") && seen.contains("\x1b[?1049l") && seen.contains("\x1b[?25h"), "{seen:?}");
 }
 
-/// The text on the screen, without escape sequences, as lines.
+/// Returns the lines on the screen, without escape sequences.
 fn plain_lines(seen: &str) -> Vec<String> {
     let mut text = String::new();
     let mut characters = seen.chars();
@@ -196,7 +198,7 @@ fn plain_lines(seen: &str) -> Vec<String> {
         if c != '\x1b' {
             text.push(c);
         } else if characters.next() == Some('[') {
-            // A sequence ends with its first letter.
+            // An escape sequence ends with its first letter.
             let _ = characters.by_ref().find(|c| c.is_ascii_alphabetic());
         }
     }
@@ -218,11 +220,11 @@ fn meter_shows_flows_live_and_has_keys() {
     let (seen, code) = meter.end();
     assert_eq!(code, Some(0), "{seen:?}");
     let lines = plain_lines(&seen);
-    // The first line of the report has the device's name, and may have any length.
+    // The first line of the report contains the name of the device, so it may have any length.
     let mut others = lines.iter().filter(|line| !line.starts_with("synthetic:"));
     assert!(others.all(|line| line.chars().count() <= 80 && line.is_ascii()), "{lines:#?}");
     assert!(lines.iter().any(|line| line.contains(" udp ") && line.contains("bit/s")), "{lines:#?}");
-    // The report follows after the table is erased, and also fits the terminal.
+    // The program erases the table and then prints the report, whose lines also fit the terminal.
     let report = lines.iter().position(|line| line.starts_with("50 flows (udp 50)")).expect("the report");
     assert!(lines[report + 1].contains(" proto ") && lines[report + 2].contains(" udp "), "{lines:#?}");
 }

@@ -1,4 +1,5 @@
-//! `steerage tune` in network namespaces: apply, check, watch and undo, also after a kill.
+//! Tests `steerage tune` in network namespaces: applying, checking, watching and undoing settings,
+//! even after the program was killed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,7 +20,8 @@ use steerage_fixtures::{HANG, exposition, until};
 use crate::metrics::{ANY, get};
 use crate::program::{Ends, Ran, command, run};
 
-/// `steerage tune` in the near namespace. `ip netns exec` mounts the /sys of the namespace.
+/// Creates a command that runs `steerage tune` in the near namespace. The command `ip netns exec`
+/// mounts the /sys of that namespace.
 fn tune(net: &Net, state: &Path, args: &str) -> Command {
     let program = command(&[]);
     let mut command = Command::new("ip");
@@ -43,7 +45,7 @@ fn shell(net: &Net, text: &str) -> String {
     String::from_utf8(done.stdout).unwrap()
 }
 
-/// Each file that tune may change in this namespace, with its text.
+/// Returns each file that `tune` may change in this namespace, with its contents.
 fn files(net: &Net) -> BTreeMap<String, String> {
     let text = "cd /sys/class/net/near0; for f in queues/*/*ps_cpus queues/*/rps_flow_cnt threaded gro_flush_timeout \
                 napi_defer_hard_irqs /proc/sys/net/core/rps_default_mask; do echo \"$f $(cat $f 2>&1)\"; done";
@@ -52,7 +54,8 @@ fn files(net: &Net) -> BTreeMap<String, String> {
     all.lines().filter_map(|line| line.split_once(' ')).map(|(file, text)| (file.to_owned(), text.to_owned())).collect()
 }
 
-/// An undo file as `--apply` leaves it if it kept this mask for the first queue.
+/// Writes the undo file that `tune --apply` would write if it had kept this mask for the first
+/// queue.
 fn kept(net: &Net, state: &Path, mask: &str) {
     let knob = "/sys/class/net/near0/queues/rx-0/rps_cpus";
     let read = |file: &str| shell(net, &format!("cat {file}")).trim().to_owned();
@@ -84,7 +87,8 @@ fn with_traffic<R>(net: &Net, body: impl FnOnce() -> R) -> R {
                 let sockets: Vec<UdpSocket> = (0..8).map(|_| UdpSocket::bind("0.0.0.0:0").unwrap()).collect();
                 while !ends.load(Ordering::Relaxed) {
                     for socket in &sockets {
-                        // The near kernel answers that nobody listens, which the next call reports.
+                        // No socket listens on this port, so the near kernel sends an ICMP error.
+                        // The next call of `send` reports this error.
                         let _ = socket.send_to(&[0; 64], (NEAR, 9));
                     }
                     thread::sleep(Duration::from_micros(200));
@@ -118,7 +122,7 @@ fn without_options_nothing_is_changed_and_commands_are_printed() {
     assert!(short.code == Some(2) && short.err.contains("write 5s or more"), "{short:?}");
 }
 
-/// The flows are those that `explain` sees. Their number is part of the facts.
+/// `tune` listens to the flows of the interface, as `explain` does, and prints their number.
 #[test]
 fn the_flows_are_listened_to() {
     let Some(net) = Net::new() else { return };
@@ -129,7 +133,7 @@ fn the_flows_are_listened_to() {
     let line = busy.out.lines().find(|line| line.starts_with("flows: ")).unwrap();
     let count: u32 = line["flows: ".len()..].split(',').next().unwrap().parse().unwrap_or_else(|_| panic!("{busy:?}"));
     assert!((2..=20).contains(&count) && line.contains("the largest with "), "{busy:?}");
-    // Without the capability to listen, everything else is reported.
+    // Without the capability to listen, `tune` still reports all other facts.
     let program = command(&[]).get_program().to_string_lossy().into_owned();
     let dropped = format!("exec setpriv --bounding-set -net_raw,-net_admin --inh-caps -all {program} tune near0");
     let unprivileged = Command::new("ip").args(["netns", "exec", &net.near, "sh", "-c", &dropped]).output().unwrap();
@@ -153,7 +157,8 @@ fn a_signal_ends_the_listening() {
     assert_eq!((files(&net), state.join("near0.json").exists()), (before, false));
 }
 
-/// A veth takes its link down when the number of its queues changes.
+/// When the number of queues of a veth changes, its link goes down. Without the user's permission,
+/// `tune` does not change this number for the interface of an SSH connection.
 #[test]
 fn the_way_to_this_machine_is_not_taken_down_unasked() {
     if !steerage_fixtures::is_installed("ethtool", "ethtool") {
@@ -164,7 +169,7 @@ fn the_way_to_this_machine_is_not_taken_down_unasked() {
     shell(&net, "ethtool -L near0 rx 1");
     let apply = "near0 --apply --allow-reset --test-window 50ms";
     let is_refused = |ran: &Ran, why: &str| ran.code == Some(1) && ran.complaint().contains(why);
-    // Nobody needs the interface, so the command goes on, and finds no traffic.
+    // No SSH connection uses this interface, so the command continues, and then finds no traffic.
     let free = ran(&net, &state, apply);
     assert!(is_refused(&free, "too few packets"), "{free:?}");
     let why = "--allow-reset may take near0 down for a moment, and the SSH connection to 10.209.0.1 is through near0: add --yes";
@@ -180,7 +185,8 @@ fn the_way_to_this_machine_is_not_taken_down_unasked() {
     let refused = ran(&net, &state, apply);
     assert!(is_refused(&refused, "near0 has the default route: add --yes"), "{refused:?}");
     assert!(is_refused(&ran(&net, &state, &format!("{apply} --yes")), "too few packets"));
-    // A setting that cannot take the link down needs no permission.
+    // If changing a setting does not take the link down, `tune` changes it without the user's
+    // permission.
     assert!(is_refused(&ran(&net, &state, "near0 --apply --test-window 50ms"), "too few packets"));
 }
 
@@ -196,7 +202,8 @@ fn without_traffic_there_is_nothing_to_compare() {
     assert_eq!(ran(&net, &state, "near0 --check").code, Some(3));
 }
 
-/// Kills the measurement at ten moments, at which different candidates are in force.
+/// Kills `tune` at ten moments of its measurement. At each moment, a different candidate setting
+/// may be in force.
 #[test]
 fn after_a_kill_undo_restores_every_file() {
     let Some(net) = Net::with("numrxqueues 2 numtxqueues 2") else { return };
@@ -205,11 +212,12 @@ fn after_a_kill_undo_restores_every_file() {
     with_traffic(&net, || {
         for nth in 0..10_u64 {
             let mut child = tune(&net, &state, "near0 --apply --global --test-window 20ms").spawn().unwrap();
-            // The undo file is there before the first change.
+            // The undo file must exist before the first change.
             until("the undo file or the end", || {
                 state.join("near0.json").exists() || child.try_wait().unwrap().is_some()
             });
-            // Any moment is right, also a moment after the end.
+            // The moment of the kill is arbitrary. The command may already have ended at this
+            // moment.
             thread::sleep(Duration::from_millis(nth * nth * 7 % 200));
             let _ = child.kill();
             child.wait().unwrap();
@@ -229,7 +237,7 @@ fn a_signal_restores_before_the_verdict() {
     let Some(net) = Net::new() else { return };
     let (state, before) = (Scratch::new(), files(&net));
     let mut child = with_traffic(&net, || {
-        // No verdict is possible within an hour.
+        // With a measurement window of an hour, there is no verdict before the signal arrives.
         let child = tune(&net, &state, "near0 --apply --test-window 1h").spawn().unwrap();
         until("the undo file", || state.join("near0.json").exists());
         child
@@ -245,7 +253,7 @@ fn stop(child: &mut Child) {
     kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM).unwrap();
 }
 
-/// The capabilities in effect of a child's thread with this name.
+/// Returns the effective capabilities of the child process's thread with this name.
 fn capabilities(child: &Child, thread: &str) -> String {
     let tasks = fs::read_dir(format!("/proc/{}/task", child.id())).unwrap();
     let status = |task: std::io::Result<fs::DirEntry>| fs::read_to_string(task.unwrap().path().join("status")).unwrap();
@@ -270,7 +278,7 @@ fn check_and_a_second_apply_change_nothing() {
     let checked = ran(&net, &state, "near0 --check");
     assert_eq!(checked.code, Some(3), "{checked:?}");
     assert_eq!(checked.out, "/sys/class/net/near0/queues/rx-0/rps_cpus is 2, and not 1\n");
-    // Somebody else's value stays.
+    // If another program has changed a value in the meantime, `tune` does not restore it.
     let undone = ran(&net, &state, "--undo near0");
     assert!(undone.out.contains("is 2, which tune did not set: left alone"), "{undone:?}");
     shell(&net, "echo 0 > /sys/class/net/near0/queues/rx-0/rps_cpus");
@@ -298,10 +306,10 @@ fn a_watch_sets_the_mask_again_and_restores_it_at_the_end() {
         assert_eq!(page.get("steerage_tune_set_again_total{stage=\"rps_cpus\"}"), 1.0);
         assert_eq!(page.sum("steerage_tune_failures_total"), 0.0);
         assert!(page.get("steerage_tune_events_total{about=\"link\"}") >= 1.0, "{page:?}");
-        // Only the thread that sets values has a capability.
+        // Only the thread that changes settings has a capability.
         assert_eq!(capabilities(&child, "metrics"), "0000000000000000");
         assert_ne!(capabilities(&child, "steerage"), "0000000000000000");
-        // A watch handles no packets, so it has no metrics about them.
+        // `tune --watch` handles no packets, so it serves no metrics about packets.
         assert_eq!(page.families.len(), 4, "{page:?}");
         stop(&mut child);
         assert!(child.wait().unwrap().success());
@@ -312,7 +320,7 @@ fn a_watch_sets_the_mask_again_and_restores_it_at_the_end() {
             assert_eq!(files(&net), before, "{undone:?}");
         }
     }
-    // An interface that goes away ends the watch.
+    // If the interface is deleted, `tune --watch` ends.
     kept(&net, &state, "1");
     let mut child = tune(&net, &state, "near0 --watch").spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
@@ -346,8 +354,9 @@ fn a_read_only_sys_is_explained() {
     assert!(refused.complaint().contains("run tune on the host"), "{refused:?}");
 }
 
-/// The .link file has the mask instead of the interface. It repeats what the file in force says, and the
-/// sandbox allows reading that file.
+/// In this test, `tune` writes the mask to a .link file and not to the interface. The new file must
+/// repeat the settings of the .link file that currently applies to the interface. The sandbox must
+/// therefore allow reading that file.
 #[test]
 fn a_link_file_is_written_and_removed_again() {
     let Some(net) = Net::new() else { return };
@@ -355,7 +364,8 @@ fn a_link_file_is_written_and_removed_again() {
     kept(&net, &state, "1");
     let program = command(&[]).get_program().to_string_lossy().into_owned();
     let link = "/etc/systemd/network/10-steerage-near0.link";
-    // `ip netns exec` has mounts of its own, so that the machine's directories are not touched.
+    // The command `ip netns exec` creates a separate mount namespace. The mounts of this script
+    // therefore do not change the machine's directories.
     let text = format!(
         "export STEERAGE_STATE_DIR={}; mount -t tmpfs none /etc; mount -t tmpfs none /run; \
          mkdir -p /run/udev/data /run/systemd/network; \

@@ -1,4 +1,5 @@
-//! `steerage tune --for`: prepares an interface, and restores it.
+//! Tests `steerage tune --for`, which prepares an interface for a purpose, and later restores the
+//! interface.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,7 +10,7 @@ use steerage_fixtures::scratch::Scratch;
 
 use crate::program::Ran;
 
-/// Runs tune in the near namespace, whose /sys it needs.
+/// Runs `steerage tune` in the near namespace, with the /sys of that namespace.
 fn tune(net: &Net, state: &Path, args: &[&str]) -> Ran {
     let program = env!("CARGO_BIN_EXE_steerage");
     let args = [&["netns", "exec", &net.near, program, "tune"], args].concat();
@@ -49,7 +50,7 @@ fn a_capture_sees_packets_as_on_the_wire_until_it_is_undone() {
     assert_eq!(applied.code, Some(0), "{applied:?}");
     assert!(features(&net).contains("generic-receive-offload: off"), "{applied:?}");
     assert_eq!(run(&["near0", "--check"]).code, Some(0));
-    // The second time, nothing has to change.
+    // When the command runs a second time, it finds nothing to change.
     let after = features(&net);
     assert_eq!(run(&["near0", "--for", "listen", "--apply"]).code, Some(0));
     assert_eq!(features(&net), after);
@@ -70,7 +71,8 @@ fn af_xdp_defers_interrupts() {
     assert_eq!(tune(&net, &state, &["--undo", "near0"]).code, Some(0));
 }
 
-/// A veth has no rules for queues, and the command line is checked before anything is changed.
+/// A veth does not support rules that assign packets to queues, so the program refuses the command.
+/// The program checks the command line before it changes anything.
 #[test]
 fn traffic_that_the_card_cannot_lead_is_refused() {
     let Some(net) = Net::new() else { return };
@@ -97,7 +99,8 @@ fn traffic_that_the_card_cannot_lead_is_refused() {
     }
 }
 
-/// With `--write link`, systemd sets what it has a key for, and tune sets the rest.
+/// With `--write link`, systemd sets the values for which .link files have a key, and `tune` sets
+/// the other values.
 #[test]
 fn what_a_link_file_can_set_is_left_to_systemd() {
     if !is_installed("ethtool", "ethtool") {
@@ -106,7 +109,8 @@ fn what_a_link_file_can_set_is_left_to_systemd() {
     let Some(net) = Net::new() else { return };
     let (state, program) = (Scratch::new(), env!("CARGO_BIN_EXE_steerage"));
     let tune = format!("{program} tune near0 --for listen --apply --write link");
-    // `ip netns exec` has mounts of its own, so that the machine's directories are not touched.
+    // The command `ip netns exec` creates a separate mount namespace. The mounts of this script
+    // therefore do not change the machine's directories.
     let text = format!(
         "export STEERAGE_STATE_DIR={}; mount -t tmpfs none /etc; mount -t tmpfs none /run; mkdir -p /run/udev/data; \
          gro() {{ echo $1: $(ethtool -k near0 | grep ^generic-receive-offload); }}; \

@@ -1,4 +1,5 @@
-//! `udp:ADDR:PORT`: packets that peers send to a socket, and packets that the socket sends.
+//! Tests the device `udp:ADDR:PORT`: packets that peers send to its socket, and packets that its
+//! socket sends.
 
 use std::net::UdpSocket;
 
@@ -9,7 +10,8 @@ use steerage_fixtures::scratch::Scratch;
 
 use crate::program::{Started, command, run};
 
-/// The addresses of both ends. Only this test is in the namespace.
+/// The loopback addresses for IPv4 and IPv6. Both ends of a transfer use the same address. No other
+/// test uses the namespace of this test.
 const ENDS: [&str; 2] = ["127.0.0.1", "::1"];
 const PORT: u16 = 4789;
 
@@ -20,7 +22,7 @@ fn started(namespaces: &Namespaces, args: &[&str]) -> Started {
     Started::of(namespaces.within(0, || command(&args).spawn().unwrap()))
 }
 
-/// Sends some messages from each of the addresses, with one socket per address.
+/// Sends some messages from each of the two loopback addresses, with one socket per address.
 fn send(namespaces: &Namespaces) {
     for ip in ENDS {
         let socket = namespaces.within(0, || cutting_socket(address(ip), DATAGRAM_BYTES));
@@ -44,7 +46,7 @@ fn flows_of_peers_have_the_packets_of_the_wire() {
             |name: &str| -> u64 { queues.iter().map(|queue| queue["device_counts"][name].as_u64().unwrap_or(0)).sum() };
         assert_eq!(counted("wire_packets"), 2 * MESSAGES * DATAGRAMS as u64, "{report}");
         assert_eq!((counted("truncated"), counted("bad_datagrams"), counted("socket_drops")), (0, 0, 0));
-        // On the loopback interface, messages stay whole.
+        // On the loopback interface, messages are not cut into datagrams.
         assert_eq!(
             (counted("super_frames"), &report["snapshot"]["received"]),
             (2 * MESSAGES, &Value::from(2 * MESSAGES))
@@ -66,8 +68,8 @@ fn flows_of_peers_have_the_packets_of_the_wire() {
     }
 }
 
-/// Packets of a capture whose source is the address of the socket leave through the socket. All
-/// further packets are refused.
+/// The device sends a packet of a capture if the packet's source is the address of the device's
+/// socket. All other packets are refused.
 #[test]
 fn only_packets_from_the_socket_leave_by_it() {
     let Some(namespaces) = Namespaces::new(1) else { return };
@@ -78,7 +80,7 @@ fn only_packets_from_the_socket_leave_by_it() {
     let frame = |source_port: u16, payload: &[u8]| {
         FrameBuilder::udp(([127, 0, 0, 1], source_port), ([127, 0, 0, 1], 9999)).packet(payload)
     };
-    // A capture of raw IP (LINKTYPE_RAW is 101).
+    // The header of a pcap file with raw IP packets. The link type LINKTYPE_RAW has the number 101.
     let mut capture = [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65_535, 101].map(u32::to_ne_bytes).concat();
     let frames = [frame(PORT, b"first"), frame(PORT + 1, b"of another port"), frame(PORT, b"second")];
     for frame in &frames {

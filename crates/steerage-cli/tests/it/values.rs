@@ -1,6 +1,6 @@
-//! Captures that once had a wrong value. The expected values are those of tshark. The captures are
-//! outside of the repository; the unit tests of steerage-flow and steerage-meter have small frames
-//! of the same kinds.
+//! Tests with captures for which the program once printed a wrong value. The expected values are
+//! those that tshark prints. The captures are not part of the repository. The unit tests of
+//! steerage-flow and steerage-meter contain small frames of the same kinds.
 
 use std::fs;
 use std::path::Path;
@@ -15,8 +15,8 @@ use steerage_fixtures::tshark;
 
 use crate::program::run;
 
-/// The records of a capture, in the order of their first packets. `None` if the capture does not
-/// exist.
+/// Returns the flow records of a capture, in the order of their first packets. Returns `None` if
+/// the capture does not exist.
 fn records(name: &str) -> Option<Vec<Value>> {
     let capture = tshark::capture(&format!("outside/{name}"))?;
     let capture = capture.to_str().unwrap();
@@ -30,7 +30,8 @@ fn records(name: &str) -> Option<Vec<Value>> {
     Some(records)
 }
 
-/// Checks that the records have these values of these columns. Columns without a value have "-".
+/// Checks that the records have these values in these columns. A column without a value contains
+/// "-".
 fn check(name: &str, columns: &str, expected: &[&str]) {
     let Some(records) = records(name) else { return };
     let text = |value: &Value| match value {
@@ -68,8 +69,8 @@ fn cut_headers() {
 #[test]
 fn names_behind_a_beginning() {
     check("fast-open.pcap", "http_host", &["www.example.com"]);
-    // tshark has the hosts of five of these, and does not know the method BITS_POST of the sixth.
-    // RFC 9110, 9.1, allows any token as a method.
+    // tshark finds the hosts of five of these HTTP requests. tshark does not know BITS_POST, the
+    // method of the sixth request, although RFC 9110, 9.1, allows any token as a method.
     check("http-methods.pcap", "http_host", &["www.example.com"; 6]);
 }
 
@@ -99,7 +100,8 @@ fn packets_without_a_time() {
     assert_eq!(first.collect::<Vec<_>>(), ["2023"], "{records:?}");
 }
 
-/// VXLAN on a chosen port is read by `meter` and `explain`, and by the hash.
+/// If the user chooses a port for VXLAN, `meter`, `explain` and the flow hash use the inner headers
+/// of packets on that port.
 #[test]
 fn vxlan_on_a_chosen_port() {
     let inner = FrameBuilder::udp(([10, 1, 1, 1], 1111), ([10, 1, 1, 2], 2222)).frame(b"data");
@@ -121,7 +123,8 @@ fn vxlan_on_a_chosen_port() {
     assert_eq!(run(&["meter", capture, "--vxlan-port", "0"]).code, Some(2));
 }
 
-/// The comparison of captures with tshark notices programs that fail.
+/// The script that compares the program's values with those of tshark must report an error if a
+/// program that it runs fails.
 #[test]
 fn the_comparison_notices_failures() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -1,4 +1,5 @@
-//! `--web`: the live page of a run, as an HTTP client sees it. `.ci/browser` tests the page in Chromium.
+//! Tests `--web`, which serves the live page of a run, with an HTTP client. The script
+//! `.ci/browser` tests the page in the browser Chromium.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -10,10 +11,10 @@ use steerage_fixtures::until;
 
 use crate::program::{self, Started, run};
 
-/// Serves the page on any free port.
+/// The option that makes a run serve its live page on a free port.
 pub(crate) const ANY: &str = "--web=127.0.0.1:0";
 
-/// The address of the page and its key, as the program prints them.
+/// Returns the address of the page and the key of the page, as the program prints them.
 pub(crate) fn address(run: &Started) -> (SocketAddr, String) {
     let address = |line: &String| {
         let (address, key) = line.trim_end().strip_prefix("live page at http://")?.split_once("/#")?;
@@ -36,7 +37,8 @@ fn get(address: SocketAddr, path: &str, headers: &str) -> String {
     try_get(address, path, headers).unwrap()
 }
 
-/// Requests reports until the run has ended, as an open page does. Returns the last report.
+/// Requests reports until the run has ended, like a page that is open in a browser. Returns the
+/// last report.
 pub(crate) fn last_report(address: SocketAddr) -> Value {
     let mut last = Value::Null;
     while let Ok(text) = try_get(address, "/report", "") {
@@ -45,14 +47,14 @@ pub(crate) fn last_report(address: SocketAddr) -> Value {
     last
 }
 
-/// The report that the page gets: with the key, or without it.
+/// Returns the report that the server sends to the page, with or without the key.
 pub(crate) fn report(address: SocketAddr, key: Option<&str>) -> Value {
     let header = key.map_or(String::new(), |key| format!("Authorization: Bearer {key}\r\n"));
     serde_json::from_str(&get(address, "/report", &header)).unwrap()
 }
 
-/// For each command that receives packets, the page gets the report of the run, and only the key
-/// shows the traffic. All of this works in the sandbox.
+/// For each command that receives packets, the page gets the report of the run. Only a page that
+/// has the key also gets data about the traffic. The page also works for runs in the sandbox.
 #[test]
 fn every_command_serves_it() {
     let scratch = Scratch::new();
@@ -67,7 +69,7 @@ fn every_command_serves_it() {
     ];
     for command in commands {
         let more: &[&str] = match command[0] {
-            // Words after `--` are the jobs' command, so `-v` comes before.
+            // The words after `--` are the command of the jobs, so `-v` must come before `--`.
             "parallel" => &["-v", "--", "sh", "-c", "cat > /dev/null"],
             _ => &["-v", "--virtual-cpus", "2", "--json"],
         };
@@ -89,7 +91,7 @@ fn every_command_serves_it() {
     }
 }
 
-/// The address is printed even with `-q`, since only this line has the key.
+/// The address is printed even with `-q`, because only this line contains the key.
 #[test]
 fn the_key_is_told_though_it_is_quiet() {
     let run = Started::new(&["count", "synthetic:rate=1000", ANY, "-q", "--virtual-cpus", "1", "--seconds", "0"]);
@@ -110,8 +112,8 @@ fn a_port_that_is_taken_ends_it_before_anything_else() {
     assert!(line.contains("cannot serve a live page at") && line.contains("choose another port"), "{line}");
 }
 
-/// `top --web` serves the page of another process's run. The page says when the run is gone, and shows
-/// the next run at the same socket.
+/// `top --web` serves the live page of a run of another process. The page shows that the run has
+/// ended, and later shows the next run at the same socket.
 #[test]
 fn top_serves_the_page_of_a_run() {
     let scratch = Scratch::new();

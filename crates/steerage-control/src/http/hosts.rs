@@ -1,11 +1,12 @@
-//! The names under which the server answers. A web page may send requests to any server, but its
-//! browser lets it read only replies from its own name. The owner of a name can make it resolve to
-//! this machine (DNS rebinding), so the server answers only to its own names. Addresses cannot be
-//! rebound.
+//! The host names to which the HTTP server answers. A web page may send requests to any server.
+//! However, the browser lets the page read only replies from the host name that served the page.
+//! The owner of a DNS name can make the name resolve to this machine (DNS rebinding). Therefore the
+//! server answers only requests to its own host names. An IP address in the header `Host` is safe,
+//! because no attacker can let an IP address resolve to another machine.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// The name of every machine for itself: RFC 6761, 6.3.
+/// The host name that always means the local machine (RFC 6761, 6.3).
 const LOCALHOST: &str = "localhost";
 
 const HOST_NAME: &str = "/proc/sys/kernel/hostname";
@@ -25,8 +26,8 @@ impl Hosts {
         hosts
     }
 
-    /// Whether the server answers requests with this value of `Host`: a name or an address, with or
-    /// without a port.
+    /// Returns true if the server answers requests with this value of the header `Host`. The value
+    /// is a name or an IP address, with or without a port.
     pub(super) fn accept(&self, host: &[u8]) -> bool {
         let Ok(host) = std::str::from_utf8(host) else { return false };
         let host = host.trim_matches([' ', '\t']);
@@ -40,7 +41,7 @@ impl Hosts {
             Some(_) => return false,
             None => host,
         };
-        // HTTP/1.1 requires the header, but allows it to be empty (RFC 9112, 3.2).
+        // HTTP/1.1 requires the header `Host`, but allows an empty value (RFC 9112, 3.2).
         name.is_empty() || name.parse::<Ipv4Addr>().is_ok() || {
             let name = plain(name);
             name == LOCALHOST || self.0.contains(&name)
@@ -48,7 +49,7 @@ impl Hosts {
     }
 }
 
-/// A name in lower case, without the dot that ends a fully qualified name.
+/// Returns a host name in lower case, without the dot at the end of a fully qualified name.
 fn plain(name: &str) -> String {
     name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
 }

@@ -1,4 +1,4 @@
-//! HTTP: parses a request, and writes the reply.
+//! Parses an HTTP request, and creates the reply.
 
 use httparse::{EMPTY_HEADER, Error, Request, Status};
 
@@ -6,16 +6,17 @@ use super::hosts::Hosts;
 use super::site::{PLAIN, Site, Turn};
 use crate::audience::Audience;
 
-/// The longest head of a request, in bytes. Prometheus' requests need an eighth of this size.
+/// The maximum length of an HTTP request in bytes. A request of Prometheus has an eighth of this
+/// length.
 pub(super) const REQUEST_BYTES_MAX: usize = 4096;
 
-/// The maximum number of headers in a request. Prometheus sends five headers.
+/// The maximum number of headers in an HTTP request. A request of Prometheus has five headers.
 const HEADERS_MAX: usize = 32;
 
-/// The beginning of a header `Authorization` with a key (RFC 6750).
+/// The beginning of an `Authorization` header that contains a key (RFC 6750).
 const BEARER: &[u8] = b"Bearer ";
 
-/// The whole reply, or `None` if the request is incomplete.
+/// Returns the whole HTTP reply, or `None` if the request is incomplete.
 pub(super) fn answer(received: &[u8], hosts: &Hosts, site: &Site, turn: &Turn<'_>) -> Option<Vec<u8>> {
     let mut headers = [EMPTY_HEADER; HEADERS_MAX];
     let mut request = Request::new(&mut headers);
@@ -34,7 +35,8 @@ fn of_request(request: &Request<'_, '_>, hosts: &Hosts, site: &Site, turn: &Turn
         let named = request.headers.iter().filter(move |header| header.name.eq_ignore_ascii_case(name));
         named.map(|header| header.value)
     };
-    // A web page can read only replies from its own name, which DNS may resolve to this machine.
+    // A browser lets a web page read only replies from the host name of the page. DNS may resolve
+    // that name to this machine.
     if !values("host").all(|host| hosts.accept(host)) {
         return refusal("421 Misdirected Request", "", &site.misdirected);
     }
@@ -57,7 +59,8 @@ fn refusal(status: &str, header: &str, body: &str) -> Vec<u8> {
     response(status, header, PLAIN, body, true)
 }
 
-/// Each connection serves one request, so the end of the connection marks the end of the reply.
+/// Each connection serves one request. Therefore the end of the connection marks the end of the
+/// reply.
 fn response(status: &str, header: &str, content: &str, body: &str, with_body: bool) -> Vec<u8> {
     let length = body.len();
     let body = if with_body { body } else { "" };
@@ -86,7 +89,7 @@ mod tests {
         answered.map(|bytes| String::from_utf8(bytes).unwrap())
     }
 
-    /// Only the whole key shows what is private.
+    /// A client gets the private data only if it sends the complete key.
     #[test]
     fn a_key_shows_what_is_private() {
         let body = |header: &str| {
@@ -155,8 +158,9 @@ mod tests {
         }
     }
 
-    /// A page of another site that reaches this server under that site's name gets no metrics (DNS
-    /// rebinding). Each `Host` header counts, because a proxy may have used any of them.
+    /// A web page of another site that reaches this server through DNS rebinding gets no metrics.
+    /// If a request has several `Host` headers, the server checks each of them, because a proxy may
+    /// have used any of them.
     #[test]
     fn only_our_own_names_are_answered() {
         assert_eq!(status("GET /metrics HTTP/1.1\r\nHost: rebound.example\r\n\r\n"), Some(421));

@@ -1,5 +1,5 @@
-//! The thread that serves all clients. The thread keeps the state of each client, so that no client
-//! waits for another.
+//! The thread that serves all HTTP clients. The thread stores the state of each connection, so that
+//! no client has to wait for another client.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -15,32 +15,34 @@ use super::site::{Site, Turn};
 use crate::clients::{Clients, Otherwise, Sharing};
 use crate::quota::{Party, Quota};
 
-/// The maximum number of simultaneous clients. A Prometheus server is one client. If there are more
-/// clients, an older client is disconnected, so that no new client is refused.
+/// The maximum number of simultaneous clients. A Prometheus server is one client. If another client
+/// connects, an older client is disconnected. Therefore the server refuses no new client.
 const CLIENTS_MAX: usize = 16;
 
-/// How long a client may take to send its request if a new client needs its connection. Prometheus
-/// sends the request at once, which takes a fraction of a second around the world.
+/// How long a client may take to send its request while new clients wait for a connection.
+/// Prometheus sends its request at once. The request arrives within a fraction of a second, even
+/// from the other side of the world.
 const SILENT_MAX: Duration = Duration::from_secs(1);
 
-/// The number of clients that are accepted before existing clients are served. The number exceeds
-/// the length of the kernel's queue of new clients (std requests 128), so that a flood does not
-/// fill that queue while existing clients are served.
+/// The maximum number of new clients that the thread accepts before it serves existing clients
+/// again. The kernel's queue of new clients is shorter (the standard library requests 128 entries).
+/// Therefore the thread always empties that queue, even during a flood.
 const ACCEPTED_A_TURN: usize = 256;
 
-/// How long a client may take from connecting to the end of its reply: Prometheus' default timeout.
+/// The maximum time from the start of a client's connection to the end of the reply. The value is
+/// the default timeout of Prometheus.
 const CLIENT_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// How long no client is accepted after the kernel has refused one because no file descriptor is
-/// left. A new attempt would fail again at once.
+/// If the process has no file descriptor left, the thread stops accepting clients for this time.
+/// Without this pause, the next `accept` would fail at once.
 const REFUSED_PAUSE: Duration = Duration::from_secs(1);
 
-/// How long the end of the server waits for clients that read their reply. A client on the same
-/// machine takes milliseconds.
+/// When the server stops, it waits at most this long for clients that are still reading their
+/// reply. A client on the same machine reads its reply within milliseconds.
 const FINISH_MAX: Duration = Duration::from_millis(500);
 
-/// The maximum number of bytes that are read per turn from a client that already has its reply, in
-/// buffers of [`REQUEST_BYTES_MAX`].
+/// The maximum number of reads per turn from a client that already has its reply. Each read returns
+/// up to [`REQUEST_BYTES_MAX`] bytes.
 const LEFTOVERS_A_TURN: usize = 16;
 
 struct Serve<'a> {
@@ -49,7 +51,7 @@ struct Serve<'a> {
     site: &'a Site,
 }
 
-/// Answers clients until the peer of `stopped` is closed.
+/// Serves clients until the other end of the socket pair `stopped` is closed.
 pub(super) fn run(listener: &TcpListener, stopped: &UnixStream, hosts: &Hosts, site: &Site) {
     let quota = Quota { all: CLIENTS_MAX, reserved: 0, per_party: CLIENTS_MAX, owner: None };
     let sharing = Sharing { quota, silent: SILENT_MAX, otherwise: Otherwise::Replace };
@@ -79,21 +81,21 @@ pub(super) fn run(listener: &TcpListener, stopped: &UnixStream, hosts: &Hosts, s
 }
 
 impl Serve<'_> {
-    /// Accepts waiting clients, at most [`ACCEPTED_A_TURN`] in one call. Each client is served at
-    /// once if possible, because the request has often arrived already.
+    /// Accepts new clients, at most [`ACCEPTED_A_TURN`] in one call. Each new client is served at
+    /// once if possible, because the client's request has often arrived already.
     fn admit(&mut self, listener: &TcpListener, turn: &Turn<'_>) -> io::Result<()> {
         for _ in 0..ACCEPTED_A_TURN {
             let (stream, address) = match listener.accept() {
                 Ok(accepted) => accepted,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                // The client has disconnected already, or a signal arrived.
+                // The new client has already disconnected, or a signal has interrupted `accept`.
                 Err(error) if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted) => continue,
                 Err(error) => return Err(error),
             };
             stream.set_nonblocking(true)?;
             let now = Instant::now();
             let client = HttpClient { stream, until: now + CLIENT_TIME_MAX, state: State::Asks(Vec::new()) };
-            // There is always a client to disconnect.
+            // `admit` cannot fail: if all connections are in use, it disconnects an older client.
             if let Ok((id, _gone)) = self.clients.admit(Party::host(address.ip()), now, client) {
                 self.go_on(id, turn);
             }
@@ -101,7 +103,8 @@ impl Serve<'_> {
         Ok(())
     }
 
-    /// Sends the rest of the replies that have begun, so that the last reply is whole.
+    /// Completes the replies that the server has begun to send, so that no client gets only a part
+    /// of its reply.
     fn finish(&mut self, turn: &Turn<'_>) {
         let until = Instant::now() + FINISH_MAX;
         loop {
@@ -150,8 +153,8 @@ fn wait(
     fds.extend(clients.iter().map(|(_, client)| PollFd::new(client.stream.as_fd(), client.wants())));
     let timeout = match time {
         None => PollTimeout::NONE,
-        // The time is rounded up, because after a wake-up just before the deadline, a second
-        // wake-up would be necessary.
+        // The timeout is rounded up. If the thread woke up shortly before the deadline, it would
+        // have to wait a second time.
         Some(time) => PollTimeout::try_from(time + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX),
     };
     match poll(&mut fds, timeout) {
@@ -173,12 +176,15 @@ struct HttpClient {
 }
 
 enum State {
-    /// The client sends its request. The field has the bytes that have arrived so far.
+    /// The client is sending its request. The field contains the bytes of the request that have
+    /// arrived so far.
     Asks(Vec<u8>),
-    /// The client receives its reply. The number is the count of sent bytes.
+    /// The client is receiving its reply. The fields are the reply and the number of bytes that the
+    /// server has already sent.
     IsTold(Vec<u8>, usize),
-    /// The client has its reply. If the server closed the connection with unread input, the kernel
-    /// would discard data that the client has not read yet.
+    /// The reply has been sent, but the server continues to read from the client. If the server
+    /// closed the connection with unread input, the kernel would discard the part of the reply that
+    /// the client has not read yet.
     Leaves,
 }
 
@@ -187,7 +193,8 @@ impl HttpClient {
         if matches!(self.state, State::IsTold(..)) { PollFlags::POLLOUT } else { PollFlags::POLLIN }
     }
 
-    /// Serves the client as far as possible without waiting. Returns false if the connection ends.
+    /// Reads from the client, or writes to the client, until the thread would have to wait. Returns
+    /// false if the connection has ended.
     fn go_on(&mut self, hosts: &Hosts, site: &Site, turn: &Turn<'_>) -> bool {
         loop {
             match self.step(hosts, site, turn) {
@@ -225,7 +232,7 @@ impl HttpClient {
                         return Ok(Step::Done);
                     }
                 }
-                // More data can be read, but other clients have their turn first.
+                // The client may have sent more data, but the other clients are served first.
                 return Err(ErrorKind::WouldBlock.into());
             }
         }

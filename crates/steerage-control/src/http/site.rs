@@ -1,15 +1,15 @@
-//! The resources that a server has.
+//! The resources that an HTTP server offers, and the key to private data.
 
 use std::cell::OnceCell;
 use std::fmt;
 
 use crate::audience::Audience;
 
-/// A path that can be requested.
+/// A resource: a path that clients can request.
 pub(crate) struct Resource {
     pub(super) path: &'static str,
     pub(super) content_type: &'static str,
-    /// Further headers. Each header ends with a line end.
+    /// Additional HTTP headers of the reply. Each header ends with a line break.
     pub(super) headers: &'static str,
     body: Body,
 }
@@ -31,14 +31,14 @@ impl Resource {
     }
 }
 
-/// All resources of a server.
+/// All resources of an HTTP server.
 pub(crate) struct Site {
-    /// The line for requests for another path.
+    /// The text of the reply to a request for a path that does not exist.
     pub(super) absent: String,
-    /// The line for requests to another host.
+    /// The text of the reply to a request that names another host.
     pub(super) misdirected: String,
-    /// The key that shows that a client may see the traffic of a run. Without a key, each client gets
-    /// what all users of the machine may see.
+    /// The key that a client must send to see the traffic of a run. Without a key, every client
+    /// gets only the data that all users of the machine may see.
     key: Option<String>,
     resources: Vec<Resource>,
 }
@@ -50,7 +50,7 @@ impl fmt::Debug for Site {
 }
 
 impl Site {
-    /// A server whose main resource is at `main`.
+    /// Returns a site with these resources. `main` is the path of the main resource.
     pub(crate) fn new(main: &str, resources: Vec<Resource>) -> Self {
         let misdirected =
             "The Host of this request is neither an address nor a name of this server: use its address.\n".to_owned();
@@ -61,7 +61,7 @@ impl Site {
         Self { key: Some(key), ..self }
     }
 
-    /// Names the option that adds a name of this server.
+    /// Sets the name of the command line option that adds a host name to this server.
     pub(crate) fn names_by(mut self, option: &str) -> Self {
         self.misdirected = format!(
             "The Host of this request is neither an address nor a name of this server: {option} adds a name.\n"
@@ -77,8 +77,9 @@ impl Site {
         &self.resources[index]
     }
 
-    /// The audience of a client that shows this key. The time of the comparison does not depend on
-    /// the key's bytes, so that no client can guess the key byte by byte.
+    /// Returns the audience of a client that sends this key. The comparison of the keys always
+    /// takes the same time. Therefore a client cannot guess the key byte by byte by measuring the
+    /// time.
     pub(super) fn audience(&self, shown: &[u8]) -> Audience {
         let is_key = |key: &String| {
             key.len() == shown.len() && key.bytes().zip(shown).fold(0, |all, (one, other)| all | (one ^ other)) == 0
@@ -86,17 +87,19 @@ impl Site {
         if self.key.as_ref().is_some_and(is_key) { Audience::Private } else { Audience::Public }
     }
 
-    /// Begins a turn of the server.
+    /// Begins a turn of the server, in which the server handles each client once.
     pub(super) fn turn(&self) -> Turn<'_> {
         Turn { site: self, made: self.resources.iter().map(|_| Default::default()).collect() }
     }
 }
 
-/// The bodies of one turn of the server. All clients of a turn get the same body, so that a flood of
-/// requests costs little more than one request.
+/// The reply bodies that the server has created in one turn. All clients that request the same
+/// resource in this turn get the same body. A flood of requests therefore takes little more time
+/// than one request.
 pub(super) struct Turn<'a> {
     site: &'a Site,
-    /// For each resource, the body for the public, and the body for the owner of the run.
+    /// For each resource, the reply body for the public and the reply body for the owner of the
+    /// run.
     made: Vec<[OnceCell<String>; 2]>,
 }
 

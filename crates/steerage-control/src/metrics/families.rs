@@ -1,7 +1,9 @@
-//! Every metric of the ledger: its name, its help text, and the function that reads its value.
+//! Defines every metric of the ledger: its name, its help text, and the function that reads its
+//! value.
 //!
-//! Names follow Prometheus' conventions (<https://prometheus.io/docs/practices/naming/>): the unit
-//! is part of the name, and a counter's name ends in `_total`. [`with_suffix`] adds `_total`.
+//! The names follow Prometheus' conventions (<https://prometheus.io/docs/practices/naming/>): a
+//! name contains the unit of the value, and the name of a counter ends in `_total`. [`with_suffix`]
+//! adds `_total` to the name of a counter.
 
 use std::borrow::Cow;
 
@@ -31,12 +33,12 @@ pub(super) enum Value {
     Fraction(f64),
 }
 
-/// The names of all ledger metrics, as they are served with the default prefix.
+/// Returns the names of all metrics of the ledger, with the default prefix.
 pub fn names() -> Vec<String> {
     without_prefix().map(|name| format!("{PREFIX_DEFAULT}_{name}")).collect()
 }
 
-/// The names of all ledger metrics, without a prefix.
+/// Returns the names of all metrics of the ledger, without a prefix.
 pub(super) fn without_prefix() -> impl Iterator<Item = String> {
     fn of<T>(families: &[Family<T>]) -> impl Iterator<Item = String> + '_ {
         families.iter().map(|family| with_suffix(family.name, family.kind))
@@ -74,8 +76,9 @@ fn each<const N: usize>(key: &'static str, values: [(&'static str, u64); N]) -> 
     values.map(|(label, value)| Sample { label: Some((key, label.into())), value: Value::Whole(value) }).into()
 }
 
-/// The samples of a drop counter: one sample for each drop reason, including reasons without drops.
-/// If a series began with its first drop, Prometheus would not see that drop as an increase.
+/// Returns the samples of a drop counter. Each drop reason has a sample, even if no packet was
+/// dropped for that reason. If the sample appeared only with the first drop, Prometheus would not
+/// recognize that drop as an increase.
 fn by_reason(drops: &Drops) -> Vec<Sample> {
     each("reason", DropReason::ALL.map(|reason| (reason.name(), drops.get(reason))))
 }

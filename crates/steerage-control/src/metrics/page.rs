@@ -1,4 +1,4 @@
-//! The page that Prometheus reads.
+//! Creates the page of metrics that Prometheus reads.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -15,7 +15,7 @@ use steerage::{
 use super::Metric;
 use super::families::{self, Family, Value};
 
-/// What a page shows.
+/// The content of a page.
 #[derive(Debug, Default)]
 pub(super) struct Content {
     pub(super) snapshot: Option<Snapshot>,
@@ -23,7 +23,7 @@ pub(super) struct Content {
     pub(super) version: Option<&'static str>,
 }
 
-/// Writes the metrics, whose names begin with `prefix` and `_`.
+/// Writes the metrics as text. The name of each metric begins with `prefix` and `_`.
 pub(super) fn text(content: Content, prefix: &str) -> String {
     let prefix = legal(prefix);
     let mut registry = if prefix.is_empty() { Registry::default() } else { Registry::with_prefix(prefix) };
@@ -36,7 +36,7 @@ pub(super) fn text(content: Content, prefix: &str) -> String {
     in_prometheus_words(&page)
 }
 
-/// The prefix without characters that a metric's name cannot have.
+/// Returns the prefix with `_` in place of each character that is not allowed in a metric's name.
 fn legal(prefix: &str) -> String {
     let mut legal: String =
         prefix.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '_' }).collect();
@@ -64,11 +64,13 @@ impl Collector for Content {
     }
 }
 
-/// The label value of the counts of CPUs that the instance does not have.
+/// The value of the label `cpu` for counts of packets that were handled on CPUs outside of the
+/// instance.
 const OTHER_CPUS: &str = "other";
 
 impl Content {
-    /// Writes the counters of the packet function, with a sample for each CPU.
+    /// Writes the counters of the packet function as metrics. Each counter has a sample for each
+    /// CPU.
     fn write_counters(&self, encoder: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> fmt::Result {
         let more = self.more.iter().map(|of| families::with_suffix(of.name, of.kind.in_prometheus_words()));
         let mut taken: BTreeSet<String> = families::without_prefix().chain(more).collect();
@@ -88,9 +90,9 @@ impl Content {
     }
 }
 
-/// The name of a counter's metric, without the prefix and `_total`. The unit is a part of the name.
-/// Prometheus refuses a page that has a metric twice, so a name that is `taken` gets another
-/// beginning.
+/// Returns the name of the metric for a counter, without the prefix and without `_total`. The name
+/// contains the unit of the counter. If the name is already `taken`, the function returns another
+/// name, because Prometheus refuses a page that contains a metric twice.
 fn name_of(counter: &CounterSnapshot, taken: &mut BTreeSet<String>) -> String {
     let CounterSnapshot { name, unit, .. } = counter;
     let has_unit =
@@ -102,7 +104,7 @@ fn name_of(counter: &CounterSnapshot, taken: &mut BTreeSet<String>) -> String {
     name
 }
 
-/// A help text in one line.
+/// Returns the help text as one line, with escaped line breaks.
 fn escaped(help: &str) -> String {
     help.replace('\\', "\\\\").replace('\n', "\\n")
 }
@@ -122,8 +124,9 @@ fn of_outputs(outputs: &[OutputSnapshot]) -> Vec<(Labels, &OutputSnapshot)> {
     outputs.iter().zip(names).map(|(output, name)| (vec![("output", name)], output)).collect()
 }
 
-/// The names of devices. If several devices have the same name, the later names get a suffix:
-/// `synthetic`, `synthetic.2`. Prometheus refuses a page that contains a series twice.
+/// Returns a different name for each device. If several devices have the same name, the later
+/// devices get a suffix, as in `synthetic` and `synthetic.2`. Prometheus refuses a page that
+/// contains the same series twice.
 fn distinct<'a>(devices: impl Iterator<Item = (&'a str, usize)>) -> Vec<String> {
     let mut seen: Vec<(&str, usize)> = Vec::new();
     let mut names = Vec::new();
@@ -135,7 +138,8 @@ fn distinct<'a>(devices: impl Iterator<Item = (&'a str, usize)>) -> Vec<String> 
     names
 }
 
-/// Writes each family with its samples from all objects. Families without samples are omitted.
+/// Writes each metric family with the samples of all objects, such as queues or CPUs. A family
+/// without samples is omitted.
 fn write<T>(encoder: &mut DescriptorEncoder<'_>, families: &[Family<T>], of: &[(Labels, &T)]) -> fmt::Result {
     for family in families {
         let mut samples = of.iter().flat_map(|(labels, one)| {
@@ -180,14 +184,15 @@ fn put(sample: &mut MetricEncoder<'_>, kind: MetricType, value: Value) -> fmt::R
     }
 }
 
-/// Converts OpenMetrics to the older format that every reader understands. In the older format,
-/// HELP and TYPE of a counter use the name of its samples, and there is no end mark.
+/// Converts the OpenMetrics format to the older format that every reader of metrics understands. In
+/// the older format, the HELP and TYPE lines of a counter contain the name with `_total`, and the
+/// page has no end mark.
 fn in_prometheus_words(page: &str) -> String {
     let mut text = String::with_capacity(page.len() + page.len() / 8);
     let mut help = "";
     for line in page.lines() {
         if line.starts_with("# HELP ") {
-            // The next line shows whether this help text belongs to a counter.
+            // The following TYPE line shows whether this HELP line belongs to a counter.
             help = line;
             continue;
         }
@@ -238,7 +243,7 @@ mod tests {
         assert_eq!(in_prometheus_words(page), expected);
     }
 
-    /// The lines of a page that are about the packet function.
+    /// Returns the lines of a page that contain metrics of the packet function.
     fn of_handler(snapshot: &Snapshot, more: Vec<Metric>, prefix: &str) -> Vec<String> {
         let ledger = text(Content { snapshot: Some(Snapshot::default()), ..Content::default() }, prefix);
         let content = Content { snapshot: Some(snapshot.clone()), more, version: None };
@@ -276,7 +281,7 @@ mod tests {
         assert!(page.contains("\nlimiter_uptime_seconds 0.0\n") && !page.contains("steerage"), "{page}");
     }
 
-    /// Prometheus refuses a page with a metric twice.
+    /// Prometheus refuses a page that contains a metric twice.
     #[test]
     fn no_metric_is_there_twice() {
         let counters = Counters::new();

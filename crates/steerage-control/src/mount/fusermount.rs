@@ -1,10 +1,11 @@
-//! Mounts with `fusermount3`, which also unmounts after this process ends or closes its socket.
+//! Mounts a file system on a directory with the program `fusermount3`. The program also unmounts
+//! the directory after this process has ended or closed its socket.
 //!
-//! `fusermount3` passes the opened `/dev/fuse` through a socket, and then watches that socket. When
-//! the other end of the socket is closed, `fusermount3` opens the directory. If opening the
-//! directory fails with "Transport endpoint is not connected", no process serves the mount, and
-//! `fusermount3` unmounts the directory. Therefore a killed process leaves no mount, and this
-//! process needs no privilege after the start.
+//! `fusermount3` opens `/dev/fuse`, sends the file descriptor to this process through a socket, and
+//! then watches the socket. When this process closes its end of the socket, `fusermount3` tries to
+//! open the directory. If this fails with "Transport endpoint is not connected", no process serves
+//! the mount, and `fusermount3` unmounts the directory. Therefore a killed process leaves no mount
+//! on the directory, and this process needs no capability after its start.
 
 use std::io::{self, ErrorKind, IoSliceMut, Read};
 use std::mem::MaybeUninit;
@@ -23,15 +24,15 @@ use crate::limits::UNMOUNT_MAX;
 
 const PROGRAM: &str = "fusermount3";
 
-/// The environment variable with the number of the socket. Here the socket is the program's
-/// standard input.
+/// The environment variable from which `fusermount3` reads the file descriptor number of its
+/// socket. The socket is the standard input of `fusermount3`.
 const SOCKET_VARIABLE: (&str, &str) = ("_FUSE_COMMFD", "0");
 
 #[derive(Debug)]
 pub(super) enum Failure {
     NotInstalled,
     Io(io::Error),
-    /// `fusermount3` refused. The string is its last line.
+    /// `fusermount3` refused to mount or unmount. The string is the last line of its output.
     Refused(String),
 }
 
@@ -44,44 +45,49 @@ impl From<io::Error> for Failure {
 #[derive(Debug)]
 pub(super) struct Watched {
     socket: UnixStream,
-    /// When a process ends, the kernel closes its descriptors in order. `fusermount3` must not
-    /// check the directory before the process's `/dev/fuse` is closed. One copy of the socket has a
-    /// smaller number than `/dev/fuse`, and the other copy a larger number. Therefore one of the
-    /// copies is closed after `/dev/fuse`, whichever order the kernel uses.
+    /// When a process ends, the kernel closes its descriptors in the order of their numbers.
+    /// `fusermount3` must not check the directory before the `/dev/fuse` of this process is closed.
+    /// Therefore this process has two descriptors of the socket: one below and one above the number
+    /// of `/dev/fuse`. One of the two descriptors is closed after `/dev/fuse`, whether the kernel
+    /// closes low or high numbers first.
     _copy: OwnedFd,
 }
 
-/// Mounts on a directory. Returns the opened `/dev/fuse`.
+/// Mounts a file system on the directory. Returns the file descriptor of `/dev/fuse` that
+/// `fusermount3` has opened.
 pub(super) fn mount(directory: &Path, options: &str) -> Result<(OwnedFd, Watched), Failure> {
     let (socket, of_program) = UnixStream::pair()?;
     let mut command = Command::new(PROGRAM);
     command.args(["-o", options, "--"]).arg(directory).env(SOCKET_VARIABLE.0, SOCKET_VARIABLE.1);
     command.stdin(OwnedFd::from(of_program)).stdout(Stdio::null()).stderr(Stdio::piped());
-    // In a process group of its own, `fusermount3` does not get the signal of Ctrl-C.
+    // `fusermount3` gets its own process group, so that Ctrl-C sends it no signal.
     let child = program::start(command.process_group(0)).map_err(start_failed)?;
-    // The command has a copy of the program's end of the socket, and with this copy open, this
-    // process would not see that the program has closed its end.
+    // `command` still contains a copy of the socket end that `fusermount3` uses. While this copy is
+    // open, this process cannot notice that `fusermount3` has closed the socket.
     drop(command);
     let Some(fuse) = receive(&socket)? else {
         let output = child.wait_with_output()?;
         return Err(Failure::Refused(last_line(&output.stderr)));
     };
-    // `fusermount3` runs until it has unmounted, and is then a zombie until this process ends. The
-    // sandbox of a run does not allow waiting for a process.
+    // `fusermount3` runs until it has unmounted the directory. After the unmount, `fusermount3` is
+    // a zombie process until this process ends. This process does not wait for `fusermount3` to
+    // end, because the sandbox of a run does not allow the system call.
     let (fuse, copy) = in_order(&socket, &fuse)?;
     socket.set_read_timeout(Some(UNMOUNT_MAX))?;
     Ok((fuse, Watched { socket, _copy: copy }))
 }
 
-/// Copies `/dev/fuse` and the socket, so that the numbers of `socket`, of the first copy and of the second copy rise.
-/// A descriptor that another thread closed may have left `/dev/fuse` a number below the socket's.
+/// Copies the descriptors of `/dev/fuse` and of the socket, so that the descriptor numbers of
+/// `socket`, the first copy and the second copy are in ascending order. The original numbers may
+/// have another order: if another thread closed a descriptor, `/dev/fuse` may have got a lower
+/// number than the socket.
 fn in_order(socket: &UnixStream, fuse: &OwnedFd) -> io::Result<(OwnedFd, OwnedFd)> {
     let fuse = fcntl_dupfd_cloexec(fuse, socket.as_raw_fd().saturating_add(1))?;
     let copy = fcntl_dupfd_cloexec(socket, fuse.as_raw_fd().saturating_add(1))?;
     Ok((fuse, copy))
 }
 
-/// Removes the mount of a process that no longer exists.
+/// Unmounts a directory that was mounted by a process that no longer exists.
 pub(super) fn unmount(directory: &Path) -> Result<(), Failure> {
     let mut command = Command::new(PROGRAM);
     command.args(["-u", "-z", "--"]).arg(directory);
@@ -91,10 +97,11 @@ pub(super) fn unmount(directory: &Path) -> Result<(), Failure> {
 }
 
 impl Watched {
-    /// Makes `fusermount3` check the directory, and waits until it has ended.
+    /// Closes the socket, so that `fusermount3` checks and unmounts the directory. Waits until
+    /// `fusermount3` has ended.
     ///
     /// # Errors
-    /// If `fusermount3` does not end in time.
+    /// Returns an error if `fusermount3` does not end in time.
     pub(super) fn end(&mut self) -> io::Result<()> {
         self.socket.shutdown(Shutdown::Write)?;
         loop {
@@ -112,7 +119,8 @@ fn start_failed(error: io::Error) -> Failure {
     if error.kind() == ErrorKind::NotFound { Failure::NotInstalled } else { Failure::Io(error) }
 }
 
-/// Receives a descriptor. `None` if the peer closed the socket without sending one.
+/// Receives a file descriptor through the socket. Returns `None` if `fusermount3` closed the socket
+/// without sending a descriptor.
 fn receive(socket: &UnixStream) -> Result<Option<OwnedFd>, Failure> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut passed = RecvAncillaryBuffer::new(&mut space);

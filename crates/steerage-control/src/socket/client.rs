@@ -19,7 +19,7 @@ pub struct Client {
     stream: BufReader<UnixStream>,
 }
 
-/// The reason for which a request failed.
+/// The reason why a request failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {
@@ -28,10 +28,10 @@ pub enum ClientError {
     Refused {
         /// The name of the error number, such as `EINVAL`.
         code: String,
-        /// The reason, in one line.
+        /// The reason for the refusal, in one line.
         message: String,
     },
-    /// No reply arrived within this time.
+    /// No reply to the request arrived within this time.
     #[error("timed out: the instance did not answer within {} s; is it stopped?", .0.as_secs())]
     TimedOut(Duration),
     /// The connection failed.
@@ -46,11 +46,11 @@ impl Client {
     /// Connects to the instance that listens at `path`.
     ///
     /// # Errors
-    /// The kernel's error. The error is `TimedOut` if the instance accepts no clients and too many
-    /// clients are waiting already.
+    /// Returns the kernel's error. The error is `TimedOut` if the instance accepts no clients and
+    /// the kernel's queue of waiting clients is full.
     pub fn connect(path: &Path) -> io::Result<Self> {
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        // This timeout also applies to `connect`.
+        // The kernel applies the send timeout of a socket to `connect`, too.
         set_socket_timeout(&socket, Timeout::Send, Some(ANSWERED_WITHIN))?;
         match rustix::net::connect(&socket, &SocketAddrUnix::new(path)?) {
             Err(Errno::AGAIN) => {
@@ -64,10 +64,10 @@ impl Client {
         }
     }
 
-    /// The user of the process that listens, at the time when it began to listen.
+    /// Returns the user who ran the listening process at the time when it began to listen.
     ///
     /// # Errors
-    /// The kernel's error.
+    /// Returns the kernel's error.
     pub fn peer(&self) -> io::Result<u32> {
         Ok(socket_peercred(self.stream.get_ref())?.uid.as_raw())
     }
@@ -75,7 +75,7 @@ impl Client {
     /// Returns the value of the attribute at `path`, with its newline.
     ///
     /// # Errors
-    /// If the attribute does not exist, or no reply arrives.
+    /// Returns an error if the attribute does not exist, or no reply arrives.
     pub fn get(&mut self, path: &str) -> Result<String, ClientError> {
         self.text(&json!({"get": path}), ANSWERED_WITHIN)
     }
@@ -83,27 +83,28 @@ impl Client {
     /// Sets the attribute at `path`, and returns its new value.
     ///
     /// # Errors
-    /// If the attribute does not exist, if it does not accept the value, if this user may not set
-    /// it, or if no reply arrives.
+    /// Returns an error if the attribute does not exist, if it does not accept the value, or if
+    /// this user may not set it. Also returns an error if no reply arrives.
     pub fn set(&mut self, path: &str, value: &str) -> Result<String, ClientError> {
         self.text(&json!({"set": path, "value": value}), SET_WITHIN)
     }
 
-    /// Returns the names in the directory at `path`, and whether each name is a directory. An
-    /// attribute has no entries.
+    /// Returns the names in the directory at `path`. Each name comes with a flag, which is true for
+    /// a directory. If `path` leads to an attribute, the list is empty.
     ///
     /// # Errors
-    /// If the path does not exist, or no reply arrives.
+    /// Returns an error if the path does not exist, or no reply arrives.
     pub fn list(&mut self, path: &str) -> Result<Vec<(String, bool)>, ClientError> {
         let answer = self.ask(&json!({"list": path}), "entries", ANSWERED_WITHIN)?;
         let entry = |entry: &Value| Some((entry["name"].as_str()?.to_owned(), entry["type"] == "directory"));
         answer.as_array().and_then(|all| all.iter().map(entry).collect()).ok_or(ClientError::Nonsense)
     }
 
-    /// Returns the changes whose number is above `after`, the oldest first.
+    /// Returns the changes in the history with a number greater than `after`. The oldest change
+    /// comes first.
     ///
     /// # Errors
-    /// If no reply arrives.
+    /// Returns an error if no reply arrives.
     pub fn events(&mut self, after: u64) -> Result<Vec<Event>, ClientError> {
         let answer = self.ask(&json!({"events": after}), "events", ANSWERED_WITHIN)?;
         serde_json::from_value(answer).map_err(|_| ClientError::Nonsense)
@@ -112,24 +113,26 @@ impl Client {
     /// Returns the current report, which docs/report.md describes.
     ///
     /// # Errors
-    /// If no reply arrives.
+    /// Returns an error if no reply arrives.
     pub fn snapshot(&mut self) -> Result<Value, ClientError> {
         self.ask(&json!({"snapshot": true}), "snapshot", ANSWERED_WITHIN)
     }
 
-    /// Returns the instance's protocol, version, pid and uid.
+    /// Returns the protocol version, the program version, the process number and the user of the
+    /// instance.
     ///
     /// # Errors
-    /// If no reply arrives.
+    /// Returns an error if no reply arrives.
     pub fn hello(&mut self) -> Result<Value, ClientError> {
         self.ask(&json!({"hello": true}), "hello", ANSWERED_WITHIN)
     }
 
-    /// Requests copies of packets, as `wanted` says. The instance sends the packets over the
-    /// connection that is returned, until the instance ends or the connection is closed.
+    /// Requests copies of the packets that `wanted` describes. The instance sends the packets over
+    /// the returned connection until the instance ends or the connection is closed.
     ///
     /// # Errors
-    /// If this user may not see the packets, if the request is wrong, or if no reply arrives.
+    /// Returns an error if this user may not see the packets, if the request is wrong, or if no
+    /// reply arrives.
     pub fn packets(mut self, wanted: &Value) -> Result<BufReader<UnixStream>, ClientError> {
         self.ask(&json!({"packets": wanted}), "packets", ANSWERED_WITHIN)?;
         Ok(self.stream)
@@ -141,8 +144,8 @@ impl Client {
     }
 
     fn ask(&mut self, request: &Value, key: &str, within: Duration) -> Result<Value, ClientError> {
-        // An instance with too many clients sends an error and closes the connection. The client
-        // can read that error even if its request cannot be sent.
+        // An instance that has too many clients sends an error to a new client and closes the
+        // connection. The client can read this error even if it could not send its request.
         let sent = self.stream.get_mut().write_all(format!("{request}\n").as_bytes());
         let line = match (sent, self.line(within)) {
             (_, Ok(line)) if !line.is_empty() => line,
@@ -158,8 +161,8 @@ impl Client {
         answer.get_mut(key).map(Value::take).ok_or(ClientError::Nonsense)
     }
 
-    /// Reads the next line, or the remaining bytes if they have no newline. The whole line must
-    /// arrive within this time.
+    /// Reads the next line. If the input ends without a newline, reads the input up to its end. The
+    /// whole line must arrive within the time `within`.
     fn line(&mut self, within: Duration) -> io::Result<Vec<u8>> {
         let deadline = Instant::now() + within;
         let mut line = Vec::new();
@@ -187,7 +190,7 @@ impl Client {
 
 fn of(error: io::Error, within: Duration) -> ClientError {
     match error.kind() {
-        // The kernel reports a socket's timeout as EAGAIN.
+        // When the timeout of a socket expires, the kernel reports EAGAIN, which is `WouldBlock`.
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => ClientError::TimedOut(within),
         _ => ClientError::System(error),
     }

@@ -1,4 +1,5 @@
-//! The listening socket: its path, its owner, and its removal at the end.
+//! The listening control socket. This module creates the socket's file, checks its owner, and
+//! removes the file at the end.
 
 use std::collections::hash_map::RandomState;
 use std::ffi::{OsStr, OsString};
@@ -16,51 +17,76 @@ use steerage_guard::path::{Directory, PathError};
 
 use super::directory::{answers, is_socket, set_socket_mode, through};
 
-/// The mode of the socket. Every user who can reach the directory may connect and read. The
-/// instance checks the user of each write.
+/// The mode of the socket's file. Every user who can access the directory may connect and read. For
+/// each write, the instance checks the user.
 const MODE: u32 = 0o666;
 
 /// The maximum number of clients that the kernel queues until the instance accepts them. The
 /// standard library has the same default.
 const BACKLOG: i32 = 128;
 
-/// The mode of a new directory for sockets. Only its owner may write to it, whatever the umask is.
+/// The mode of a directory that is created for control sockets. Only the owner may write to the
+/// directory, regardless of the umask.
 const NEW_DIRECTORY: u32 = 0o755;
 
 const SUFFIX: &str = ".sock";
 
-/// A listening socket. Clients get replies only after [`serve`](Self::serve) is called. The socket
-/// is removed when this value is dropped.
+/// A socket that listens for clients. Clients get replies only after [`serve`](Self::serve) is
+/// called. The socket is removed when this value is dropped.
+///
+/// A program whose run `steerage get`, `set` and `top` can reach:
+///
+/// ```no_run
+/// use std::path::Path;
+/// use std::sync::Arc;
+///
+/// use steerage::Builder;
+/// use steerage::packet::each;
+/// use steerage_control::{Listening, Options, Tree, reports};
+///
+/// fn main() -> Result<(), Box<dyn std::error::Error>> {
+///     let socket = Listening::bind(Path::new("/run/limiter/control.sock"))?;
+///     let input = steerage_device::open("eth1")?;
+///     let running = Builder::new().input(input).build(each(|_packet| {}))?.start()?;
+///     let tree = Arc::new(Tree::new(running.handle(), Options::default()));
+///     let _serving = socket.serve(tree, reports(running.handle()))?;
+///     // In a terminal: steerage top --to /run/limiter/control.sock
+///     running.join();
+///     Ok(())
+/// }
+/// ```
 #[derive(Debug)]
 pub struct Listening {
     pub(super) listener: UnixListener,
     path: PathBuf,
     directory: Directory,
     name: OsString,
-    /// The device and inode of the socket's file, which are compared before the file is removed, so
-    /// that another process's socket with the same name is not removed.
+    /// The device number and the inode number of the socket's file. The instance compares these
+    /// numbers before it removes the file, because another process may have created a socket with
+    /// the same name.
     file: (u64, u64),
 }
 
-/// The reason for which the socket could not be created.
+/// The reason why the socket could not be created.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SocketError {
     /// Another instance listens at this path.
     #[error("another instance listens at {}: name another socket", .0.display())]
     InUse(PathBuf),
-    /// The name is taken by a file that is not a socket.
+    /// A file that is not a socket already exists at this path.
     #[error("{} exists and is not a socket: remove it, or name another", .0.display())]
     NotASocket(PathBuf),
-    /// The name is taken by another user's socket.
+    /// A socket of another user already exists at this path.
     #[error("{} is another user's socket: name another", .0.display())]
     NotOurs(PathBuf),
-    /// Another user could replace the socket, or controls where the path leads.
+    /// The directory is not safe: another user could replace the socket, or controls where the path
+    /// leads.
     #[error("no socket in {}: {why}", .path.display())]
     Directory {
         /// The directory that would contain the socket.
         path: PathBuf,
-        /// Why the directory is refused.
+        /// The reason why the directory is refused.
         why: PathError,
     },
     /// The kernel refused to create the socket.
@@ -83,15 +109,17 @@ impl SocketError {
 }
 
 impl Listening {
-    /// Listens at `path`. Creates the last directory of the path if it does not exist, and replaces
-    /// a dead socket of this user.
+    /// Creates a socket that listens at `path`. The last directory of the path is created if it
+    /// does not exist. If a socket of this user exists at the path but no process listens on it,
+    /// the socket is replaced.
     ///
-    /// The directory must belong to root or to this user. No other user may be able to write to the
-    /// directory, unless the directory is sticky like /tmp, because a user who can rename files
-    /// could replace the socket. The path is walked by the rules of [`steerage_guard::path`].
+    /// The directory must belong to root or to this user. Other users must not have permission to
+    /// write to the directory, because they could replace the socket. A sticky directory such as
+    /// /tmp is an exception. The path is resolved by the rules of [`steerage_guard::path`].
     ///
     /// # Errors
-    /// If the directory is unsafe, the name is taken, or the kernel refuses.
+    /// Returns an error if the directory is unsafe, if the name is taken, or if the kernel refuses
+    /// to create the socket.
     pub fn bind(path: &Path) -> Result<Self, SocketError> {
         let failed = |error: io::Error| SocketError::System { path: path.to_owned(), error };
         let name = path.file_name().ok_or_else(|| failed(io::ErrorKind::InvalidInput.into()))?;
@@ -99,8 +127,8 @@ impl Listening {
         let directory =
             Directory::open_or_create(parent, NEW_DIRECTORY).map_err(|why| SocketError::directory(parent, why))?;
         make_way(&directory, name, path)?;
-        // The socket has another name until it listens, because a search would take it for a dead
-        // socket and remove it.
+        // The socket has a temporary file name until the process listens on it. Under its final
+        // name, a search for instances could remove the socket as a dead socket.
         let unready = unready_name(name);
         let ready = listen(&directory, &unready).and_then(|(listener, stat)| {
             directory.rename_unless_taken(&unready, name)?;
@@ -120,12 +148,12 @@ impl Listening {
         }
     }
 
-    /// The path of the socket.
+    /// Returns the path of the socket.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The directory of the socket.
+    /// Returns the directory of the socket.
     pub fn directory(&self) -> &Directory {
         &self.directory
     }
@@ -155,20 +183,20 @@ fn make_way(directory: &Directory, name: &OsStr, path: &Path) -> Result<(), Sock
     }
 }
 
-/// Listens at a new socket. `bind` creates the file, follows no link, and fails if the name is
-/// taken.
+/// Creates a new socket and listens on it. `bind` creates the socket's file. If a file or a link
+/// with this name exists, `bind` fails.
 fn listen(directory: &Directory, name: &OsStr) -> io::Result<(UnixListener, Stat)> {
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(through(directory, name))?)?;
-    // `bind` clears the bits of the umask from the mode. The umask belongs to all threads and is
-    // therefore never changed: files that another thread creates meanwhile would be open to every
-    // user.
+    // The mode is set here, because `bind` removes the bits of the umask from the mode of the file.
+    // The umask is not changed instead, because it applies to all threads. If the umask were
+    // changed, all users could access files that other threads create at that moment.
     let stat = set_socket_mode(directory, name, MODE)?;
     rustix::net::listen(&socket, BACKLOG)?;
     Ok((socket.into(), stat))
 }
 
-/// A hidden name that no other process can guess.
+/// Returns a file name that begins with a dot and that no other process can guess.
 fn unready_name(name: &OsStr) -> OsString {
     let random = RandomState::new().build_hasher().finish();
     let mut unready = OsString::from(".");
@@ -177,19 +205,21 @@ fn unready_name(name: &OsStr) -> OsString {
     unready
 }
 
-/// The sockets in a directory at which instances of root or of this user listen, sorted by name.
-/// Removes dead sockets of this user. If the directory does not exist, the result is empty.
+/// Returns the sockets in a directory on which instances of root or of this user listen, sorted by
+/// name. Removes sockets of this user on which no process listens. If the directory does not exist,
+/// the result is empty.
 ///
 /// # Errors
-/// If another user could have created sockets there (as for [`Listening::bind`]), or if the kernel
-/// refuses.
+/// Returns an error if another user could have created sockets in the directory (as for
+/// [`Listening::bind`]), or if the kernel refuses to read it.
 pub fn find(directory: &Path) -> Result<Vec<PathBuf>, SocketError> {
     let opened = match Directory::open(directory) {
         Err(PathError::System(error)) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         opened => opened.map_err(|why| SocketError::directory(directory, why))?,
     };
     let entries = opened.entries().map_err(|why| SocketError::directory(directory, why))?;
-    // An entry may be a mount whose process is stopped, so the type of an entry is not queried.
+    // For this search, only the names of the directory entries are read. Reading the type of an
+    // entry could hang if the entry is a mount that a stopped process serves.
     let mut names: Vec<OsString> =
         entries.into_iter().filter(|(_, kind)| !kind.is_dir()).map(|(name, _)| name).collect();
     names.sort();

@@ -1,4 +1,4 @@
-//! The protocol: requests and replies.
+//! Defines the protocol of the control socket: the requests and the replies.
 
 use std::os::unix::net::UnixStream;
 
@@ -9,10 +9,12 @@ use crate::audience::Audience;
 use crate::error::{AttributeError, ErrorCode};
 use crate::tree::{Entry, Tree};
 
-/// The version of the protocol, which is raised when the meaning of a request or a reply changes.
+/// The version of the protocol. Each change in the meaning of a request or a reply increases the
+/// version.
 const PROTOCOL: u32 = 1;
 
-/// The requests of a client. The keys of the JSON object determine the type of the request.
+/// A request of a client. A request is a JSON object, and the keys of the object determine the kind
+/// of the request.
 #[derive(Debug, Deserialize)]
 #[serde(untagged, deny_unknown_fields)]
 pub(super) enum Asked {
@@ -42,7 +44,7 @@ pub(super) enum Asked {
     },
 }
 
-/// A field that must be `true`.
+/// A JSON field whose value must be `true`.
 #[derive(Debug, Deserialize)]
 #[serde(try_from = "bool")]
 pub(super) struct True;
@@ -57,13 +59,15 @@ impl TryFrom<bool> for True {
 
 pub(super) type Report = Box<dyn Fn(Audience) -> String + Send + Sync>;
 
-/// Sends copies of packets over the connection until the client leaves or the run ends.
+/// A function that sends copies of packets over the connection until the client disconnects or the
+/// run ends.
 pub type PacketSender = Box<dyn FnOnce(&UnixStream)>;
 
-/// Begins to copy packets for a client, as its request says, or returns why not.
+/// A function that starts to copy the packets that a client's request describes. The function
+/// returns the reason as text if this is not possible.
 pub(super) type Packets = Box<dyn Fn(&Value) -> Result<PacketSender, String> + Send + Sync>;
 
-/// Reads a request from a line.
+/// Parses a request from one line.
 pub(super) fn asked(line: &[u8]) -> Result<Asked, AttributeError> {
     serde_json::from_slice(line).map_err(|_| {
         let what = "this is no request: one is get, set with value, list, events, snapshot, packets or hello, in one \
@@ -72,8 +76,9 @@ pub(super) fn asked(line: &[u8]) -> Result<Asked, AttributeError> {
     })
 }
 
-/// Begins to copy packets for a client of user `uid`. Packets are private, so the user must be root or
-/// the user of the run. Returns the reply, and the function that sends the packets after the reply.
+/// Starts to copy packets for a client of user `uid`. Packets are private, so the user must be root
+/// or the user of the run. Returns the reply, and the function that sends the packets after the
+/// reply.
 pub(super) fn packets(request: &Value, uid: u32, tree: &Tree, packets: &Packets) -> (String, Option<PacketSender>) {
     let begun = match Audience::of(uid, tree.uid()) {
         Audience::Private => packets(request).map_err(|why| AttributeError::new(ErrorCode::Invalid, why)),
@@ -92,7 +97,7 @@ fn refusal(error: &AttributeError) -> String {
     json!({"error": error.code().name(), "message": error.to_string()}).to_string()
 }
 
-/// The reply to a request of a client of user `uid`, without a newline.
+/// Returns the reply to a request of a client of user `uid`, without a newline.
 pub(super) fn answer(asked: Result<Asked, AttributeError>, uid: u32, tree: &Tree, report: &Report) -> String {
     let answer = match asked {
         Ok(Asked::Snapshot { .. }) => {
@@ -121,7 +126,7 @@ fn answer_of(asked: &Asked, uid: u32, tree: &Tree) -> Result<Value, AttributeErr
             let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
             json!({"hello": {"protocol": PROTOCOL, "version": version, "pid": pid, "uid": tree.uid()}})
         }
-        // These requests have replies of their own.
+        // The caller creates the replies to `snapshot` and `packets` requests.
         Asked::Snapshot { .. } | Asked::Packets { .. } => Value::Null,
     })
 }

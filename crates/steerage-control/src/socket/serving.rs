@@ -1,4 +1,5 @@
-//! Serves each client with its own thread, so that a hung client does not block other clients.
+//! Serves the clients of the control socket. Each client has a separate thread, so that a client
+//! that hangs does not block other clients.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::Shutdown;
@@ -18,8 +19,8 @@ use crate::limits::{
 use crate::quota::{Party, Quota, QuotaFull};
 use crate::tree::Tree;
 
-/// The wait before the next `accept` after the kernel refused an `accept`, for example because no
-/// file descriptor is left for a while.
+/// The pause before the next `accept` after an `accept` failed. An `accept` fails, for example, if
+/// the process has no file descriptor left.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
 /// A tree that is served over a socket until this value is dropped.
@@ -29,7 +30,8 @@ pub struct Serving {
     all: Arc<Mutex<All>>,
 }
 
-/// All clients with their connections, so that they can be disconnected.
+/// All clients of the control socket with their connections. The server uses a connection to
+/// disconnect its client.
 #[derive(Debug)]
 struct All {
     clients: Clients<UnixStream>,
@@ -45,11 +47,11 @@ struct Shared {
 }
 
 impl Listening {
-    /// Answers clients on separate threads. `report` creates the reply to a `snapshot`: a JSON
-    /// object that this audience may see.
+    /// Serves clients on separate threads. `report` creates the reply to a `snapshot` request: a
+    /// JSON object that contains only data that the given audience may see.
     ///
     /// # Errors
-    /// If no thread can be started.
+    /// Returns an error if no thread can be started.
     pub fn serve(
         self,
         tree: Arc<Tree>,
@@ -58,12 +60,13 @@ impl Listening {
         self.serve_with_packets(tree, report, |_| Err("this run shows no packets".to_owned()))
     }
 
-    /// Like [`serve`](Self::serve), and sends copies of packets to clients of root and of the
-    /// instance's user. `packets` gets what a client wants, and returns a function that sends the
-    /// packets over the client's connection, on the client's thread.
+    /// Serves clients like [`serve`](Self::serve), and also sends copies of packets to clients of
+    /// root and of the instance's user. `packets` is called with the client's request. `packets`
+    /// returns a function that sends the packets over the client's connection, on the thread of
+    /// that client.
     ///
     /// # Errors
-    /// If no thread can be started.
+    /// Returns an error if no thread can be started.
     pub fn serve_with_packets(
         self,
         tree: Arc<Tree>,
@@ -97,7 +100,7 @@ impl Listening {
 }
 
 impl Serving {
-    /// The path of the socket.
+    /// Returns the path of the socket.
     pub fn path(&self) -> &std::path::Path {
         self.listening.path()
     }
@@ -107,7 +110,7 @@ impl Drop for Serving {
     fn drop(&mut self) {
         let mut all = locked(&self.all);
         all.ended = true;
-        // The shutdown wakes the thread that waits for clients.
+        // The shutdown of the listening socket wakes the thread that waits for clients.
         let _ = rustix::net::shutdown(&self.listening.listener, rustix::net::Shutdown::Both);
         all.clients.drain().for_each(cut);
     }
@@ -152,7 +155,8 @@ fn send_away(mut stream: &UnixStream, uid: u32, full: QuotaFull) {
         QuotaFull::Party => format!("user {uid} has too many connections: close one, or try again later"),
         QuotaFull::All => "too many clients at a time: try again later".to_owned(),
     };
-    // The accepting thread must not wait for a client.
+    // The socket is nonblocking, because the thread that accepts clients must not wait for a single
+    // client.
     let _ = stream.set_nonblocking(true);
     let _ = stream.write_all(format!("{{\"error\":\"EBUSY\",\"message\":\"{why}\"}}\n").as_bytes());
 }
@@ -187,7 +191,8 @@ fn talk(stream: &UnixStream, id: u64, uid: u32, shared: &Shared) -> io::Result<(
         answer.push('\n');
         let answered = writer.write_all(answer.as_bytes());
         if let Some(sender) = sender {
-            // The sender is called also if the client is gone, because it ends what the request began.
+            // `sender` is called even if the client has disconnected. `sender` also ends the
+            // copying of packets that the request has started.
             sender(stream);
             return answered;
         }

@@ -1,4 +1,5 @@
-//! A queue's buckets: the CPU of each bucket, as ranges, and the load of each bucket.
+//! The attributes that show the buckets of a queue: which CPU each range of buckets belongs to, and
+//! the load of each bucket.
 
 use std::fmt::Write;
 
@@ -13,8 +14,8 @@ pub(super) fn load(buckets: &[BucketSnapshot]) -> String {
     text
 }
 
-/// A line for each range of buckets that one CPU has: `FIRST-LAST CPU`, or `BUCKET CPU` for a
-/// single bucket.
+/// Returns a line for each range of buckets that belong to the same CPU. The line is `FIRST-LAST
+/// CPU`, or `BUCKET CPU` for a single bucket.
 pub(super) fn stretches(buckets: &[CpuId]) -> String {
     let mut text = String::new();
     let mut first = 0;

@@ -1,4 +1,4 @@
-//! The instance's devices, and the names of their directories.
+//! The devices of the instance, and the names of their directories.
 
 use std::borrow::Cow;
 
@@ -12,14 +12,15 @@ pub(super) struct Device {
     pub(super) outputs: Vec<usize>,
 }
 
-/// The types of devices that are network interfaces. The kernel chooses their names.
+/// The types of devices that are network interfaces. The kernel chooses the names of these devices.
 const INTERFACES: &[&str] = &["af_packet", "af_xdp", "tap", "tun"];
 
-/// The instance's devices: first the inputs, then the devices that are only outputs.
+/// Returns the devices of the instance: first the inputs, then the devices that are only outputs.
 pub(super) fn devices(snapshot: &Snapshot) -> Vec<Device> {
     let mut devices: Vec<Device> = Vec::new();
     for (at, queue) in snapshot.queues.iter().enumerate() {
-        // If two devices have one name, the queue numbers of the second device start again at 0.
+        // Two devices in a row may have the same name. The second device then begins at the queue
+        // with the number 0.
         match devices.last_mut().filter(|last| last.name(snapshot) == queue.device && queue.queue > 0) {
             Some(device) => device.queues.push(at),
             None => devices.push(Device { queues: vec![at], ..Device::new(queue.kind.clone()) }),
@@ -39,8 +40,8 @@ pub(super) fn directories(devices: &[Device], snapshot: &Snapshot) -> Vec<String
     directory_names(devices.iter().map(|device| (&*device.kind, device.name(snapshot))))
 }
 
-/// The directory names of devices with these types and names, in the instance's order: inputs
-/// first.
+/// Returns the names of the directories of these devices in the tree. `devices` contains the type
+/// and the name of each device, inputs first.
 pub fn directory_names<'n>(devices: impl IntoIterator<Item = (&'n str, &'n str)>) -> Vec<String> {
     let mut directories: Vec<String> = Vec::new();
     for (kind, name) in devices {
@@ -63,8 +64,8 @@ impl Device {
     }
 }
 
-/// Converts a device's name to the name of a directory. Removes the options of synthetic traffic,
-/// and the directory of a file.
+/// Converts a device's name to the name of a directory. From the name of synthetic traffic, the
+/// options are removed. From the path of a file, the directory is removed.
 fn directory_name(name: &str) -> String {
     let name = if name.starts_with("synthetic") { name.split(':').next().unwrap_or(name) } else { name };
     let name = name.trim_end_matches('/').rsplit('/').next().unwrap_or(name);

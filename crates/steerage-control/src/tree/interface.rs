@@ -1,4 +1,4 @@
-//! The kernel's own attributes of a network interface, which the tree passes on.
+//! Attributes of a network interface that the tree takes from the kernel's /sys.
 
 use std::fs;
 use std::io;
@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use crate::error::{AttributeError, ErrorCode};
 
-/// The attributes that are passed on: attributes that describe an interface, and attributes that
-/// node_exporter's netclass collector reads.
+/// The names of the kernel's attributes that the tree provides. These attributes describe an
+/// interface, or the collector `netclass` of node_exporter reads them.
 const NAMES: &[&str] = &[
     "addr_assign_type",
     "addr_len",
@@ -41,8 +41,8 @@ pub(super) fn names(interface: &str) -> impl Iterator<Item = &'static str> {
     NAMES.iter().copied().filter(move |name| file(interface, name).exists())
 }
 
-/// The current value of an attribute. If the kernel refuses, returns the kernel's error, such as
-/// for the speed of an interface that has no speed.
+/// Returns the current value of an interface's attribute. Returns the kernel's error if the kernel
+/// refuses the read, for example if the interface has no speed.
 pub(super) fn read(interface: &str, name: &str) -> Result<String, AttributeError> {
     let failed = |error: io::Error| {
         let code = error.raw_os_error().map_or(ErrorCode::Invalid, ErrorCode::Kernel);

@@ -1,5 +1,5 @@
-//! `rps_cpus` and `rps_cpus_list`. A write works like `store_rps_map` (Linux,
-//! net/core/net-sysfs.c). A read returns the mask that is in use.
+//! The attributes `rps_cpus` and `rps_cpus_list`. A write works like the kernel's `store_rps_map`
+//! (Linux, net/core/net-sysfs.c). A read returns the mask that the instance currently uses.
 
 use std::thread;
 use std::time::Instant;
@@ -26,8 +26,8 @@ pub(super) struct Masks {
     pending: Option<usize>,
 }
 
-/// A mask in use, and the CPUs that it selected. If a mask is empty, the packets stay on the
-/// queue's own CPU.
+/// A mask that is in use, and the CPUs that the mask selects. If the mask is empty, the packets
+/// stay on the CPU that polls the queue.
 #[derive(Debug)]
 struct InForce {
     mask: CpuMask,
@@ -66,19 +66,21 @@ impl Tree {
     }
 
     fn mask_in_force(&self, queue: usize) -> CpuMask {
-        // A write sets `pending` under this lock before it changes the mask or any bucket, so that
-        // a new mask is never shown before it takes effect.
+        // A write sets `pending` under this lock before it changes the mask or any bucket.
+        // Therefore a read never shows a new mask that has not taken effect yet.
         let masks = locked(&self.masks);
         let known = &masks.queues[queue];
         if masks.pending == Some(queue) {
             return known.mask.clone();
         }
         let cpus = self.handle.snapshot().queues.swap_remove(queue).rps_cpus;
-        // Another part of the program may have changed the mask through the handle.
+        // Another part of the program may have changed the queue's CPUs through the instance's
+        // handle.
         if cpus == known.cpus { known.mask.clone() } else { cpus.into_iter().collect() }
     }
 
-    /// Stores the text that was written to a queue's mask. The caller has already checked the user.
+    /// Sets a queue's mask from the text that a user wrote. The caller has already checked that the
+    /// user may write.
     pub(super) fn store_mask(&self, queue: usize, form: Form, text: &str) -> Result<Option<Change>, AttributeError> {
         let nr_cpu_ids = self.machine.nr_cpu_ids();
         let asked = match form {
@@ -88,7 +90,8 @@ impl Tree {
         let left = self.machine.without_isolated(&asked).ok_or_else(|| {
             AttributeError::new(ErrorCode::Invalid, format!("CPUs {asked} are isolated: name others"))
         })?;
-        // CPUs that the instance does not have count as offline: they are removed without an error.
+        // CPUs that the instance does not have count as offline: they are removed from the mask
+        // without an error.
         let mask = self.machine.online_of(&left.and(&self.cpus()));
         self.put_in_force(queue, mask, form)
     }
@@ -103,12 +106,14 @@ impl Tree {
         let before = self.handle.snapshot().moves;
         locked(&self.masks).pending = Some(queue);
         let done = self.handle.set_queue_rps_cpus(queue, &mask).map_err(|error| {
-            // The mask contains only CPUs of this instance, so no error is expected here.
+            // At this point, the mask contains only CPUs of this instance, so `set_queue_rps_cpus`
+            // should not fail.
             AttributeError::new(ErrorCode::Invalid, error.to_string())
         });
         let done = done.and_then(|()| self.settle(start));
         if done.is_err() {
-            // The data path moves the buckets back to the old mask's CPUs as soon as it can.
+            // The old mask is set again. The data path moves the buckets back to the CPUs of the
+            // old mask as soon as it can.
             if let Err(error) = self.handle.set_queue_rps_cpus(queue, &old) {
                 tracing::error!(queue, "cannot put the old mask in force again: {error}");
             }
@@ -125,8 +130,9 @@ impl Tree {
         Ok(Some(Change { from: shown, to, buckets, seconds }))
     }
 
-    /// Stores `flow_limit_cpu_bitmap`. The bitmap may name any possible CPU. CPUs that the instance
-    /// does not have are ignored, because they have no backlog.
+    /// Sets the attribute `flow_limit_cpu_bitmap` from the text that a user wrote. The bitmap may
+    /// contain any CPU of the machine. CPUs outside of the instance are ignored, because they have
+    /// no backlog.
     pub(super) fn store_flow_limit_cpus(&self, text: &str) -> Result<Option<Change>, AttributeError> {
         let nr_cpu_ids = self.machine.nr_cpu_ids();
         let cpus = CpuMask::parse_bitmap(text, nr_cpu_ids)?.and(&self.cpus());
@@ -148,7 +154,7 @@ impl Tree {
         self.handle.snapshot().cpus.iter().map(|cpu| cpu.cpu).collect()
     }
 
-    /// Waits until the change applies to all new packets, at most
+    /// Waits until a change of a mask applies to all new packets, but not longer than
     /// [`Options::settle_max`](super::Options::settle_max).
     pub(super) fn settle(&self, start: Instant) -> Result<(), AttributeError> {
         while !self.handle.is_settled() {

@@ -1,6 +1,6 @@
-//! Numbers that can be set: sysctls of `/proc/sys/net/core`, switches like ethtool's private flags,
-//! and each queue's numbers. All numbers are parsed like in `proc_dointvec_minmax` (Linux,
-//! kernel/sysctl.c).
+//! Attributes whose value is a number that can be set: sysctls of `/proc/sys/net/core`, switches
+//! like ethtool's private flags, and numbers of each queue. All numbers are parsed as the kernel
+//! parses them in `proc_dointvec_minmax` (Linux, kernel/sysctl.c).
 
 use std::time::{Duration, Instant};
 
@@ -13,8 +13,8 @@ use steerage::{
 use super::{Change, Tree};
 use crate::error::{AttributeError, ErrorCode};
 
-/// The maximum length of a number in characters, with sign and prefix: the kernel's TMPBUFLEN
-/// without its terminator.
+/// The maximum length of a number in characters, with its sign and its prefix `0x`. The kernel's
+/// limit is TMPBUFLEN, which includes the terminating NUL.
 const NUMBER_CHARS_MAX: usize = 21;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,12 +24,12 @@ pub(super) enum Number {
     NetdevBudget,
     NetdevBudgetUsecs,
     NetdevMaxBacklog,
-    /// Whether any queue of a device has a local page cache. A write of this number sets all queues
-    /// of the device.
+    /// The attribute is 1 if any queue of the device has a local page cache, and 0 otherwise. A
+    /// write turns the local page caches of all queues of the device on or off.
     LocalPageCache(usize),
-    /// The number of pages that a queue's local page cache keeps.
+    /// The maximum number of pages in a queue's local page cache.
     LpcPages(usize),
-    /// The maximum size in bytes of the frames that are copied out of the device's pages.
+    /// Frames up to this size in bytes are copied out of the device's pages.
     Copybreak(usize),
 }
 
@@ -67,8 +67,8 @@ impl Number {
         }
     }
 
-    /// The minimum and maximum that a write accepts. `usize::MAX` means that only the available
-    /// memory limits the number.
+    /// Returns the minimum and the maximum of the number. A maximum of `usize::MAX` means that only
+    /// the available memory limits the number.
     fn range(self) -> (usize, usize) {
         match self {
             DevWeight | FlowLimitTableLen | NetdevBudget | NetdevMaxBacklog => (1, usize::MAX),
@@ -96,7 +96,7 @@ impl Tree {
             LocalPageCache(device) => {
                 let by_default = self.default_lpc_pages();
                 for queue in &self.devices[device].queues {
-                    // A local page cache that already has a size keeps this size.
+                    // If a queue's local page cache is already on, its size stays the same.
                     self.queue_limits(*queue, |limits| match (value, limits.lpc_pages) {
                         (0, _) => limits.lpc_pages = 0,
                         (_, 0) => limits.lpc_pages = by_default,
@@ -131,9 +131,9 @@ impl Tree {
         self.handle.set_queue_limits(queue, change).expect("the tree has no queue but the instance's")
     }
 
-    /// Stores the text that was written to a number. If the number is too large, the largest
-    /// possible value is used. The write succeeds, as in the kernel, and a later read returns the
-    /// value that is in use.
+    /// Sets a number from the text that a user wrote to its attribute. If the number is too large,
+    /// the largest possible number is used instead. As in the kernel, the write succeeds, and a
+    /// later read returns the number that is actually used.
     pub(super) fn store_number(&self, which: Number, text: &str) -> Result<Option<Change>, AttributeError> {
         let (least, most) = which.range();
         let value = number(text).and_then(|number| usize::try_from(number).ok());
@@ -177,8 +177,9 @@ impl Tree {
     }
 }
 
-/// Parses an `int` like the kernel: leading white space, then decimal, `0x` hex or `0` octal
-/// digits, then white space or the end. Text after that white space is ignored.
+/// Parses an `int` like the kernel. White space may precede the number. The number is decimal,
+/// hexadecimal after `0x`, or octal after `0`. After the number, the text must end or contain white
+/// space. All text after that white space is ignored.
 fn number(text: &str) -> Option<i64> {
     let is_space = |c: char| matches!(c, ' ' | '\t' | '\n' | '\r' | '\x0b' | '\x0c');
     let text = text.trim_start_matches(is_space);
@@ -195,7 +196,7 @@ fn number(text: &str) -> Option<i64> {
         None if digits.len() > 1 && digits.starts_with('0') => (8, &digits[1..]),
         None => (10, digits),
     };
-    // `from_str_radix` would accept another sign.
+    // The digits are checked here, because `from_str_radix` would accept a second sign.
     let all_digits = !digits.is_empty() && digits.chars().all(|c| c.is_digit(radix));
     let number = all_digits.then(|| i64::from_str_radix(digits, radix).ok()).flatten()?;
     i32::try_from(sign * number).ok().map(i64::from)

@@ -1,4 +1,4 @@
-//! The paths of the attributes.
+//! The paths of all attributes in the control tree.
 
 use steerage::Snapshot;
 
@@ -60,7 +60,8 @@ fn of_device(
     if device.is_interface {
         interface::names(device.name(snapshot)).for_each(|name| add(name, Attribute::Interface(nth, name)));
     } else {
-        // The kernel also reports `unknown` for a device that does not report its state.
+        // The kernel, too, reports `unknown` for a device whose driver does not report the
+        // operational state.
         add("operstate", Attribute::Fixed("unknown".into()));
     }
     add("kind", Attribute::Fixed(device.kind.clone()));

@@ -1,5 +1,5 @@
-//! The files in a device's directory `statistics`, with the names of the kernel's
-//! `rtnl_link_stats64` (Linux, include/uapi/linux/if_link.h).
+//! The files in the directory `statistics` of a device. Each file has the name of a field of the
+//! kernel's `rtnl_link_stats64` (Linux, include/uapi/linux/if_link.h).
 //!
 //! If an event cannot happen in steerage, its file reads 0. If the true count is unknown, the file
 //! does not exist.
@@ -13,18 +13,19 @@ use super::devices::Device;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Statistic {
-    /// Received packets, without packets that the device lost.
+    /// The number of packets that the device delivered to steerage.
     RxPackets,
     RxBytes,
-    /// Packets that steerage received and then dropped.
+    /// The number of packets that steerage received and then dropped.
     RxDropped,
     RxMissed,
     TxPackets,
     TxBytes,
-    /// Packets that did not fit into the device, which is the only output of the instance.
+    /// The number of packets that the output could not send because it was full. This file exists
+    /// only if the instance has a single output.
     TxDropped,
     TxErrors,
-    /// Events that cannot happen. The count is always 0.
+    /// The count of an event that cannot happen in steerage, which is always 0.
     Never,
 }
 
@@ -35,7 +36,8 @@ const ALWAYS: &[(&str, Statistic)] = &[
     ("rx_bytes", RxBytes),
     ("rx_dropped", RxDropped),
     ("rx_missed_errors", RxMissed),
-    // Every packet has a handler, and packets are not compressed as on a slow serial line.
+    // In steerage, every packet has a handler, so no packet is dropped for lack of a handler.
+    // Packets are never compressed, because compression is only used on slow serial lines.
     ("rx_nohandler", Never),
     ("rx_compressed", Never),
     ("tx_packets", TxPackets),
@@ -43,8 +45,9 @@ const ALWAYS: &[(&str, Statistic)] = &[
     ("tx_compressed", Never),
 ];
 
-/// Receive errors of a wire. An interface's driver counts these errors but does not report them to
-/// steerage. A file and synthetic traffic have no wire, so their files read 0.
+/// The names of errors that occur when a network interface receives from the wire. The interface's
+/// driver counts these errors but does not report them to steerage. For a file or for synthetic
+/// traffic, these counts are 0.
 const RX_OF_A_WIRE: &[&str] =
     &["rx_errors", "rx_crc_errors", "rx_frame_errors", "rx_fifo_errors", "rx_length_errors", "rx_over_errors"];
 
@@ -59,8 +62,8 @@ const TX_OF_A_WIRE: &[&str] = &[
 
 pub(super) type QueueCount = fn(&QueueSnapshot) -> u64;
 
-/// The counts of a queue's page pool, in pages. The names come from ENA's driver (`lpc_*`, in
-/// `ethtool -S`) and from the kernel's page_pool.
+/// The counts of a receive queue's page pool, in pages. The names of the counts come from ENA's
+/// driver (`lpc_*`, in `ethtool -S`) and from the kernel's page_pool.
 pub(super) const OF_A_QUEUE: &[(&str, QueueCount)] = &[
     ("alloc_empty", |queue| queue.pool.alloc_empty),
     ("alloc_fast", |queue| queue.pool.alloc_fast),
@@ -76,7 +79,8 @@ pub(super) const OF_A_QUEUE: &[(&str, QueueCount)] = &[
     ("rx_copybreak", |queue| queue.pool.rx_copybreak),
 ];
 
-/// The statistics that a device has. `outputs` is the number of outputs of the whole instance.
+/// Returns the statistics that a device has. `outputs` is the number of outputs of the whole
+/// instance.
 pub(super) fn of_device(device: &Device, outputs: usize) -> Vec<(&'static str, Statistic)> {
     let mut all = ALWAYS.to_vec();
     if !device.is_interface {
@@ -85,9 +89,8 @@ pub(super) fn of_device(device: &Device, outputs: usize) -> Vec<(&'static str, S
     if !device.is_interface || device.outputs.is_empty() {
         all.extend(TX_OF_A_WIRE.iter().map(|name| (*name, Never)));
     }
-    // Packets that were not sent are counted at the queue that received them. If the instance has a
-    // single output, all packets that were not sent belong to that output. With several outputs,
-    // the output is unknown.
+    // steerage counts unsent packets at the queue that received them. Therefore the count is known
+    // for an output only if the instance has no other output.
     match (device.outputs.len(), outputs) {
         (0, _) => all.extend([("tx_dropped", Never), ("tx_errors", Never)]),
         (1, 1) => all.extend([("tx_dropped", TxDropped), ("tx_errors", TxErrors)]),
@@ -115,8 +118,8 @@ impl Statistic {
     }
 }
 
-/// Packets that were dropped between a queue and its handler, without losses in devices and at
-/// outputs.
+/// Returns the number of packets that were dropped between a queue and its handler. Losses in
+/// devices and at outputs are not included.
 fn lost_by_us(dropped: &Drops) -> u64 {
     dropped.total() - dropped.get(DropReason::Device) - by_outputs(dropped)
 }

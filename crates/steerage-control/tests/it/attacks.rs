@@ -1,4 +1,4 @@
-//! Attacks of other local users on an instance: planted links, fake sockets, and attempts to take
+//! Attacks of other local users on an instance: planted links, fake sockets, and attempts to use up
 //! all connections or open files.
 
 use std::fs::{self, File};
@@ -43,8 +43,8 @@ fn link(to: &Path, at: &Path, owner: u32) {
     lchown(at, Some(owner), None).unwrap();
 }
 
-/// Root listens in Mallory's directory repeatedly, while Mallory replaces every new file there with
-/// a link to a file of root.
+/// Root repeatedly creates a listening socket in Mallory's directory. Meanwhile, Mallory replaces
+/// every new file in the directory with a link to a file of root.
 #[test]
 fn a_planted_link_opens_no_file_of_roots() {
     const TRIES: usize = 500;
@@ -86,14 +86,14 @@ fn a_directory_that_others_can_change_is_refused() {
     let cases = [("theirs", NOBODY, 0o755), ("groups", 0, 0o775), ("everybodys", 0, 0o757), ("sticky", NOBODY, 0o1777)];
     for (name, owner, mode) in cases {
         let path = directory(&scratch, name, owner, mode).join("x.sock");
-        // A group that has members other than root.
+        // The directory gets a group that has members other than root.
         lchown(scratch.join(name), None, Some(NOBODY)).unwrap();
         let refused = Listening::bind(&path);
         assert!(matches!(refused, Err(SocketError::Directory { .. })), "{name}: {refused:?}");
         assert!(!path.exists());
     }
-    // A link of Mallory is not followed anywhere in the path, even if it leads to a directory of
-    // root.
+    // A link of Mallory anywhere in the path is not followed, even if the link leads to a directory
+    // of root.
     let public = directory(&scratch, "public", 0, 0o1777);
     link(&ours, &public.join("last"), NOBODY);
     link(&scratch, &public.join("midst"), NOBODY);
@@ -103,8 +103,9 @@ fn a_directory_that_others_can_change_is_refused() {
     }
     assert_eq!(fs::read_dir(&ours).unwrap().count(), 0);
 
-    // In a directory of root, links of root are followed. In a directory where all users may write,
-    // such as /tmp, Mallory could have moved a link of root there.
+    // In a directory that only root can change, links of root are followed. In a directory where
+    // all users may write, such as /tmp, a link of root is not followed, because Mallory could have
+    // moved it there.
     link(&ours, &public.join("own"), 0);
     link(&ours, &scratch.join("own"), 0);
     let moved = Listening::bind(&public.join("own/x.sock"));
@@ -115,15 +116,16 @@ fn a_directory_that_others_can_change_is_refused() {
     let sticky = Listening::bind(&public.join("x.sock")).unwrap();
     let made = Listening::bind(&ours.join("new/x.sock")).unwrap();
     drop((sticky, made));
-    // In a directory where all users may write, a name that Mallory took first stays Mallory's.
+    // In a directory where all users may write, root cannot replace a socket that Mallory created
+    // there first.
     as_mallory(|| drop(UnixListener::bind(public.join("taken.sock")).unwrap()));
     let taken = Listening::bind(&public.join("taken.sock"));
     assert!(matches!(taken, Err(SocketError::NotOurs(_))), "{taken:?}");
     assert!(public.join("taken.sock").exists());
 }
 
-/// A search removes this user's dead sockets in directories that this user trusts, and finds no
-/// sockets of other users.
+/// A search for instances removes dead sockets of this user in directories that this user trusts.
+/// The search finds no sockets of other users.
 #[test]
 fn a_search_trusts_and_removes_nothing_of_mallorys() {
     if !is_root() {
@@ -150,8 +152,8 @@ fn a_search_trusts_and_removes_nothing_of_mallorys() {
     assert!(!dead.exists());
 }
 
-/// Mallory connects until every further connection is refused, and then stays silent. Root and the
-/// instance's user are still answered.
+/// Mallory opens connections until the instance refuses more of them, and then sends nothing. The
+/// instance still answers root and its own user.
 #[test]
 fn nobody_is_locked_out_of_the_socket() {
     const OWNER: u32 = 12345;
@@ -165,7 +167,7 @@ fn nobody_is_locked_out_of_the_socket() {
     let taken: Vec<UnixStream> = as_mallory(|| {
         let connect = |_| {
             let mut stream = UnixStream::connect(path).unwrap();
-            // An instance that refuses a client does not read the request of that client.
+            // An instance that refuses a client does not read the client's request.
             let _ = stream.write_all(b"{\"hello\":true}\n");
             stream.read_exact(&mut [0; 8]).unwrap();
             stream
@@ -190,7 +192,8 @@ fn nobody_is_locked_out_of_the_socket() {
     assert_eq!(taken.into_iter().map(is_served).filter(|served| *served).count(), CLIENTS_PER_USER_MAX);
 }
 
-/// Like [`nobody_is_locked_out_of_the_socket`], but with files of the mounted tree.
+/// Mallory opens files of the mounted tree until the instance refuses more of them. Root and the
+/// instance's user can still open files.
 #[test]
 fn nobody_is_locked_out_of_the_files() {
     let instance = Instance::quiet(2);
@@ -198,8 +201,8 @@ fn nobody_is_locked_out_of_the_files() {
         return;
     }
     let Some(files) = ByFiles::new(&instance.tree) else { return };
-    // The process must not reach its own limit first. Other tests run in the same process, so the
-    // limit is only raised.
+    // The process must not reach its own limit of open files first. Other tests run in the same
+    // process, so the limit is only raised, never lowered.
     let enough = 2 * OPEN_FILES_MAX as u64;
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let raised = |limit: Option<u64>| limit.map(|limit| limit.max(enough));
@@ -218,7 +221,7 @@ fn nobody_is_locked_out_of_the_files() {
     assert_eq!(fs::read_to_string(&path).map_err(|error| error.to_string()), Ok("3\n".to_owned()), "{limit}");
     assert_eq!(taken.len(), OPEN_FILES_PER_USER_MAX, "{limit}");
     drop(taken);
-    // A file can be opened again after other files are closed. The kernel reports the close of a
-    // file a little later.
+    // Mallory can open a file again after closing the other files. The kernel reports the closing
+    // of a file with a short delay.
     until("a file can be opened again", || as_mallory(|| File::open(&path).is_ok()));
 }

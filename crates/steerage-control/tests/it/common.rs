@@ -1,4 +1,5 @@
-//! An instance for tests, and the ways to read and write its tree.
+//! An instance for tests, and the interfaces through which tests read and write the instance's
+//! control tree.
 
 use std::fs;
 use std::io::{self, Write};
@@ -35,7 +36,8 @@ impl Instance {
         Self { tree: Arc::new(Tree::new(running.handle(), options)), running: Some(running) }
     }
 
-    /// Starts an instance with little traffic. Masks may name exactly the instance's CPUs.
+    /// Starts an instance with little traffic. The masks of the instance may contain only its own
+    /// CPUs.
     pub(crate) fn quiet(cpus: usize) -> Self {
         Self::new("synthetic:rate=1000", cpus, CpuView::new(cpus))
     }
@@ -60,7 +62,8 @@ impl Drop for Instance {
     }
 }
 
-/// A way to read and write attributes. Errors are the names of error numbers.
+/// A way to read and write attributes, such as the socket or the files. An error is returned as the
+/// name of its error number, such as `EINVAL`.
 pub(crate) trait Way {
     fn read(&mut self, path: &str) -> Result<String, String>;
     fn write(&mut self, path: &str, value: &[u8]) -> Result<(), String>;
@@ -127,14 +130,15 @@ impl Way for BySocket {
 
 pub(crate) struct ByFiles {
     pub(crate) directory: PathBuf,
-    // The tree is unmounted before the directory is removed, because this field is dropped first.
+    // Rust drops this field first, so that the tree is unmounted before the test's directory is
+    // removed.
     _served: ServedFiles,
     _scratch: Scratch,
 }
 
 impl ByFiles {
-    /// Mounts the tree. Returns `None` and prints the reason to standard error if mounting is
-    /// impossible here. In CI, a mount that is impossible makes the test fail.
+    /// Mounts the tree. If mounting is impossible on this machine, prints the reason to standard
+    /// error and returns `None`. In CI, the test fails if mounting is impossible.
     pub(crate) fn new(tree: &Arc<Tree>) -> Option<Self> {
         let scratch = Scratch::new();
         let directory = scratch.to_path_buf();
@@ -155,8 +159,8 @@ impl ByFiles {
     }
 }
 
-/// The names of error numbers (errno(3)). The numbers are Linux's, and the same on every
-/// architecture that we build for.
+/// Returns the name of the error's number (errno(3)). The error numbers of Linux are the same on
+/// every architecture for which steerage is built.
 pub(crate) fn errno(error: &io::Error) -> String {
     let name = match error.raw_os_error() {
         Some(1) => "EPERM",
@@ -171,7 +175,7 @@ pub(crate) fn errno(error: &io::Error) -> String {
     name.to_owned()
 }
 
-/// Makes a single write(2), as a shell's `echo` does.
+/// Makes a single write(2), like `echo` in a shell.
 pub(crate) fn write_once(path: &Path, value: &[u8]) -> io::Result<()> {
     let written = fs::OpenOptions::new().write(true).truncate(true).open(path)?.write(value)?;
     assert_eq!(written, value.len());

@@ -1,4 +1,4 @@
-//! Masks are written without a pause while packets arrive at full speed.
+//! The tests write masks without a pause while packets arrive at full speed.
 #![allow(clippy::print_stdout, reason = "how fast it went is shown, and is no mark")]
 
 use std::collections::BTreeSet;
@@ -14,23 +14,23 @@ use steerage_fixtures::HANG;
 
 use crate::common::{ByFiles, Direct, Instance, Way, owner};
 
-/// The number of writes, and the target time for each: 1,000 writes per second on a machine that is
-/// fast enough.
+/// The number of writes, and the time in which the test starts each of them. A fast machine reaches
+/// 1,000 writes per second.
 const WRITES: u32 = 1_000;
 const EACH: Duration = Duration::from_millis(1);
 
-/// On slower machines, writing stops after this time.
+/// On a slower machine, the test stops writing after this time.
 const ENOUGH: Duration = Duration::from_secs(5);
 
-/// Writes masks to two queues in turn. Returns the number of written masks, and the time that the
-/// writes took.
+/// Writes masks to two queues alternately. Returns the number of masks that were written, and the
+/// time that the writes took.
 fn write_masks(instance: &Instance, cpus: u32) -> (u32, Duration) {
     let mut tree = Direct(Arc::clone(&instance.tree));
     let paths = [0, 1].map(|queue| format!("sys/class/net/synthetic/queues/rx-{queue}/rps_cpus"));
     let start = Instant::now();
     for nth in 0..WRITES {
-        // Every mask except the empty one, in an order in which consecutive masks differ in many
-        // CPUs.
+        // The loop writes every mask except the empty mask. In this order, consecutive masks differ
+        // in many CPUs.
         let mask = format!("{:x}", nth * 7 % ((1 << cpus) - 1) + 1);
         let path = &paths[(nth % 2) as usize];
         tree.write(path, mask.as_bytes()).unwrap();
@@ -50,7 +50,7 @@ fn masks_under(input: &str, cpus: u32) {
     let ledger = instance.end().snapshot;
     let per_second = f64::from(writes) / took.as_secs_f64();
     println!("{input} on {cpus} CPUs: {per_second:.0} masks/s, {} packets, {:?}", ledger.received(), ledger.moves);
-    // Each mask differs from the mask before it, except for the first mask.
+    // Every mask after the first mask differs from the previous mask.
     assert!(ledger.received() > 0 && ledger.moves.slices >= u64::from(writes) / 2, "{writes}, {:?}", ledger.moves);
     assert_eq!(ledger.reordered(), Some(0));
     assert_eq!(ledger.received(), ledger.delivered() + ledger.dropped().total());
@@ -58,27 +58,28 @@ fn masks_under(input: &str, cpus: u32) {
     assert_eq!(ledger.dropped().get(DropReason::HandlerPanicked), 0);
 }
 
-/// A source that can wait loses no packets.
+/// A packet source that can wait, such as a capture file, loses no packets.
 #[test]
 fn nothing_is_reordered_at_full_load() {
     masks_under("synthetic:queues=2,flows=1000", 2);
 }
 
-/// The instance has more CPUs than a small machine, so threads wait for each other's time slices.
+/// The instance has more CPUs than a small machine has. Therefore several threads of the instance
+/// share a CPU of the machine.
 #[test]
 fn nothing_is_reordered_at_full_load_on_more_cpus() {
     masks_under("synthetic:queues=2,flows=1000", 4);
 }
 
-/// A source that cannot wait drops packets that do not fit. The drops are counted, and the other
-/// packets stay in order.
+/// If a packet source cannot wait, packets that do not fit into the backlog are dropped. The drops
+/// are counted, and the other packets stay in order.
 #[test]
 fn nothing_is_reordered_when_packets_come_by_themselves() {
     masks_under("synthetic:queues=2,flows=1000,rate=400000", 4);
 }
 
-/// Masks are written through files. A reader that stops in the middle of a file disturbs no other
-/// client, and each write has taken effect when it returns.
+/// The test writes masks through files. One reader stops in the middle of a file. The stopped
+/// reader does not delay other clients. Each write has taken effect when it returns.
 #[test]
 fn files_are_written_under_load_while_a_reader_hangs() {
     let instance = Instance::new("synthetic:queues=2,flows=1000", 4, CpuView::new(4));
@@ -97,7 +98,7 @@ fn files_are_written_under_load_while_a_reader_hangs() {
         assert!(start.elapsed() < HANG, "packets don't come any more");
         std::thread::yield_now();
     }
-    // The reader can read the remaining text of its file, with the old content.
+    // The stopped reader can still read the rest of the file, with the old content.
     let mut rest = String::new();
     hung.read_to_string(&mut rest).unwrap();
     assert_eq!((rest.lines().count(), rest.len()), (4, 4 * 15 * 9 - 1));
@@ -106,8 +107,8 @@ fn files_are_written_under_load_while_a_reader_hangs() {
     assert_eq!((ledger.reordered(), ledger.in_flight()), (Some(0), 0));
 }
 
-/// A handler that hangs. The source waits for the handler, so no move can end before the handler
-/// returns.
+/// A handler that does not return while the flag is set. The packet source waits for this handler.
+/// Therefore no bucket can finish its move before the handler returns.
 struct Hangs(Arc<AtomicBool>);
 
 impl Handler for Hangs {
@@ -123,8 +124,8 @@ impl Handler for Hangs {
     fn finish(self, _cpu: &mut Cpu) {}
 }
 
-/// If the data path is stuck, the write returns an error, and the old mask applies again, as both
-/// the mask and the buckets show.
+/// If the data path is stuck, the write returns an error, and the old mask applies again. After the
+/// error, both the mask and the buckets show the old value.
 #[test]
 fn a_write_that_does_not_come_into_force_is_taken_back() {
     let hangs = Arc::new(AtomicBool::new(true));

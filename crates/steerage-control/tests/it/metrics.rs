@@ -1,5 +1,5 @@
-//! Metrics as a client sees them: which metrics are served, which clients are served, and when
-//! serving ends.
+//! Tests the metrics server from the view of a client: which metrics the server sends, which
+//! clients it serves, and when it stops.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io::{Read, Write};
@@ -76,7 +76,8 @@ fn get(address: SocketAddr) -> String {
 #[test]
 fn the_page_is_the_ledger() {
     const FRAMES: u64 = 10_000;
-    // One name contains every character that must be escaped. Another name is used twice.
+    // One device name contains every character that must be escaped. Another device name is used
+    // twice.
     let odd = "a\"b\\c\nd";
     let instance = instance(vec![traffic("traffic", FRAMES), traffic(odd, FRAMES), traffic("traffic", FRAMES)]);
     let (address, server) = serve(
@@ -126,8 +127,8 @@ fn the_page_is_the_ledger() {
     assert_eq!([page.get("steerage_apples"), page.get("steerage_apples_eaten_total")], [3.0, 2.0]);
     assert_eq!(page.get("steerage_apples_fallen_total{side=\"south\"}"), 4.0);
 
-    // All metrics are expected, except metrics of outputs, metrics that need a while to measure,
-    // and metrics that only some devices have.
+    // The page must contain all metrics of the ledger, with three exceptions: metrics of outputs,
+    // metrics that take a while to measure, and metrics that only some devices have.
     let mut served = page.families;
     let some = ["steerage_unevenness", "steerage_cpu_distance_seconds", "steerage_device_events_total"];
     let absent = |name: &String| name.starts_with("steerage_output_") || some.contains(&name.as_str());
@@ -168,7 +169,8 @@ fn a_program_of_ones_own_has_its_own_prefix_and_counters() {
     assert_eq!([page.sum("limiter_seen_packets_total"), page.sum("limiter_received_packets_total")], [2000.0; 2]);
     assert_eq!(page.get("limiter_build_info{version=\"4\"}"), 1.0);
     assert!(!text.contains("steerage_"), "{text}");
-    // The text without a server is the same, except for the time and what is not in the ledger.
+    // `metrics::text` must return the same text as the server, except for the time and for metrics
+    // that are not in the ledger.
     let stable = |text: &str| -> Vec<String> {
         let lines = text.lines().filter(|line| !line.contains("_uptime_") && !line.contains("_build_info"));
         lines.map(str::to_owned).collect()
@@ -176,8 +178,8 @@ fn a_program_of_ones_own_has_its_own_prefix_and_counters() {
     assert_eq!(stable(&metrics::text(&handle.snapshot(), "limiter")), stable(&text));
 }
 
-/// A queue without frames. The queue has counts that only AF_XDP devices have, with the names that
-/// AF_XDP uses.
+/// A receive queue without frames. The queue has the counts that only AF_XDP devices have, with
+/// their names.
 struct Counting(Arc<DeviceCounts>);
 
 impl RxQueue for Counting {
@@ -219,19 +221,19 @@ fn counts_of_a_device_are_shown_one_by_one() {
 fn whoever_holds_connections_keeps_nobody_out() {
     let instance = instance(vec![traffic("traffic", 1)]);
     let (address, server) = serve(&instance, Vec::new());
-    // Clients that stay silent, clients that send half a request, and clients that send requests
-    // but never read.
+    // The first clients stay silent, the next clients send half a request, and the last clients
+    // send requests but never read a reply.
     let mut silent: Vec<TcpStream> = (0..CROWD).map(|_| connect(address)).collect();
     let mut half: Vec<TcpStream> = (0..CROWD).map(|_| connect(address)).collect();
     half.iter_mut().for_each(|stream| stream.write_all(b"GET /met").unwrap());
     let mut greedy: Vec<TcpStream> = (0..CROWD).map(|_| connect(address)).collect();
     greedy.iter_mut().for_each(|stream| stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\nGET /metrics").unwrap());
     exposition::read(&get(address));
-    // The server has disconnected the oldest client.
+    // The server has disconnected the client that connected first.
     let oldest = &mut silent[0];
     assert!(matches!(oldest.read(&mut [0]), Ok(0) | Err(_)));
 
-    // The server continues, whatever clients send.
+    // The server continues to run, no matter what clients send.
     for wrong in [
         "\x16\x03\x01\r\n\r\n",
         "GET / HTTP/1.1\r\n\r\n",
@@ -249,24 +251,24 @@ fn whoever_holds_connections_keeps_nobody_out() {
     let mut last = connect(address);
     drop(server);
     assert!(matches!(last.read(&mut [0]), Ok(0) | Err(_)));
-    // A child process that another test forks keeps the listening socket open until it executes
-    // another program.
+    // The test waits, because another test may fork a child process. The child keeps the listening
+    // socket open until the child executes another program.
     let start = Instant::now();
     while TcpStream::connect(address).is_ok() {
         assert!(start.elapsed() < HANG, "it is served still");
     }
 }
 
-/// A client of one host connects without a pause and sends nothing. A client of another host sends
-/// its requests slowly, and is answered each time.
+/// A client of one host connects repeatedly without a pause and sends nothing. A client of another
+/// host sends its requests slowly, and the server answers each of them.
 #[test]
 fn a_host_that_floods_keeps_only_itself_out() {
     const ROUNDS: usize = 20;
-    /// How many connections the flooding host makes before the quiet client sends its request:
-    /// twice as many as the server accepts.
+    /// The number of connections that the flooding host makes before the quiet client sends its
+    /// request. The number is twice the maximum number of the server's clients.
     const MEANWHILE: u64 = 32;
-    /// After this time, a client without a request may be disconnected. The flood may last that
-    /// long on a busy machine.
+    /// After this time, the server may disconnect a client that has not sent a request. On a busy
+    /// machine, the flood of connections may last as long as this time.
     const MAY_BE_SILENT: Duration = Duration::from_secs(1);
     let Some(net) = Net::new() else { return };
     let instance = instance(vec![traffic("traffic", 1)]);
@@ -284,7 +286,7 @@ fn a_host_that_floods_keeps_only_itself_out() {
             }
         }
     };
-    /// Ends the flood, also if the test fails.
+    /// Stops the flood of connections when this value is dropped, even if the test fails.
     struct Ends<'a>(&'a AtomicBool);
     impl Drop for Ends<'_> {
         fn drop(&mut self) {
@@ -315,7 +317,7 @@ fn a_host_that_floods_keeps_only_itself_out() {
     drop(server);
 }
 
-/// A request for another host's name is refused, unless that name was configured.
+/// The server refuses a request for another host's name, unless that name was configured.
 #[test]
 fn a_strange_host_is_refused() {
     let instance = instance(vec![traffic("traffic", 1)]);
@@ -355,7 +357,8 @@ fn documents_name_what_there_is() {
     let known: BTreeSet<&str> = known.iter().map(String::as_str).collect();
     let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs");
     let page = std::fs::read_to_string(format!("{docs}/metrics.md")).unwrap();
-    // The page also has the metrics of handlers, which only the program knows.
+    // The page also describes metrics of handlers. This crate does not know these metrics, because
+    // the program `steerage` defines them.
     let told = named(&page);
     assert!(known.is_subset(&told), "{:?}", known.difference(&told));
     let dashboard = std::fs::read_to_string(format!("{docs}/../packaging/grafana.json")).unwrap();

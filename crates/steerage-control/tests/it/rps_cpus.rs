@@ -1,5 +1,5 @@
-//! How Linux parses, stores and prints `rps_cpus`, case by case: with the tree itself, with the
-//! socket, and with files.
+//! Tests that `rps_cpus` is parsed, stored and printed as in Linux. The tests access `rps_cpus`
+//! through the tree itself, the socket, and files.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +16,8 @@ const LIST: &str = "sys/class/net/synthetic/queues/rx-0/rps_cpus_list";
 
 type Case = (&'static str, Result<&'static str, &'static str>);
 
-/// Writes each case to `path` and reads it back. After an error, the old value must still apply.
+/// Writes the text of each case to the attribute at `path`, and then reads the attribute. After an
+/// error, the old value must still be there.
 fn play(way: &mut dyn Way, path: &str, cases: &[Case]) {
     for (written, expected) in cases {
         if written.is_empty() && !way.writes_nothing() {
@@ -60,14 +61,15 @@ fn of_8_cpus() {
         &Instance::quiet(8),
         MASK,
         &[
-            // Only the text before the first newline or NUL counts.
+            // `rps_cpus` ignores all text after the first newline or NUL.
             ("3\nzz", Ok("03")),
             ("c\0zz", Ok("0c")),
             ("5\n", Ok("05")),
             // Hex digits may be upper or lower case.
             ("aB", Ok("ab")),
             ("Ff", Ok("ff")),
-            // A ninth digit, too many chunks (even of zeros), and a CPU that does not exist.
+            // A write of a bitmap fails if a chunk has a ninth digit, if there are too many chunks
+            // (even if they are zero), or if a CPU does not exist.
             ("100", Err("EOVERFLOW")),
             ("0,1", Err("EOVERFLOW")),
             ("000000001", Err("EOVERFLOW")),
@@ -76,7 +78,7 @@ fn of_8_cpus() {
             ("0-3", Err("EINVAL")),
             ("g", Err("EINVAL")),
             ("-1", Err("EINVAL")),
-            // An empty text is the empty mask, and no error.
+            // An empty text stands for the empty mask and is not an error.
             ("", Ok("00")),
             ("f0", Ok("f0")),
             (",", Ok("00")),
@@ -94,9 +96,11 @@ fn of_36_cpus() {
         &Instance::quiet(36),
         MASK,
         &[
-            // The top chunk has as many digits as its bits need. Every other chunk has 8 digits.
+            // In the bitmap that a read returns, the first chunk has as many digits as its bits
+            // need. Every later chunk of the bitmap has 8 digits.
             ("1", Ok("0,00000001")),
-            // Commas and white space separate chunks, and several separators in a row count as one.
+            // Commas and white space separate the chunks of a bitmap. Several separators in a row
+            // count as one separator.
             ("1,5", Ok("1,00000005")),
             ("8,,5", Ok("8,00000005")),
             ("1 5", Ok("1,00000005")),
@@ -134,8 +138,8 @@ fn of_12_cpus_and_as_lists() {
     assert_eq!(Direct(Arc::clone(&instance.tree)).read(MASK), Ok("080\n".to_owned()));
 }
 
-/// A machine with 1024 CPUs, and the pattern from the kernel's documentation. The instance has
-/// fewer CPUs, so the missing CPUs count as offline.
+/// The machine has 1024 CPUs. The pattern is from the kernel's documentation. The instance has
+/// fewer CPUs than the machine, and the missing CPUs count as offline.
 #[test]
 fn a_pattern_over_1024_cpus() {
     let instance = Instance::new("synthetic:rate=1000", 4, CpuView::new(1024));
@@ -143,7 +147,7 @@ fn a_pattern_over_1024_cpus() {
     play(&mut tree, LIST, &[("3", Ok("3")), ("0-1023:2/256", Ok("0-1")), ("256-257", Ok("")), ("1024", Err("ERANGE"))]);
 }
 
-/// Users that may not write get `EPERM` before the value is checked. Every user may read.
+/// A write by another user fails with `EPERM` before the value is checked. Every user may read.
 #[test]
 fn only_root_and_the_instances_user_may_write() {
     const OWNER: u32 = 12345;
@@ -168,8 +172,8 @@ fn isolated_cpus_are_taken_out() {
     by_each_way(&instance, MASK, cases);
 }
 
-/// Offline CPUs are removed when a mask is stored. A read does not show removed CPUs, and a removed
-/// CPU does not return to the mask when it comes online.
+/// Offline CPUs are removed from a mask when it is stored. A read does not show the removed CPUs. A
+/// removed CPU does not return to the mask when it comes online.
 #[test]
 fn offline_cpus_are_dropped() {
     let is_back = Arc::new(AtomicBool::new(false));
@@ -186,8 +190,9 @@ fn offline_cpus_are_dropped() {
     play(&mut tree, MASK, &[("7", Ok("7")), ("10", Err("EOVERFLOW"))]);
 }
 
-/// The effect of a mask: each CPU has an equal range of buckets, `cpus[hash * len >> 32]`. Without
-/// a mask, all buckets are on the queue's own CPU.
+/// Tests the effect of a mask. Each CPU of the mask gets a range of buckets of the same size:
+/// `cpus[hash * len >> 32]`. If the mask is empty, all buckets belong to the CPU that polls the
+/// queue.
 #[test]
 fn buckets_follow_the_mask() {
     let instance = Instance::quiet(4);
@@ -197,8 +202,8 @@ fn buckets_follow_the_mask() {
     tree.write(MASK, b"0").unwrap();
     assert_eq!(tree.read(buckets).unwrap(), format!("0-{} 0\n", BUCKETS - 1));
     assert_eq!(tree.read("sys/class/net/synthetic/queues/rx-0/cpu").unwrap(), "0\n");
-    // Packets follow the buckets. A CPU may count finished packets late, so the test waits until
-    // the other CPUs are idle.
+    // Packets are handled on the CPUs of their buckets. A CPU may update its count of finished
+    // packets late. Therefore the test waits until the other CPUs are idle.
     let processed = || -> Vec<u64> { instance.handle().snapshot().cpus.iter().map(|cpu| cpu.processed).collect() };
     let start = Instant::now();
     loop {

@@ -1,4 +1,5 @@
-//! Tests of the socket: many clients, faulty clients, and clients that come and go.
+//! Tests the control socket with many clients, with faulty clients, and with clients that connect
+//! and disconnect.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -45,14 +46,14 @@ fn requests_and_answers_are_lines_of_json() {
     {
         assert_eq!(ask(&stream, wrong)["error"], "EINVAL", "{wrong}");
     }
-    // A line without an end is cut off.
+    // The instance reads only the maximum length of a line that does not end.
     let _ = (&stream).write_all(&vec![b' '; REQUEST_BYTES_MAX]);
     let mut rest = String::new();
     let _ = (&stream).read_to_string(&mut rest);
     assert!(rest.contains("EINVAL") && rest.lines().count() == 1, "{rest}");
 }
 
-/// A client keeps the user that it had when it connected. Users other than root and the instance's
+/// The instance checks the user who opened the connection. Users other than root and the instance's
 /// user may only read.
 #[test]
 fn others_may_ask_and_not_tell() {
@@ -62,7 +63,7 @@ fn others_may_ask_and_not_tell() {
     let instance = Instance::quiet(2);
     let socket = BySocket::new(&instance.tree);
     let ask = || {
-        // The system call changes the user of this thread only.
+        // This system call changes the user of this thread only.
         let nobody = rustix::process::Uid::from_raw(NOBODY);
         rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
         let mut client = Client::connect(&socket.path).unwrap();
@@ -76,8 +77,8 @@ fn others_may_ask_and_not_tell() {
     assert_eq!((told, read.as_str()), (["EPERM".to_owned(), "EPERM".to_owned()], "3\n"));
 }
 
-/// The private form of a reply is only for root and the instance's user. The user at the time of
-/// the connection counts.
+/// Only root and the instance's user get a reply with private data. The user who opened the
+/// connection counts.
 #[test]
 fn flows_are_for_root_and_the_owner() {
     const OWNER: u32 = 12345;
@@ -98,8 +99,8 @@ fn flows_are_for_root_and_the_owner() {
     assert_eq!([0, OWNER, NOBODY].map(seen_by), [all.clone(), all, json!({"a": 1})]);
 }
 
-/// Each change of a path starts from the value that the previous change set, so the writes were
-/// made one after another.
+/// In the history of an attribute, the old value of each change is the new value of the previous
+/// change. Therefore no two writes overlapped.
 #[test]
 fn two_writers_take_turns() {
     let instance = Instance::new("synthetic:rate=50000,flows=500", 4, CpuView::new(4));
@@ -127,8 +128,8 @@ fn two_writers_take_turns() {
     assert_eq!((ledger.reordered(), ledger.in_flight()), (Some(0), 0));
 }
 
-/// One client sends requests and does not read the replies, and another client does not end its
-/// line. Other clients and the packets are not affected.
+/// One client does not read the replies to its requests, and another client sends a line without an
+/// end. Neither client delays other clients or packets.
 #[test]
 fn a_hung_client_hangs_alone() {
     let instance = Instance::quiet(2);
@@ -147,7 +148,7 @@ fn a_hung_client_hangs_alone() {
     while instance.handle().snapshot().delivered() < before + 100 {
         thread::yield_now();
     }
-    // The end of serving does not wait for these clients either, and disconnects them.
+    // When the server ends, it disconnects these clients instead of waiting for them.
     drop(serving);
     assert!(!path.exists());
     let mut rest = Vec::new();
@@ -159,16 +160,16 @@ fn a_hung_client_hangs_alone() {
 fn one_client_too_many_is_told_so() {
     let instance = Instance::quiet(1);
     let mut socket = BySocket::new(&instance.tree);
-    // Every user except root leaves some connections free. The instance's user leaves the
+    // Users other than root cannot use all connections. The instance's user cannot use the
     // connections that are reserved for root.
     let places = if owner() == 0 { CLIENTS_MAX } else { CLIENTS_MAX - CLIENTS_RESERVED };
-    // `socket` itself has one of the connections.
+    // `socket` itself uses one of the connections.
     let mut clients: Vec<Client> = (1..places).map(|_| Client::connect(&socket.path).unwrap()).collect();
     clients.iter_mut().for_each(|client| drop(client.hello().unwrap()));
     match Client::connect(&socket.path).unwrap().hello() {
         Err(ClientError::Refused { code, .. }) => assert_eq!(code, "EBUSY"),
-        // On a very slow machine, the first client has been silent for so long that it was
-        // disconnected.
+        // On a very slow machine, the first client was silent for so long that the server
+        // disconnected it.
         Ok(_) => assert!(socket.client.hello().is_err()),
         other => panic!("{other:?}"),
     }
@@ -197,7 +198,8 @@ fn sockets_of_the_dead_make_way_and_those_of_the_living_stay() {
     assert_eq!(find(&scratch).unwrap().len(), 2);
     fs::write(scratch.join("file"), "").unwrap();
     assert!(matches!(Listening::bind(&scratch.join("file")), Err(SocketError::NotASocket(_))));
-    // If a new socket has this name by now, the new socket keeps it.
+    // If a new socket has been created with the same name, dropping the old socket does not remove
+    // the new one.
     fs::remove_file(&dead).unwrap();
     let other = Listening::bind(&dead).unwrap();
     drop(heir);
@@ -206,8 +208,8 @@ fn sockets_of_the_dead_make_way_and_those_of_the_living_stay() {
     assert_eq!(fs::read_dir(&scratch).unwrap().count(), 1);
 }
 
-/// A client stops waiting for a stopped instance, and for an instance that sends its reply byte by
-/// byte.
+/// A client stops waiting after a timeout if the instance is stopped, or if it sends its reply byte
+/// by byte.
 #[test]
 fn a_client_does_not_wait_for_ever() {
     let scratch = Scratch::new();

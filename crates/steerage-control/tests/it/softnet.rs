@@ -1,6 +1,6 @@
-//! Compares our `softnet_stat` with the kernel's. A burst of one flow arrives for a CPU that does
-//! not process it in time: once with the kernel's RPS in a namespace, and once with steerage. Both
-//! bursts stop at the first dropped packet.
+//! Compares steerage's `softnet_stat` with the kernel's. A burst of one flow arrives for a CPU that
+//! does not process it in time. The burst is made once with the kernel's RPS in a network
+//! namespace, and once with steerage. Both bursts end when the first packet is dropped.
 
 use std::fs;
 use std::net::UdpSocket;
@@ -32,12 +32,13 @@ const CPU: usize = 12;
 const INPUT_LEN: usize = 13;
 const PROCESS_LEN: usize = 14;
 
-/// The columns for mechanisms that Linux no longer has.
+/// The columns of kernel mechanisms that Linux no longer has.
 const UNUSED: std::ops::Range<usize> = 3..9;
 
 type Row = [u64; 15];
 
-/// Parses the rows, in the format of Linux 6.0 and later: 15 columns of eight hex digits.
+/// Parses the rows of `softnet_stat` in the format of Linux 6.0 and later: 15 columns of eight hex
+/// digits.
 fn rows(text: &str) -> Vec<Row> {
     let row = |line: &str| {
         let columns: Vec<&str> = line.split(' ').collect();
@@ -50,7 +51,8 @@ fn rows(text: &str) -> Vec<Row> {
     text.lines().map(row).collect()
 }
 
-/// How much the counts have grown. Columns that are not counts keep their current values.
+/// Returns by how much each count has increased between two readings of a row. A column that is not
+/// a count contains its current value.
 fn since(before: &Row, now: &Row) -> Row {
     let mut moved = *now;
     for at in [PROCESSED, DROPPED, TIME_SQUEEZE, RECEIVED_RPS, FLOW_LIMIT_COUNT] {
@@ -69,7 +71,8 @@ fn kernels(cpu: usize) -> Row {
     *rows.iter().find(|row| row[CPU] == cpu as u64).expect("a row for each CPU")
 }
 
-/// A setting of the kernel that all namespaces share. The old value is restored at the end.
+/// A changed setting of the kernel that applies to all network namespaces. The old setting is
+/// restored when this value is dropped.
 struct Setting {
     path: &'static str,
     before: String,
@@ -89,12 +92,12 @@ impl Drop for Setting {
     }
 }
 
-/// Runs one test at a time, because all tests share the machine's counts.
+/// The lock makes the tests run one at a time, because all tests read the machine's counts.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Namespace 0 sends datagrams of 64 KiB to namespace 1, a router. The router forwards them to
-/// namespace 0 over a link with the smallest MTU, and cuts each datagram into more than a thousand
-/// fragments, all in one softirq.
+/// Creates two network namespaces. Namespace 0 sends datagrams of 64 KiB to namespace 1, which is a
+/// router. The router forwards the datagrams back to namespace 0 over a link with the smallest MTU.
+/// The router splits each datagram into more than a thousand fragments within a single softirq.
 fn router() -> Option<Namespaces> {
     let allowed = fs::exists(BACKLOG).unwrap_or(false) && rustix::process::geteuid().is_root();
     if !allowed || usable().len() < 2 {
@@ -118,9 +121,10 @@ fn router() -> Option<Namespaces> {
         net.must(nth, args);
     }
     net.within(1, || fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap());
-    // The sender allows routers to fragment.
+    // With this setting, the sender allows routers to fragment its datagrams.
     net.within(0, || fs::write("/proc/sys/net/ipv4/ip_no_pmtu_disc", "1").unwrap());
-    // A first datagram resolves the link addresses, so that no later packet needs to.
+    // The first datagram makes the kernel resolve the link addresses, so that later packets need no
+    // resolution.
     net.within(0, || send(64));
     Some(net)
 }
@@ -134,7 +138,7 @@ fn send(bytes: usize) {
     UdpSocket::bind("0.0.0.0:0").unwrap().send_to(&vec![0; bytes], "10.221.0.1:9").unwrap();
 }
 
-/// Sends a datagram from the CPU `on`. The router runs on the same CPU.
+/// Sends a datagram on the CPU `on`. The kernel routes the datagram on the same CPU.
 fn send_on(net: &Namespaces, on: usize, bytes: usize) {
     net.within(0, || {
         let mut set = CpuSet::new();
@@ -144,7 +148,7 @@ fn send_on(net: &Namespaces, on: usize, bytes: usize) {
     });
 }
 
-/// The number of packets received by `near1` that the kernel has dropped.
+/// Returns the number of packets that the interface `near1` received and the kernel dropped.
 fn kernels_rx_dropped(net: &Namespaces) -> u64 {
     net.within(0, || {
         let mut text = String::new();
@@ -155,7 +159,7 @@ fn kernels_rx_dropped(net: &Namespaces) -> u64 {
 
 fn steer_to(net: &Namespaces, cpu: usize) {
     net.within(0, || {
-        // The mount runs on a separate thread, so that only that thread sees it.
+        // A separate thread mounts the file system, so that only that thread sees the mount.
         let mask = format!("{:x}", 1_u64 << cpu);
         in_own_sysfs(|sys| fs::write(format!("{sys}/class/net/near1/queues/rx-0/rps_cpus"), &mask).unwrap());
     });
@@ -171,12 +175,13 @@ fn in_own_sysfs(with: impl FnOnce(&str)) {
     unmount(directory, UnmountFlags::DETACH).unwrap();
 }
 
-/// The change of the kernel's row for `cpu` in one burst. The sender of the burst runs on the same
-/// CPU, so this CPU processes no packet before the burst is over. The result is the median of five
-/// bursts, because other programs may use the network meanwhile.
+/// Returns by how much the kernel's row for `cpu` changes in one burst. The sender runs on the same
+/// CPU, which therefore processes no packet before the burst has ended. The result is the median of
+/// five bursts, because other programs may use the network during a burst.
 fn kernels_burst(net: &Namespaces, cpu: usize, flow_limit: bool) -> Row {
     let once = || {
-        // Each burst has a new flow limit without a history.
+        // Each burst begins with a new flow limit table, which contains no counts of earlier
+        // packets.
         let _on = flow_limit.then(|| Setting::of(FLOW_LIMIT, &format!("{:x}", 1_u64 << cpu)));
         let before = kernels(cpu);
         send_on(net, cpu, 65_000);
@@ -209,7 +214,8 @@ impl RxQueue for OneByOne {
     }
 }
 
-/// The two CPUs of steerage: CPU 0 receives, and CPU 1 gets all packets.
+/// An instance of steerage with two CPUs. CPU 0 receives the packets, and CPU 1 handles all of
+/// them.
 struct Ours {
     tree: Tree,
     cpus: [Softnet<Nothing, ManualClock>; 2],
@@ -217,7 +223,7 @@ struct Ours {
 }
 
 impl Ours {
-    /// Sends a burst to CPU 1, which processes nothing until the first packet is dropped.
+    /// Sends a burst to CPU 1. CPU 1 processes nothing until the first packet is dropped.
     fn burst(flow_limit: bool) -> Self {
         Self::burst_with(flow_limit, None)
     }
@@ -236,7 +242,7 @@ impl Ours {
             handle.set_flow_limit_cpus(&one).unwrap();
         }
         handle.set_limits(|limits| limits.budget = budget.unwrap_or(limits.budget));
-        // CPU 1 has nothing to do, and sleeps.
+        // CPU 1 runs until it has nothing to do and sleeps.
         while cpus[1].arm() == Armed::Work {
             cpus[1].step();
         }
@@ -269,8 +275,8 @@ impl Ours {
     }
 }
 
-/// Both tables have the same columns. A burst that is one packet too long changes the same columns
-/// by the same amounts.
+/// The tables of the kernel and of steerage have the same columns. A burst that is one packet too
+/// long for the backlog changes the same columns in both tables by the same amounts.
 #[test]
 fn a_full_backlog_moves_the_kernels_columns() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -281,14 +287,14 @@ fn a_full_backlog_moves_the_kernels_columns() {
     let theirs = kernels_burst(&net, cpu, false);
     let after = (kernels(cpu)[DROPPED], kernels_rx_dropped(&net));
     let mut ours = Ours::burst(false);
-    // The kernel also counts each frame that does not fit into the backlog as a drop of its
+    // The kernel also counts a frame that does not fit into the backlog as a drop of the receiving
     // interface.
     assert!(after.0 > before.0, "{before:?} {after:?}");
     assert_eq!(after.0 - before.0, after.1 - before.1);
     assert_eq!((ours.row()[DROPPED], ours.rx_dropped()), (1, 1));
 
-    // The columns while packets wait. The kernel's burst is over too soon to observe this, but its
-    // columns also add up.
+    // `waiting` contains the columns while packets wait in the backlog of steerage. The kernel's
+    // burst is too short to read its columns at that time.
     let waiting = ours.row();
     assert_eq!((waiting[PROCESSED], waiting[BACKLOG_LEN], waiting[CPU]), (0, ours.accepted, 1));
     for row in [&waiting, &theirs] {
@@ -301,9 +307,9 @@ fn a_full_backlog_moves_the_kernels_columns() {
         assert_eq!((at, ours[at]), (at, theirs[at]), "{ours:x?} {theirs:x?}");
     }
     assert_eq!((ours[DROPPED], ours[FLOW_LIMIT_COUNT], theirs[CPU]), (1, 0, cpu as u64));
-    // The kernel drops a packet if more than `netdev_max_backlog` packets wait already, so the
-    // kernel's backlog holds one packet more than steerage's backlog. The kernel also processes the
-    // datagram itself, on its way to the router.
+    // The kernel drops a packet if more than `netdev_max_backlog` packets already wait. Therefore
+    // the kernel's backlog holds one packet more than the backlog of steerage. The kernel also
+    // processes the unfragmented datagram on its way to the router.
     assert_eq!((ours[PROCESSED], theirs[PROCESSED]), (backlog, backlog + 1 + 1));
 }
 
@@ -317,13 +323,14 @@ fn a_flow_limit_moves_the_kernels_columns() {
     let mut ours = Ours::burst(true);
     ours.come_round();
     let ours = ours.row();
-    // Drops by the flow limit are included in the dropped packets.
+    // The column of dropped packets includes drops by the flow limit.
     for at in [DROPPED, FLOW_LIMIT_COUNT, TIME_SQUEEZE, BACKLOG_LEN] {
         assert_eq!((at, ours[at]), (at, theirs[at]), "{ours:x?} {theirs:x?}");
     }
     assert_eq!((ours[DROPPED], ours[FLOW_LIMIT_COUNT]), (1, 1));
-    // The kernel and steerage both process far fewer packets than the backlog has room for. The
-    // kernel's count is higher by one, for the datagram itself.
+    // With the flow limit, the kernel and steerage both process far fewer packets than the backlog
+    // can hold. The kernel's count is higher by one, because the kernel also processes the
+    // unfragmented datagram.
     assert_eq!(ours[PROCESSED] + 1, theirs[PROCESSED]);
 }
 
@@ -334,7 +341,7 @@ fn a_wake_by_another_cpu_moves_received_rps() {
     let [on, to] = [usable()[0], usable()[1]];
     steer_to(&net, to);
     let before = kernels(to);
-    // One packet is enough, unless the CPU is awake already.
+    // A single packet causes an IPI, unless the CPU is already awake.
     until("an IPI", || {
         send_on(&net, on, 64);
         kernels(to)[RECEIVED_RPS] > before[RECEIVED_RPS]
@@ -343,11 +350,12 @@ fn a_wake_by_another_cpu_moves_received_rps() {
 
     let mut ours = Ours::burst(false);
     ours.come_round();
-    // The first packet woke CPU 1, which was not woken again before it ran.
+    // The first packet of the burst woke CPU 1. Later packets of the burst did not wake CPU 1
+    // again.
     assert_eq!(ours.row()[RECEIVED_RPS], 1);
 }
 
-/// A budget of 64 packets is used up once per 64 packets of a burst.
+/// With a budget of 64 packets, `time_squeeze` increases by one for every 64 packets of a burst.
 #[test]
 fn a_small_budget_moves_the_kernels_time_squeeze() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -359,14 +367,16 @@ fn a_small_budget_moves_the_kernels_time_squeeze() {
     let mut ours = Ours::burst_with(false, Some(64));
     ours.come_round();
     let ours = ours.row();
-    // The kernel processes two packets more, as in [`a_full_backlog_moves_the_kernels_columns`].
+    // The kernel processes two packets more than the backlog holds, as in
+    // [`a_full_backlog_moves_the_kernels_columns`].
     assert_eq!((theirs[TIME_SQUEEZE], theirs[PROCESSED]), ((backlog + 2) / 64, backlog + 2), "{theirs:x?}");
     assert_eq!((ours[TIME_SQUEEZE], ours[PROCESSED]), (backlog / 64, backlog), "{ours:x?}");
     assert!(ours[TIME_SQUEEZE] > 0);
 }
 
-/// The columns while packets wait. The kernel's burst is short, so another CPU reads the row until
-/// it has seen a part of the burst.
+/// Compares the columns of the kernel and of steerage while packets wait in the backlog. The
+/// kernel's burst is short. Therefore another CPU reads the kernel's row repeatedly until it sees
+/// waiting packets.
 #[test]
 fn what_waits_is_in_the_kernels_columns() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -401,7 +411,7 @@ fn what_waits_is_in_the_kernels_columns() {
         assert_eq!((row[BACKLOG_LEN], row[CPU]), (row[INPUT_LEN] + row[PROCESS_LEN], cpu as u64), "{row:x?}");
         assert!((1..=most).contains(&row[BACKLOG_LEN]), "{row:x?}");
     }
-    // The backlog of steerage has one queue, both for waiting packets and for packets being
+    // The backlog of steerage has a single queue for waiting packets and for packets being
     // processed.
     assert_eq!((burst.row()[INPUT_LEN], burst.row()[PROCESS_LEN]), (burst.accepted, 0));
 }

@@ -1,4 +1,5 @@
-//! Tests of all further attributes, and of the rules that apply to all attributes.
+//! Tests the attributes of the control tree that have no test file of their own, and the rules that
+//! apply to all attributes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,7 +17,8 @@ fn all(tree: &Tree, at: NodeId) -> Vec<String> {
     tree.list(at).iter().flat_map(below).collect()
 }
 
-/// The names of the files in the kernel's `statistics` (Linux 6.18).
+/// The names of the files in the directory `statistics` of a network interface in the kernel (Linux
+/// 6.18).
 const KERNELS: [&str; 24] = [
     "collisions",
     "multicast",
@@ -59,8 +61,8 @@ fn every_attribute_can_be_read_and_found_by_its_path() {
     }
     let statistics = |path: &String| path.strip_prefix("sys/class/net/synthetic/statistics/").map(str::to_owned);
     let ours: BTreeSet<String> = paths.iter().filter_map(statistics).collect();
-    // steerage does not count multicast packets, and their number need not be 0, so this file does
-    // not exist.
+    // The file `multicast` does not exist: steerage does not count multicast packets, and their
+    // number need not be 0.
     let expected = KERNELS.iter().filter(|name| **name != "multicast").map(|name| (*name).to_owned()).collect();
     assert_eq!(ours, expected);
 }
@@ -89,7 +91,8 @@ fn counts_are_the_ledgers() {
         std::thread::yield_now();
     }
     let mut tree = Direct(Arc::clone(&instance.tree));
-    // Threads count wake-ups until they end, so all threads must have ended here.
+    // A thread may count a wake-up until it ends. Therefore the test reads the counts after all
+    // threads have ended.
     let ledger = instance.end().snapshot;
     let mut number = |path: &str| tree.read(path).unwrap().trim().parse::<u64>().unwrap();
     let device = "sys/class/net/synthetic/statistics";
@@ -122,7 +125,8 @@ fn sysctls_are_in_force_when_they_are_read() {
     let mut tree = Direct(Arc::clone(&instance.tree));
     let core = |name: &str| format!("proc/sys/net/core/{name}");
     for (name, written, read) in [
-        // The instance started with 256. The backlog can grow to 16 times that size.
+        // The instance started with a backlog of 256 packets. The backlog can grow to 16 times that
+        // size.
         ("netdev_max_backlog", "100\n", Ok("100\n")),
         ("netdev_max_backlog", "0x80", Ok("128\n")),
         ("netdev_max_backlog", "250000\n", Ok("4096\n")),
@@ -151,7 +155,7 @@ fn sysctls_are_in_force_when_they_are_read() {
     let limits = instance.handle().limits();
     assert_eq!((limits.backlog, limits.dev_weight, limits.budget), (16 * 256, 64, 600));
     assert_eq!(limits.budget_time.as_micros(), 8000);
-    // A write of the current value is not a change.
+    // Writing the current value of an attribute does not count as a change.
     let changes: Vec<(String, String)> =
         instance.tree.events_since(0).into_iter().map(|event| (event.from, event.to)).collect();
     let expected = [("256", "100"), ("100", "128"), ("128", "4096"), ("64", "16"), ("16", "64")];
@@ -176,8 +180,9 @@ fn the_flow_limit_has_a_mask_of_its_own() {
     assert_eq!(tree.read(path).unwrap(), "0\n");
 }
 
-/// The private flag applies to all queues of a device, and the size to each queue. The tree shows
-/// how much memory the caches may use, for each queue and in total.
+/// The private flag turns the local page caches of all queues of a device on or off. Each queue has
+/// a local page cache with its own size. The tree shows how much memory the local page caches may
+/// use, for each queue and in total.
 #[test]
 fn the_local_page_cache_is_switched_and_sized() {
     let instance = Instance::new("synthetic:rate=1000,queues=2", 2, CpuView::new(2));
@@ -213,7 +218,8 @@ fn the_local_page_cache_is_switched_and_sized() {
     assert!(statistic("lpc_warm_up") + statistic("lpc_full") <= statistic("alloc_slow"));
 }
 
-/// Frames of several buffers can be copied to one page, so their queue has a copybreak.
+/// Frames that span several buffers can be copied to one page. Therefore a queue with these frames
+/// has the attribute `copybreak`.
 #[test]
 fn copybreak_is_set_where_frames_can_be_copied() {
     let instance = Instance::new("synthetic:rate=1000,size=9000,buffer=2048", 2, CpuView::new(2));

@@ -1,4 +1,4 @@
-//! The live page as a client of its HTTP server sees it.
+//! Tests the live page from the view of an HTTP client.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -12,7 +12,7 @@ use steerage_fixtures::HANG;
 
 const KEY: &str = "0123456789abcdef";
 
-/// A report that is longer than the buffers of a socket.
+/// The length in bytes of a report that does not fit into the buffers of a socket.
 const LONG: usize = 8 << 20;
 
 fn report(audience: Audience) -> String {
@@ -47,7 +47,7 @@ fn get(address: SocketAddr, path: &str, headers: &str) -> (String, String) {
     reply(send(address, path, headers))
 }
 
-/// The page runs nothing but its own script, and no other site may embed it or read it.
+/// The page may run only its own script. No other web site may embed or read the page.
 #[test]
 fn the_page_and_its_parts_are_served() {
     let (address, _server) = serve(report);
@@ -70,7 +70,8 @@ fn the_page_and_its_parts_are_served() {
     assert!(get(address, "/metrics", "").0.starts_with("HTTP/1.1 404 "));
 }
 
-/// Every user of the machine can connect. Only the key shows the traffic.
+/// Every user of the machine can connect to the server. Only a client that sends the key sees the
+/// traffic.
 #[test]
 fn only_the_key_shows_the_traffic() {
     let (address, _server) = serve(report);
@@ -82,7 +83,7 @@ fn only_the_key_shows_the_traffic() {
     assert_eq!(get(address, &format!("/report?{KEY}"), "").1, report(Audience::Public));
 }
 
-/// A site that makes its name resolve to this machine gets no report.
+/// A web site whose name resolves to this machine gets no report.
 #[test]
 fn a_strange_host_gets_no_report() {
     let (address, _server) = serve(report);
@@ -93,7 +94,7 @@ fn a_strange_host_gets_no_report() {
     assert!(text.starts_with("HTTP/1.1 421 ") && !text.contains("192.0.2.7"), "{text}");
 }
 
-/// A page that is open when the run ends gets the last report, and a server that no page uses ends
+/// A page that is open when the run ends gets the last report. If no page is open, the server ends
 /// at once.
 #[test]
 fn an_open_page_gets_the_last_report() {
@@ -108,7 +109,7 @@ fn an_open_page_gets_the_last_report() {
         let over = Arc::clone(&is_over);
         let page = scope.spawn(move || {
             let mut seen = Vec::new();
-            // The page goes on until the server has ended.
+            // The page continues to request reports until the server has ended.
             while !over.load(Ordering::Relaxed) {
                 let Ok(mut stream) = TcpStream::connect(address) else { break };
                 let asked = stream.write_all(b"GET /report HTTP/1.1\r\nHost: localhost\r\n\r\n");
@@ -127,13 +128,13 @@ fn an_open_page_gets_the_last_report() {
     assert!(seen.iter().any(|body| body == "last") && !seen.iter().any(|body| body == "secret"), "{seen:?}");
 }
 
-/// A reply that has begun is sent to its end when the server ends. A client that does not read
-/// delays the end only for a moment.
+/// The server completes a reply that it has begun to send before it stops. A client that does not
+/// read delays the end of the server only for a moment.
 #[test]
 fn the_end_cuts_no_reply_and_waits_for_nobody() {
     let (address, server) = serve(|_| "x".repeat(LONG));
     let mut reading = send(address, "/report", "");
-    // The reply has begun.
+    // The server has begun to send the reply.
     reading.read_exact(&mut [0; 9]).unwrap();
     let reader = std::thread::spawn(move || {
         let mut rest = Vec::new();

@@ -1,4 +1,4 @@
-//! Hands over frames of several buffers.
+//! Hands over frames that a device received in several buffers.
 
 use steerage_flow::FlowHash;
 use steerage_mem::Page;
@@ -7,20 +7,20 @@ use steerage_mem::gather::{Broken, Gather};
 use super::{Completions, on_the_wire};
 
 impl Completions<'_> {
-    /// Adds a buffer to a frame: the `len` bytes at `offset` of `page`. The first buffer is the
-    /// head of the frame and contains the headers. If the frame becomes too long
+    /// Adds a buffer to a frame: the `len` bytes at `offset` of `page`. The first buffer of a frame
+    /// is its head, and contains the headers. If the frame becomes too long
     /// ([`FRAME_BYTES_MAX`](steerage_mem::FRAME_BYTES_MAX)) or has too many buffers
-    /// ([`SEGMENTS_MAX`](steerage_mem::SEGMENTS_MAX)), the whole frame is lost. The loss is counted
-    /// when the frame's [last](Self::push_gathered) buffer has arrived.
+    /// ([`SEGMENTS_MAX`](steerage_mem::SEGMENTS_MAX)), the whole frame is lost. The lost frame is
+    /// counted after its [last](Self::push_gathered) buffer has arrived.
     pub fn gather(&mut self, frame: &mut Gather, page: Page, offset: usize, len: usize) {
         if let Err(page) = frame.add(self.pages.pool.region(), page, offset, len) {
             self.give_page(page);
         }
     }
 
-    /// Like [`gather`](Self::gather), for a page that was posted in a ring of the device. Returns
-    /// the page to post instead, as [`rx_finish`](Self::rx_finish) does. If no other page is free,
-    /// the whole frame is dropped and counted (`no_page`).
+    /// Like [`gather`](Self::gather), for a page that was posted in a ring of the device. Returns a
+    /// page that the device posts instead, as [`rx_finish`](Self::rx_finish) does. If no page is
+    /// free, the whole frame is dropped and counted (`no_page`).
     pub fn rx_finish_part(&mut self, frame: &mut Gather, page: Page, offset: usize, len: usize) -> Page {
         if frame.skips(len) {
             return page;
@@ -33,15 +33,16 @@ impl Completions<'_> {
         other
     }
 
-    /// Reports that a buffer of the frame was lost. The whole frame is then lost.
+    /// Reports that one buffer of the frame was lost. The whole frame is counted as lost in this
+    /// case.
     pub fn spoil(&mut self, frame: &mut Gather) {
         frame.break_off(Broken::Lost, 0);
     }
 
-    /// Hands over a frame whose last buffer has arrived, with its hash if the device computes one.
-    /// A frame that is incomplete or does not lie in its pages counts as dropped instead. Returns
-    /// whether a frame was handed over. A short frame is copied to one page, as
-    /// [`rx_finish`](Self::rx_finish) does.
+    /// Hands over a frame after its last buffer has arrived. The frame's hash is set if the device
+    /// computed one. If the frame is incomplete or does not lie in its pages, it counts as dropped
+    /// instead. Returns true if the frame was handed over. A short frame is copied to one page, as
+    /// in [`rx_finish`](Self::rx_finish).
     pub fn push_gathered(&mut self, frame: &mut Gather, hash: Option<FlowHash>) -> bool {
         let gathered = frame.finish(self.pages.pool.region());
         if let Some((why, bytes)) = gathered.broken {

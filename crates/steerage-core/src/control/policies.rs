@@ -1,4 +1,4 @@
-//! The functions of the handle that policies call.
+//! The functions of the [`Handle`] that policies call.
 
 use std::sync::Arc;
 
@@ -16,18 +16,18 @@ use steerage_ledger::Ledgers;
 
 /// The functions that policies call: see [`placement`](crate::placement).
 impl Handle {
-    /// The time of the instance's clock, which starts when the instance is built. All CPUs read the
-    /// same clock.
+    /// The time of the instance's clock, which started when the instance was built. All CPUs read
+    /// the same clock.
     pub fn now(&self) -> Timestamp {
         Timestamp::from_nanos(self.0.start.elapsed().as_nanos() as u64)
     }
 
-    /// All counters, by CPU and by queue. Reading them disturbs no CPU.
+    /// All counters of the instance, by CPU and by queue. Reading the counters disturbs no CPU.
     pub fn ledgers(&self) -> &Ledgers {
         &self.0.ledgers
     }
 
-    /// The groups and their maps at this moment.
+    /// The current groups of queues and their maps.
     pub fn view(&self) -> View {
         let state = self.0.steering.lock();
         let moves = &state.moves;
@@ -46,8 +46,9 @@ impl Handle {
         }
     }
 
-    /// Stores a plan for a group. The CPUs of the plan get equal shares of the buckets, with as few
-    /// moves as possible. Returns false and changes nothing if `version` is out of date.
+    /// Stores a plan for a group of queues. Each CPU of the plan gets an equal share of the
+    /// buckets, with as few moves as possible. Returns false and changes nothing if `version` is
+    /// outdated.
     pub fn set_plan(&self, group: usize, version: GroupVersion, plan: Plan) -> bool {
         self.0.change(|state| {
             let current = is_current(state, group, version);
@@ -59,8 +60,8 @@ impl Handle {
     }
 
     /// Moves the buckets of a group to the CPUs in `map`, and stores a plan that agrees with `map`.
-    /// Returns false and changes nothing if `version` is out of date or the map names a CPU that
-    /// the group cannot have.
+    /// Returns false and changes nothing if `version` is outdated, or if `map` contains a CPU that
+    /// the group cannot use.
     pub fn set_map(
         &self,
         group: usize,
@@ -78,8 +79,9 @@ impl Handle {
         })
     }
 
-    /// Lets another CPU poll a queue, as [`set_rx_cpu`](Self::set_rx_cpu) does, but policies may
-    /// move the queue again.
+    /// Lets another CPU poll a queue, as [`set_rx_cpu`](Self::set_rx_cpu) does. However, after
+    /// `set_rx_cpu` policies no longer move the queue, while after this function they may move it
+    /// again.
     pub fn poll_on(&self, queue: usize, cpu: CpuIndex) {
         self.0.change(|state| state.want_owner(queue, cpu));
     }
@@ -95,7 +97,7 @@ impl Handle {
         self.0.steering.lock().policy.name
     }
 
-    /// Sets what the policy has found out about a group, for reports.
+    /// Stores for reports what the policy has found out about a group.
     pub fn set_findings(&self, group: usize, version: GroupVersion, findings: Findings, elephants: Vec<Elephant>) {
         self.0.change(|state| {
             if state.findings.len() <= group {
@@ -105,26 +107,27 @@ impl Handle {
         });
     }
 
-    /// Sets the buckets whose packets CPUs examine in part, to name the flow that fills a bucket.
+    /// Sets the buckets for which CPUs examine some packets, in order to name the largest flow of
+    /// the bucket.
     pub fn name_flows(&self, buckets: Vec<BucketId>) {
         self.0.change(|state| state.set_to_name(buckets));
     }
 
-    /// The flows that CPUs have seen in these buckets since the last call: at most
+    /// Returns the flows that CPUs have seen in these buckets since the last call: at most
     /// [`FLOWS_SEEN_MAX`](crate::limits::FLOWS_SEEN_MAX).
     pub fn take_flows(&self) -> Vec<(BucketId, FlowKey)> {
         self.0.change(State::take_flows)
     }
 
-    /// Lets a CPU run `hook` between two of its next rounds. A sleeping CPU is woken. The new hook
-    /// replaces a hook that has not run yet.
+    /// Lets a CPU run `hook` between two of its next rounds. A sleeping CPU is woken. If an earlier
+    /// hook has not run yet, the new hook replaces it.
     pub fn between_rounds(&self, cpu: CpuIndex, hook: Arc<dyn BetweenRounds>) {
         self.0.change(|state| state.set_hook(cpu, hook));
     }
 
-    /// Holds the control lock until the result is dropped, like a control thread that loses its CPU
-    /// at the worst moment. For tests: packet CPUs continue to run, while other control threads
-    /// wait.
+    /// Holds the control lock until the returned value is dropped. This function is for tests: it
+    /// simulates a control thread that loses its CPU at the worst moment. Packet CPUs continue to
+    /// run, while other control threads wait for the lock.
     #[doc(hidden)]
     pub fn hold(&self) -> impl Drop + '_ {
         self.0.steering.lock()

@@ -1,4 +1,4 @@
-//! Runs one CPU's handler. The CPU's gate decides whether the handler's work counts, and panics of
+//! Runs one CPU's handler. The CPU's gate decides whether a batch of the handler counts. Panics of
 //! the handler are caught.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,17 +21,18 @@ use crate::shared::Shared;
 use crate::tx::{Outgoing, OwnedTx};
 use steerage_ledger::CpuLedger;
 
-/// A function that transmits to a missing output does so for every packet, so this is logged once.
+/// A missing output is logged only once, because a function that transmits to a missing output
+/// usually transmits every packet to it.
 static NO_OUTPUT: Once = Once::new();
 
-/// Creates a CPU's handler, on that CPU.
+/// Creates a CPU's handler, on the thread of that CPU.
 pub type MakeHandler<H> = Arc<dyn Fn(CpuId) -> H + Send + Sync>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
     Returned,
     Panicked,
-    /// The handler was not called, or its CPU was declared dead: the handler's work does not count.
+    /// The batch does not count: the handler was not called, or its CPU was declared dead.
     Void,
 }
 
@@ -48,7 +49,7 @@ pub(crate) struct Runner<H: Handler> {
     spare: Spare,
     arrivals: Vec<(usize, u64)>,
     ended: Ended,
-    /// The number of packets of the batch, if some of its frames were merged.
+    /// The number of packets that the batch has, if some of its frames were merged.
     merged: Option<usize>,
 }
 
@@ -85,8 +86,8 @@ impl<H: Handler> Runner<H> {
         &self.shared.ledgers.cpus[usize::from(self.index)]
     }
 
-    /// Enters the gate for a batch. Returns an error, and the batch is void, if this CPU was
-    /// declared dead.
+    /// Enters the CPU's gate for a batch. If this CPU was declared dead, returns an error, and the
+    /// batch does not count.
     pub(crate) fn enter(&mut self) -> Result<(), Dead> {
         let entered = self.gate().enter(self.cpu.now.as_nanos());
         if entered.is_err() {
@@ -99,7 +100,7 @@ impl<H: Handler> Runner<H> {
         self.ended = Ended::Void;
     }
 
-    /// Calls the handler with the frames in `hand`, which belong to `source`.
+    /// Calls the handler with the frames in `hand`, which came from `source`.
     #[inline]
     pub(crate) fn handle(&mut self, source: &Source, mut hand: Hand<'_>) {
         if source.order.is_some() {
@@ -134,11 +135,11 @@ impl<H: Handler> Runner<H> {
         drop(outside);
     }
 
-    /// Leaves the gate, counts the verdicts, and sends packets. The caller then finishes the frames.
-    /// Returns whether this CPU was declared dead during the batch.
+    /// Leaves the CPU's gate, counts the verdicts, and sends packets. After the call, the caller
+    /// finishes the frames. Returns true if this CPU was declared dead during the batch.
     pub(crate) fn finish_batch(&mut self, source: &Source, mut hand: Hand<'_>) -> bool {
-        // If this CPU was declared dead, other CPUs may have its buckets, so this batch does not
-        // count.
+        // If this CPU was declared dead, other CPUs may already have its buckets. The batch of a
+        // CPU that was declared dead does not count.
         let died = self.ended != Ended::Void && self.gate().leave() == Err(Dead);
         if died {
             self.ended = Ended::Void;
@@ -170,7 +171,8 @@ impl<H: Handler> Runner<H> {
                 counts.reordered.add(late as u64);
             }
         }
-        // Send before the batch counts as finished: the next CPU of a flow sends its packets later.
+        // Packets are sent before the batch counts as finished, so that the next CPU of a flow
+        // sends its packets later.
         self.send_originated(self.ended == Ended::Void);
         self.actions.clear();
         self.dissections.clear();
@@ -187,9 +189,9 @@ impl<H: Handler> Runner<H> {
         Ok(())
     }
 
-    /// Calls a function of the handler other than `handle`. Returns `None` if the function
-    /// panicked. The handler is then rebuilt. Returns an error if this CPU was declared dead. The
-    /// result then does not count.
+    /// Calls a function of the handler other than `handle`. Returns `None` if the handler's
+    /// function panicked. A new handler is then created. Returns an error if this CPU was declared
+    /// dead. If this CPU was declared dead, the result of the call does not count.
     pub(crate) fn call<R>(
         &mut self,
         what: &'static str,
@@ -210,8 +212,8 @@ impl<H: Handler> Runner<H> {
         Ok(result.ok())
     }
 
-    /// Sends the packets that the handler originated, or drops them if `void`. Records the time of
-    /// the handler's next tick.
+    /// Sends the packets that the handler originated. If `void` is true, drops them. Records the
+    /// time of the handler's next tick.
     #[inline]
     pub(crate) fn send_originated(&mut self, void: bool) {
         let ledger = &self.shared.ledgers.cpus[usize::from(self.index)];
@@ -221,8 +223,8 @@ impl<H: Handler> Runner<H> {
         }
     }
 
-    /// Counts the verdicts of the batch, and sends the packets that are transmitted. Returns how
-    /// many packets have a verdict.
+    /// Counts the verdicts of the batch, and sends the packets that the handler transmitted.
+    /// Returns how many packets got a verdict.
     #[inline(never)]
     fn act(&mut self, source: &Source, mut hand: Hand<'_>, count: usize) -> u64 {
         let counts = &source.ledger.by_consumer;
@@ -258,8 +260,8 @@ impl<H: Handler> Runner<H> {
         let _outside = round::leave();
         let new = (self.make)(self.cpu.id);
         let old = std::mem::replace(&mut self.handler, new);
-        // A handler that panicked may panic again when it is dropped. The memory of such a handler
-        // leaks.
+        // A handler that has panicked may panic again when it is dropped. A handler that has
+        // panicked is not dropped, and its memory leaks.
         let _ = catch_unwind(AssertUnwindSafe(|| drop(old)));
         self.next_tick = Some(self.cpu.now);
     }

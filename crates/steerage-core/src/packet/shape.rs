@@ -1,20 +1,22 @@
-//! The segments of a packet (its bytes in each page), and functions that make a packet longer or
-//! shorter.
+//! The segments of a packet (its bytes in each page), and the functions that make a packet longer
+//! or shorter.
 
 use steerage_mem::Kept as WrittenCopy;
 
 use super::{InBatch, NoRoom, Packet, Parts, Segments, SegmentsMut, parts};
 
 impl Packet<'_> {
-    /// The frame's bytes, part by part, without empty parts. A frame that the device received into
-    /// several buffers lies in several pages. [`data`](Self::data) is the first part.
+    /// The bytes of the frame, part by part. Empty parts are left out. If the device received the
+    /// frame in several buffers, the frame lies in several pages. [`data`](Self::data) returns the
+    /// first part.
     #[inline]
     pub fn segments(&self) -> Segments<'_> {
         self.written().map_or_else(|| self.0.frame.segments(), |copy| copy.segments_with(&self.0.frame))
     }
 
-    /// The packets of a [super-frame](Self::offload), one by one. The headers of each packet are
-    /// created, and the payload is not copied. `None` if the frame is one complete packet.
+    /// The packets of a [super-frame](Self::offload), one after another. The headers of each packet
+    /// are created, but the payload is not copied. Returns `None` if the frame is one complete
+    /// packet.
     ///
     /// ```
     /// # mod steerage { pub use steerage_core::packet::*; }
@@ -30,7 +32,8 @@ impl Packet<'_> {
         Some(parts(&self.0.frame, self.written(), &self.offload()?))
     }
 
-    /// Like [`segments`](Self::segments), but writable. A lent frame is first copied to a page.
+    /// Like [`segments`](Self::segments), but for writing. If the frame is lent, it is first copied
+    /// to a page.
     ///
     /// # Errors
     /// As [`data_mut`](Self::data_mut).
@@ -42,28 +45,28 @@ impl Packet<'_> {
         self.copy_mut(None).map(WrittenCopy::segments_mut)
     }
 
-    /// The memory that all pages of the packet occupy, in bytes, including their unused bytes. A
-    /// lent frame occupies its own bytes and those of its header, until a handler first writes to
-    /// it. (The kernel's `truesize` also counts the `sk_buff`. Metadata in steerage needs only the
-    /// slot's 16 bytes.)
+    /// The memory that the packet's pages occupy, in bytes. Unused bytes of the pages are included.
+    /// Before a handler first writes to a lent frame, it occupies only its own bytes and the bytes
+    /// of its header. (The kernel's `truesize` also counts the `sk_buff`. In steerage, the metadata
+    /// takes only the 16 bytes of the slot.)
     pub fn truesize(&self) -> usize {
         self.written().map_or_else(|| self.0.frame.truesize(), WrittenCopy::truesize)
     }
 
-    /// The frame's length as received, in bytes, over all its parts. (`len` of the kernel's
-    /// `sk_buff`, `pkt_len` of DPDK's `mbuf`.)
+    /// The length that was received, in bytes, over all parts of the frame. (The kernel calls it
+    /// `len` of an `sk_buff`, DPDK calls it `pkt_len` of an `mbuf`.)
     #[inline(always)]
     pub fn total_len(&self) -> usize {
         let behind = self.written().map_or(0, |copy| copy.behind_bytes(&self.0.frame));
         if self.0.frame.is_chained() { self.0.frame.total_len() } else { self.data().len() + behind }
     }
 
-    /// Copies the bytes of all pages of a frame into its first page, and returns these bytes. If
-    /// the bytes do not fit after the first segment, the function uses some or all of the
-    /// [`headroom`](Self::headroom). See `Builder::linear_bytes`.
+    /// Joins a frame in several pages: copies all of its bytes into its first page, and returns
+    /// these bytes. If the first page has too little room after its part, the function uses some or
+    /// all of the [`headroom`](Self::headroom). See `Builder::linear_bytes`.
     ///
     /// # Errors
-    /// [`NoRoom`] if the frame is longer than a page. The frame is then unchanged.
+    /// [`NoRoom`] if the frame is longer than a page. If `linearise` fails, the frame is unchanged.
     pub fn linearise(&mut self) -> Result<&[u8], NoRoom> {
         self.forget_dissection();
         if self.0.frame.is_chained() && !self.0.frame.linearise() || self.total_len() > self.data().len() {
@@ -72,25 +75,25 @@ impl Packet<'_> {
         Ok(self.data())
     }
 
-    /// How many bytes [`prepend`](Self::prepend) can add. In pages of the pool, at least
-    /// [`HEADROOM`](crate::limits::HEADROOM) minus the bytes that were already added. 0 for a lent
-    /// frame until it is first written to.
+    /// Returns how many bytes [`prepend`](Self::prepend) can add. In pages of the pool, the result
+    /// is at least [`HEADROOM`](crate::limits::HEADROOM) minus the bytes that were already added.
+    /// The result is 0 for a lent frame that was not written to yet.
     pub fn headroom(&self) -> usize {
         self.written().map_or_else(|| self.0.frame.room(), WrittenCopy::room).0
     }
 
-    /// How many bytes [`append`](Self::append) can add: the rest of the page in which the frame
-    /// ends. At least [`TAILROOM`](crate::limits::TAILROOM) minus the bytes that were already
-    /// added, if the frame is no longer than its device declared. 0 for a lent frame until it is
-    /// first written to.
+    /// Returns how many bytes [`append`](Self::append) can add: the free bytes at the end of the
+    /// page in which the frame ends. The result is at least [`TAILROOM`](crate::limits::TAILROOM)
+    /// minus the bytes that were already added, if the frame is no longer than its device declared.
+    /// The result is 0 for a lent frame that was not written to yet.
     pub fn tailroom(&self) -> usize {
         self.written().map_or_else(|| self.0.frame.room(), WrittenCopy::room).1
     }
 
-    /// Makes the frame `len` bytes longer at its front, in place, and returns the new bytes, which
-    /// contain arbitrary data until you write them. A lent frame is first copied to a page. The
-    /// packet's length on the wire grows by `len`. The device's record of the frame moves to the
-    /// new front, and is lost if the headroom is too small for it.
+    /// Adds `len` bytes at the front of the frame, in place, and returns the new bytes. The new
+    /// bytes contain arbitrary data before you write them. If the frame is lent, it is first copied
+    /// to a page. The packet's length on the wire grows by `len`. The device's record of the frame
+    /// moves to the new front. If the headroom is too small for the record, it is lost.
     ///
     /// # Errors
     /// [`NoRoom`] if the headroom is too small, or if no page is free for the copy.
@@ -99,7 +102,7 @@ impl Packet<'_> {
         self.data_mut()?.get_mut(..len).ok_or(NoRoom::TooLong)
     }
 
-    /// Like [`prepend`](Self::prepend), but at the frame's end.
+    /// Like [`prepend`](Self::prepend), but adds bytes at the end of the frame.
     ///
     /// # Errors
     /// [`NoRoom`] if the tailroom is too small, or if no page is free for the copy.
@@ -113,23 +116,23 @@ impl Packet<'_> {
         copy.get_mut(before..).ok_or(NoRoom::TooLong)
     }
 
-    /// Removes the first `len` bytes of the frame, or all bytes if there are fewer. The packet's
-    /// length on the wire shrinks by as much.
+    /// Removes the first `len` bytes of the frame. If the frame has fewer bytes, removes all of
+    /// them. The packet's length on the wire shrinks by the same number of bytes.
     ///
     /// # Errors
-    /// [`NoRoom`] if a lent frame finds no free page for its copy, or if the frame has several
-    /// parts and the first part is shorter than `len`. In the latter case,
-    /// [`linearise`](Self::linearise) the frame first.
+    /// [`NoRoom`] if no page is free for the copy of a lent frame, or if the frame has several
+    /// parts and the first part is shorter than `len`. If the first part is too short, call
+    /// [`linearise`](Self::linearise) first.
     pub fn trim_front(&mut self, len: usize) -> Result<(), NoRoom> {
         self.resize(-signed(len.min(self.total_len()))?, 0)
     }
 
-    /// Shortens the frame to its first `len` bytes. The packet's length on the wire shrinks by as
-    /// much. A packet that was merged from several frames becomes a packet of one frame, and its
-    /// other frames count as discarded.
+    /// Cuts the frame to its first `len` bytes. The packet's length on the wire shrinks by the same
+    /// number of bytes. A packet that was merged from several frames becomes a packet of one frame.
+    /// The merged packet's other frames count as discarded.
     ///
     /// # Errors
-    /// [`NoRoom`] if a lent frame finds no free page for its copy.
+    /// [`NoRoom`] if no page is free for the copy of a lent frame.
     pub fn truncate(&mut self, len: usize) -> Result<(), NoRoom> {
         if !self.0.frame.is_writable() {
             self.copy_mut(Some(len))?;
@@ -142,7 +145,8 @@ impl Packet<'_> {
     fn resize(&mut self, front: i32, back: i32) -> Result<(), NoRoom> {
         self.forget_dissection();
         let resized = if !self.0.frame.is_writable() {
-            // A super-frame's end is in its payload, so its headers alone cannot be shortened.
+            // A super-frame ends in its payload, so it cannot be shortened by changing only its
+            // headers.
             let copy = self.copy_mut(None)?;
             (back == 0 || copy.front().is_none()) && copy.resize(front, back)
         } else {

@@ -1,4 +1,5 @@
-//! Tests the pool with failing allocations, pages of other nodes, and caches of any size.
+//! Tests the page pool with failing allocations, with pages of other NUMA nodes, and with caches of
+//! any size.
 
 mod faults;
 
@@ -51,8 +52,8 @@ fn parts(pages: &[usize]) -> Vec<Part> {
     pages.iter().map(|pages| Part { pages: *pages, node: None }).collect()
 }
 
-/// A queue takes more pages from the shared pool than its own node has, and returns all of them.
-/// From then on, the queue has only pages of its own node.
+/// A queue takes more pages from the shared pool than its own NUMA node has, and returns all of
+/// them. After that series, the queue has only pages of its own node.
 #[test]
 fn pages_of_another_node_are_replaced() {
     let mut two = Two::new(&parts(&[100, 100]), 1 << 20);
@@ -97,7 +98,7 @@ fn what_is_taken_is_counted_by_why() {
     assert_eq!(round(pool, 1), [bulk, bulk, 0, 0], "warming up");
     assert_eq!(round(pool, 1), [bulk, bulk, 0, 0], "a hit");
     assert_eq!(round(pool, 300), [5 * bulk, 5 * bulk, 0, 0], "more than it ever had");
-    // 100 pages were cached, and the cache was full when the other pages returned.
+    // 100 pages were cached. The cache was full when the other pages returned.
     assert_eq!((pool.cached(), pool.counters.recycle_cache_full.get()), (100, 5 * bulk - 100));
     let [slow, warm_up, full, _] = round(pool, 300);
     assert_eq!((slow, slow - warm_up - full), (9 * bulk, 0));
@@ -105,7 +106,7 @@ fn what_is_taken_is_counted_by_why() {
     pool.set_cache_max(0);
     assert_eq!(round(pool, 100), [slow + 2 * bulk, warm_up, full, 2 * bulk], "the cache is off");
     assert_eq!(pool.cached(), 28);
-    // A cache that is switched on again warms up again.
+    // If a cache is switched off and on again, it fills up again.
     pool.set_cache_max(100);
     let [_, warmer, _, _] = round(pool, 100);
     assert_eq!(round(pool, 100), [slow + 4 * bulk, warmer, full, 2 * bulk]);
@@ -189,8 +190,8 @@ fn take_step(two: &mut Two, hand: &mut InHand, of: usize, step: Step) {
             hand.pages.extend(taken.into_iter().map(|page| (of, page)));
         }
         Step::Recycle(count) => {
-            // Return pages to any queue, because a page that was used for sending may return to a
-            // queue that it did not come from.
+            // Pages are returned to any queue, because a page that was used for sending may return
+            // to another queue than the one that took it.
             let rest = hand.pages.len().saturating_sub(count);
             hand.pages.drain(rest..).for_each(|(_, page)| pool.recycle(page));
             pool.recycled();
@@ -255,9 +256,9 @@ proptest! {
     }
 }
 
-/// Finished frames of a poll go to the cache as far as it has room, and the other frames go to the
-/// shared pool: with a cache that is off, full, or has room for a part. Frames of another node,
-/// kept frames and frames of a whole poll are mixed.
+/// Finished frames of a poll go to the cache as long as it has room. Frames for which the cache has
+/// no room go to the shared pool. The cache is off, is full, or has room for some of the frames.
+/// The test mixes frames of another node, kept frames and frames of whole polls.
 #[test]
 fn finished_frames_that_find_no_room_go_to_the_shared_pool() {
     for cache_max in [0, 10, POOL_BULK, 1000] {

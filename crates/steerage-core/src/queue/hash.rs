@@ -1,4 +1,5 @@
-//! The flow hashes of a poll's frames: applies the hash functions of steerage-flow to completions.
+//! Computes the flow hashes of a poll's frames: applies the hash functions of steerage-flow to
+//! completions.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,8 +12,8 @@ use steerage_flow::{
 use steerage_ledger::QueueLedger;
 use steerage_mem::{Completion, Memory};
 
-/// How the frames of a queue are hashed. The call through `dyn` is made once per batch, so its cost
-/// is negligible. Inside of that call, the parser of the key is inlined.
+/// How the frames of a queue are hashed. The call through `dyn` is made once per batch, so it costs
+/// next to nothing. Within that call, the parser of the key is inlined.
 #[derive(Clone)]
 pub struct QueueHasher(Arc<dyn HashFrames>);
 
@@ -37,7 +38,7 @@ trait HashFrames: Send + Sync {
 }
 
 impl QueueHasher {
-    /// Hashes the flow that the frame's headers identify.
+    /// Hashes the flow that is identified by the frame's headers.
     pub fn by_flow(hasher: FlowHasher, affinity: Affinity, layers: Layers) -> Self {
         match affinity {
             Affinity::OneDirection => Self(Arc::new(FrameHasher::new(hasher, layers, OneDirection))),
@@ -45,8 +46,8 @@ impl QueueHasher {
         }
     }
 
-    /// Hashes the key that `key` returns for a frame and the type of its first header. If `key`
-    /// returns `None`, hashes the flow.
+    /// Hashes a key that `key` returns. `key` gets a frame and the type of its first header. If
+    /// `key` returns `None`, the flow is hashed instead.
     pub fn by_key(
         hasher: FlowHasher,
         affinity: Affinity,
@@ -64,9 +65,9 @@ impl QueueHasher {
         self.0.hash_batch(batch, fragments)
     }
 
-    /// The hash of a frame that was steered without a hash, because a single CPU gets all frames.
-    /// Without a hash, there is no table of fragments, so a later fragment is hashed by its
-    /// datagram.
+    /// The hash of a frame that was steered without a hash, because one CPU gets all frames. If
+    /// frames are not hashed, there is no table of fragments. A later fragment is hashed by its
+    /// datagram if there is no table.
     pub(crate) fn hash_one(&self, frame: &[u8], link: LinkType) -> FlowHash {
         self.0.hash_one(frame, link)
     }
@@ -82,7 +83,8 @@ impl QueueHasher {
 
 pub(crate) struct Hashing {
     hasher: QueueHasher,
-    /// Whether a frame keeps the device's hash. Frames without a device's hash are hashed as usual.
+    /// True if a frame keeps the hash that the device set. Frames on which the device set no hash
+    /// are hashed as usual.
     by_device: bool,
     always: bool,
     fragments: FragmentTable,
@@ -93,7 +95,7 @@ impl Hashing {
         Self { hasher, by_device, always, fragments: FragmentTable::new() }
     }
 
-    /// Sets the link type of each frame of a poll, and its hash if steering needs hashes.
+    /// Sets the link type of each frame of a poll. Also sets the hash, if steering needs hashes.
     pub(super) fn hash(
         &mut self,
         frames: &mut [Completion],
@@ -112,7 +114,8 @@ impl Hashing {
             return;
         }
         let is_unhashed = |frame: &Completion| !self.by_device || frame.hash().is_none();
-        // If the device sets hashes, few frames have no hash, and these are hashed one by one.
+        // If the device sets hashes, only few frames have no hash. The frames without a hash are
+        // hashed one by one.
         let at_once = if self.by_device { 1 } else { frames.len() };
         for frames in frames.chunks_mut(at_once).filter(|frames| is_unhashed(&frames[0])) {
             let unhashed = FrameBatch { frames: &mut *frames, memory, link, now };

@@ -1,4 +1,5 @@
-//! A queue's part in a move: park buckets, wait for the fences, release the parked frames.
+//! What a queue does in a move: it parks buckets, waits for the fences, and releases the parked
+//! frames.
 
 use steerage_flow::FlowHash;
 use steerage_mem::{Outbox, RingsInUse};
@@ -9,9 +10,9 @@ use crate::ids::{CpuIndex, DropReason};
 use crate::rps_map::bucket_of;
 
 pub(super) struct Moving {
-    /// The epoch of the slice, from parking to release.
+    /// The epoch of the slice from parking to release. `None` if no slice is parked.
     parked: Option<u64>,
-    /// For each CPU that these buckets leave, the tail of its ring at the time they were parked.
+    /// For each CPU that these buckets leave: the tail of its ring when the buckets were parked.
     fences: Vec<(CpuIndex, u64)>,
     lot_slots: usize,
 }
@@ -27,16 +28,16 @@ impl Moving {
 }
 
 impl OwnedQueue {
-    /// Parks the moving buckets, unless they are already parked: from now on, their frames wait in
-    /// the parking lot. The fences record the tail of each old CPU's ring. Adds each CPU that got
-    /// frames to `published`.
+    /// Parks the moving buckets, unless they are already parked. From now on, frames of the parked
+    /// buckets wait in the parking lot. A fence is the tail of an old CPU's ring at this time. Each
+    /// CPU that got frames is added to `published`.
     pub(crate) fn park(&mut self, epoch: u64, moves: &[BucketMove], published: &mut Vec<Published>) {
         if self.moving.parked == Some(epoch) {
             return;
         }
         self.moving.fences.clear();
-        // A fence waits for all slots up to the tail, so all of them must be published. Frames that
-        // find no room are dropped first.
+        // All slots up to the tail must be published, because the fence waits for them. Frames for
+        // which there is no room are dropped before the tail is recorded.
         self.publish_from(1, published);
         let lot = self.outbox.cpus() as CpuIndex;
         for m in moves {
@@ -45,15 +46,15 @@ impl OwnedQueue {
                 self.moving.fences.push((m.from, self.outbox.look(usize::from(m.from)).tail()));
             }
         }
-        // If the parking lot is the only target, frames still need the hash by which they are
-        // released.
+        // Even if the parking lot is the only target, frames need the hash by which they are
+        // released later.
         self.rings_in_use = self.table.rings_in_use().max(RingsInUse::Few);
         self.moving.parked = Some(epoch);
     }
 
-    /// Whether all frames that were sent before the buckets were parked are finished. The fence of
-    /// a dead CPU counts as passed: that CPU is ordered to discard its unfinished frames, in case
-    /// it continues.
+    /// Returns true if all frames that were sent before the buckets were parked are finished. The
+    /// fence of a dead CPU counts as passed. The dead CPU is ordered to discard its unfinished
+    /// frames, in case it continues to run.
     pub(crate) fn fences_passed(&mut self, dead: impl Fn(CpuIndex) -> bool) -> bool {
         let mut passed = true;
         for (cpu, tail) in self.moving.fences() {
@@ -70,9 +71,9 @@ impl OwnedQueue {
         self.moving.fences().filter(move |(cpu, tail)| !self.outbox.has_passed(*cpu, *tail)).map(|(cpu, _)| cpu)
     }
 
-    /// The move takes too long: stops parking, and orders old CPUs to discard frames not yet begun.
-    /// (The frames of a live queue never stay in the lane after a round, and a queue that can wait is
-    /// not revoked.)
+    /// The move takes too long: stops parking, and orders the old CPUs to discard all frames that
+    /// they have not begun. (Frames in the lane need no revocation: a live queue has none after a
+    /// round, and frames of a queue that can wait are never revoked.)
     pub(crate) fn revoke(&mut self) {
         self.outbox.lot().set_limit(1);
         for (cpu, tail) in self.moving.fences() {
@@ -80,9 +81,10 @@ impl OwnedQueue {
         }
     }
 
-    /// Sends the parked frames to the buckets' new CPUs, in order, and then steers the buckets
-    /// there directly. Returns false while some parked frames of a queue that can wait have no
-    /// room. Adds each CPU that got frames to `published`.
+    /// Sends the parked frames to the new CPUs of their buckets, in order. After the release, the
+    /// buckets are steered directly to their new CPUs. Returns false if parked frames of a queue
+    /// that can wait are left, because there is no room for them. Each CPU that got frames is added
+    /// to `published`.
     pub(crate) fn release(&mut self, moves: &[BucketMove], published: &mut Vec<Published>) -> bool {
         if !self.is_parked() {
             return true;
@@ -95,7 +97,8 @@ impl OwnedQueue {
             }
             let Some((frame, arrival)) = self.outbox.unpark(self.pages.blocks.as_mut()) else { break };
             let bucket = bucket_of(FlowHash(frame.hash_or_zero()));
-            // The moves are sorted by bucket, and parked frames belong to buckets of this slice.
+            // The moves are sorted by bucket, and all parked frames belong to buckets of this
+            // slice.
             let target = moves.binary_search_by_key(&bucket, |m| m.bucket).map_or(0, |at| usize::from(moves[at].to));
             self.stage(target, frame, arrival);
         }
@@ -125,9 +128,9 @@ impl OwnedQueue {
         self.moving.parked.is_some()
     }
 
-    /// This CPU was declared dead and is alive again. Drops the frames that it staged, parked or kept
-    /// in its lane. No other CPU has seen these frames, and they are out of date. Steering continues
-    /// with `map`, the current map.
+    /// Called after this CPU was declared dead and is alive again. Drops the frames that this CPU
+    /// has staged, parked or kept in its lane. No other CPU has seen these frames, and their
+    /// steering is outdated. Steering continues with the current map (`map`).
     pub(crate) fn start_over(&mut self, map: &[CpuIndex]) {
         let Self { outbox, pages, ledger, .. } = self;
         outbox.withdraw_all(|frame| {

@@ -1,4 +1,4 @@
-//! Tests a queue's rings alone: the test stages frames instead of a device.
+//! Tests the rings of a queue without a device: the test itself stages the frames.
 
 use steerage_flow::dissect::Layers;
 use steerage_flow::{Affinity, FlowHasher, HashKey};
@@ -9,7 +9,6 @@ use super::hash::QueueHasher;
 use super::*;
 use crate::backlog::{Backlog, Backlogs, Source};
 use crate::ids::InputId;
-use crate::limits::IDLE_LOOKS;
 use crate::page_cache::PagePool;
 
 struct Silent;
@@ -24,7 +23,7 @@ impl RxQueue for Silent {
     }
 }
 
-/// The CPU that polls the queue. The tests act for the two other CPUs.
+/// The index of the CPU that polls the queue. The tests play the part of the two other CPUs.
 const OWNER: usize = 2;
 
 struct Three {
@@ -128,7 +127,7 @@ fn only_a_cpu_without_room_for_a_poll_is_asked_to_wake_the_owner() {
 }
 
 /// As in Linux, the backlog belongs to a CPU and not to a queue. Two queues share the backlog, and
-/// each drops frames without room.
+/// each of them drops frames for which there is no room.
 #[test]
 fn queues_share_the_backlog_of_a_cpu() {
     let admissions: Arc<[Admission]> = (0..2).map(|_| Admission::default()).collect();
@@ -170,14 +169,12 @@ fn only_rings_in_use_are_looked_at() {
     assert_eq!(three.queue.pages.pool.cached(), 3);
 }
 
-#[test]
-fn a_ring_is_forgotten_after_many_empty_looks() {
-    let mut three = Three::new(0, None);
-    let inboxes: Arc<[Inbox]> = (0..2).map(|_| Inbox::new(1)).collect();
-    let backlog = Backlog {
+/// The backlog of CPU 0.
+fn backlog(three: &mut Three, is_admitted: bool) -> Backlog {
+    Backlog {
         source: Source {
             input: InputId(0),
-            queue: 0,
+            queue: three.queue.id,
             sends: None,
             kept_pages: Arc::clone(&three.kept_pages),
             hasher: hasher(),
@@ -188,9 +185,55 @@ fn a_ring_is_forgotten_after_many_empty_looks() {
         },
         consumer: three.consumers.remove(0),
         can_wait: false,
-        is_admitted: false,
+        is_admitted,
         idle_looks: 0,
+    }
+}
+
+/// With 64 queues, a CPU checks its rings only if one counter shows that frames wait. It also stops
+/// checking an empty ring sooner than with a single queue.
+#[test]
+fn the_rings_of_many_queues_are_checked_less() {
+    let admissions: Arc<[Admission]> = (0..2).map(|_| Admission::default()).collect();
+    let inbox = |cpu| Inbox::new(64, Some((Arc::clone(&admissions), cpu)));
+    let inboxes: Arc<[Inbox]> = (0..2).map(inbox).collect();
+    let looks_max = inboxes[0].looks_max();
+    let mut threes: Vec<Three> = (0..64).map(|queue| Three::new(queue, Some(Arc::clone(&admissions)))).collect();
+    let rings = threes.iter_mut().map(|three| backlog(three, true)).collect();
+    let mut backlogs = Backlogs::new(rings, 0, Arc::clone(&inboxes), || 0);
+    let is_noted = |ring| inboxes[0].next(&mut inboxes[0].begin(ring)) == Some(ring);
+    let mut check = |rounds| {
+        (0..rounds).for_each(|_| {
+            backlogs.begin();
+            assert_eq!(backlogs.next_to_serve(false), None);
+        });
+        backlogs.waiting().count()
     };
+    inboxes[0].note(7);
+    check(2 * looks_max);
+    // Another CPU has counted a frame but has not published it yet.
+    admissions[0].admit(1, 10);
+    assert!(is_noted(7), "the ring was checked although no frame waited");
+    check(looks_max - 1);
+    assert!(is_noted(7));
+    check(1);
+    assert!(!is_noted(7));
+    admissions[0].finish(1);
+    threes[9].stage(0, 1);
+    threes[9].publish(0);
+    assert_eq!(check(1), 1, "the ring is not noted, and waits");
+    inboxes[0].note(9);
+    backlogs.begin();
+    assert_eq!(backlogs.next_to_serve(false), Some(9));
+}
+
+#[test]
+fn a_ring_is_forgotten_after_many_empty_looks() {
+    let mut three = Three::new(0, None);
+    let inboxes: Arc<[Inbox]> = (0..2).map(|_| Inbox::new(1, None)).collect();
+    let looks_max = inboxes[0].looks_max();
+    assert!(looks_max > 10 * Inbox::new(256, None).looks_max());
+    let backlog = backlog(&mut three, false);
     let mut backlogs = Backlogs::new(vec![backlog], 0, Arc::clone(&inboxes), || 0);
     let next = |backlogs: &mut Backlogs| {
         backlogs.begin();
@@ -198,7 +241,7 @@ fn a_ring_is_forgotten_after_many_empty_looks() {
     };
     let is_noted = || inboxes[0].next(&mut inboxes[0].begin(0)).is_some();
     inboxes[0].note(0);
-    for _ in 1..IDLE_LOOKS {
+    for _ in 1..looks_max {
         assert_eq!(next(&mut backlogs), None);
         assert!(is_noted(), "it was forgotten too early");
     }
@@ -208,7 +251,7 @@ fn a_ring_is_forgotten_after_many_empty_looks() {
     let ring = &mut backlogs.at(0).consumer;
     ring.take(1);
     ring.finish();
-    for _ in 1..IDLE_LOOKS {
+    for _ in 1..looks_max {
         assert_eq!((next(&mut backlogs), is_noted()), (None, true));
     }
     assert_eq!((next(&mut backlogs), is_noted()), (None, false));

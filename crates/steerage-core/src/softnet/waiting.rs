@@ -14,8 +14,8 @@ use crate::queue::OwnedQueue;
 use crate::sleep::{Armed, Patience, queues_sleep_until};
 
 impl<H: Handler, P: Platform> Softnet<H, P> {
-    /// Prepares to sleep. The caller then waits on [`event_fd`](Self::event_fd) or
-    /// [`event_fds`](Self::event_fds). The next step ends the sleep.
+    /// Prepares to sleep. After `arm`, the caller waits on [`event_fd`](Self::event_fd) or
+    /// [`event_fds`](Self::event_fds). The next call of `step` ends the sleep.
     pub fn arm(&mut self) -> Armed {
         self.sleep.arm(self.runner.index, &self.shared);
         let Some(until) = self.sleep_until() else {
@@ -26,11 +26,11 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         Armed::Sleep(until)
     }
 
-    /// The time until which the CPU has no work unless the bell rings (`Some(None)`: no limit).
-    /// `None` if the CPU has work now.
+    /// Returns the time up to which the CPU has no work unless its bell rings (`Some(None)`: no
+    /// time limit). Returns `None` if the CPU has work now.
     fn sleep_until(&mut self) -> Option<Option<Timestamp>> {
         let shared = &self.shared;
-        // After a round with work, or during a round, some staged frames may not be published yet.
+        // During a round, or after a round with work, some staged frames may not be published yet.
         if self.round.worked
             || self.phase != Phase::Control
             || self.control.is_behind(shared.steering.version())
@@ -55,40 +55,42 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         queues_sleep_until(&mut self.queues, now, until)
     }
 
-    /// The time of this CPU's clock, which [`Armed::Sleep`] also uses.
+    /// The current time of this CPU's clock, which [`Armed::Sleep`] uses too.
     pub fn now(&self) -> Timestamp {
         self.platform.now()
     }
 
-    /// Whether another CPU has rung the bell since [`arm`](Self::arm). For a simulator, which does
-    /// not wait on the bell.
-    pub fn is_woken(&self) -> bool {
-        !self.shared.sleepers.is_about_to_sleep(usize::from(self.runner.index))
+    /// The sleeping CPUs among those with the indices `64 * word` to `64 * word + 63`. The first
+    /// CPU is the lowest bit. The bit of a CPU is set by [`arm`](Self::arm), and cleared when
+    /// another CPU rings its bell. For a simulator, which does not wait on bells.
+    pub fn sleepers(&self, word: usize) -> u64 {
+        self.shared.sleepers.word(word)
     }
 
     /// The file descriptors of the bell and of the devices for which the CPU waits. The sleep ends
-    /// when one of these file descriptors becomes readable. The set may differ after each
-    /// [`arm`](Self::arm).
+    /// when one of these file descriptors becomes readable. The set of file descriptors may differ
+    /// after each call of [`arm`](Self::arm).
     pub fn event_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let devices = self.queues.iter().filter_map(OwnedQueue::waits_on);
         std::iter::once(self.shared.bells[usize::from(self.runner.index)].as_fd()).chain(devices)
     }
 
-    /// One epoll file descriptor for all of [`event_fds`](Self::event_fds). The file descriptor is
-    /// readable whenever the sleep should end. The caller owns the file descriptor, and registers
-    /// it with a runtime once. Devices are added and removed as the CPU starts and stops waiting
-    /// for them.
+    /// A single epoll file descriptor that combines all of [`event_fds`](Self::event_fds). The
+    /// epoll file descriptor is readable whenever the sleep should end. The caller owns this file
+    /// descriptor, and registers it with an event loop once. Devices are added to the epoll when
+    /// the CPU begins to wait for them, and removed afterwards.
     ///
     /// # Errors
-    /// The kernel's error, if the process has no file descriptor left.
+    /// Returns the kernel's error if the process has no free file descriptor.
     pub fn event_fd(&mut self) -> io::Result<OwnedFd> {
         self.sleep.event_fd(&self.shared.bells[usize::from(self.runner.index)], &mut self.queues)
     }
 
-    /// Steps until the run is finished, and ends the handler. Before each sleep, the CPU keeps
-    /// polling for a while: up to `idle_poll` if packets came in that time lately, and for less and
-    /// less time otherwise, like KVM's `halt_poll_ns`. If the frames of a queue may wait
-    /// ([`Polled::Coalesce`](crate::rx::Polled::Coalesce)), the CPU sleeps at once.
+    /// Steps until the run is finished, and then ends the handler. Before each sleep, the CPU
+    /// continues to poll for a while. This time is up to `idle_poll` if such polling has recently
+    /// found packets. Otherwise it becomes shorter, as with KVM's `halt_poll_ns`. If the frames of
+    /// all queues may wait ([`Polled::Coalesce`](crate::rx::Polled::Coalesce)), the CPU sleeps at
+    /// once.
     pub fn run(mut self, idle_poll: Duration) -> H::Report {
         let mut patience = Patience::new(idle_poll);
         loop {

@@ -10,23 +10,25 @@ use steerage::{DeviceError, LinkType};
 use steerage_netlink::ethtool::Ethtool;
 use steerage_netlink::{Link, Rtnetlink};
 
-/// The `libc` crate does not have these two constants of linux/if_arp.h.
+/// The `libc` crate does not have `ARPHRD_RAWIP` and the next constant of linux/if_arp.h.
 const ARPHRD_RAWIP: u16 = 519;
 const ARPHRD_IP6GRE: u16 = 823;
 
-/// The properties that an interface had when they were read.
+/// The properties of an interface at the time of reading.
 #[derive(Clone, Debug)]
 pub(super) struct Interface {
     pub(super) name: String,
     pub(super) index: u32,
     pub(super) link: LinkType,
-    /// Whether the kernel should remove the link headers of the frames, because they are of no use.
+    /// True if the kernel should remove the link headers of the frames, because steerage cannot use
+    /// these headers.
     pub(super) cooked: bool,
     pub(super) loopback: bool,
     pub(super) up: bool,
     /// The longest frame that the interface sends, in bytes.
     pub(super) frame_bytes_max: usize,
-    /// Whether the interface merges received packets, by generic and by large receive offload.
+    /// True if the interface merges received packets. The first value is for generic receive
+    /// offload, and the second for large receive offload.
     pub(super) merges: (bool, bool),
 }
 
@@ -52,7 +54,7 @@ impl Interface {
         })
     }
 
-    /// The names of all interfaces that are up and that a socket can listen to.
+    /// Returns the names of all interfaces that are up and that a socket can listen to.
     #[cfg_attr(not(feature = "capture"), allow(dead_code, reason = "for several devices at once"))]
     pub(super) fn listenable() -> io::Result<Vec<String>> {
         let mut kernel = Rtnetlink::open()?;
@@ -62,12 +64,14 @@ impl Interface {
         Ok(names.filter(|name| is_usable(name)).map(str::to_owned).collect())
     }
 
-    /// Hints for the user about the interface. `whole` means that merged packets stay whole.
+    /// Returns hints for the user about the interface. The argument `whole` is true if merged
+    /// packets stay whole.
     pub(super) fn notes(&self, whole: bool) -> Vec<String> {
         let name = &self.name;
         let mut notes = Vec::new();
         let offloads = match self.merges {
-            // Loopback has no wire to compare the packets with.
+            // On the loopback interface, packets are never on a wire, so their merging needs no
+            // hint.
             _ if self.loopback || whole => "",
             (true, true) => "gro off lro off",
             (true, false) => "gro off",
@@ -84,8 +88,8 @@ impl Interface {
     }
 }
 
-/// The link type of the interface's frames, and true if the kernel removes their link headers. `None`
-/// if the type of the interface is not supported.
+/// Returns the link type of the interface's frames, and true if the kernel removes their link
+/// headers. Returns `None` if the type of the interface is not supported.
 fn frames_of(interface: &Link) -> Option<(LinkType, bool)> {
     match interface.hardware {
         ARPHRD_ETHER | ARPHRD_LOOPBACK => Some((LinkType::ETHERNET, false)),
@@ -95,12 +99,13 @@ fn frames_of(interface: &Link) -> Option<(LinkType, bool)> {
     }
 }
 
-/// Whether the interface merges received packets, by generic and by large receive offload. If the
-/// kernel does not report the offloads, there is no note for the user.
+/// Returns two values: true if the interface merges packets by generic receive offload (GRO), and
+/// true if it merges packets by large receive offload (LRO). If the kernel does not report the
+/// offloads, both values are false, so that the user gets no note.
 fn merges(name: &str) -> (bool, bool) {
     let features = Ethtool::open().and_then(|mut ethtool| ethtool.features(name)).unwrap_or_default();
     (features.is_on("rx-gro"), features.is_on("rx-lro"))
 }
 
-/// Advice for a missing interface.
+/// The advice for the error that an interface is missing.
 const GONE: &str = "`ip link` lists the interfaces there are";

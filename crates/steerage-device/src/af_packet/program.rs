@@ -1,11 +1,11 @@
-//! The socket's filter. One program of classic BPF combines direction, the user's filter and the
-//! snap length.
+//! The filter of a packet socket. One program of classic BPF combines the direction, the user's
+//! filter and the snap length.
 
 use libc::sock_filter as Instruction;
 
 use super::Direction;
 
-/// `BPF_RET | BPF_K`: accepts this many bytes of the frame. 0 drops the frame.
+/// `BPF_RET | BPF_K`: accepts this many bytes of the frame. The value 0 drops the frame.
 const RETURN: u16 = 0x06;
 /// `BPF_LD | BPF_W | BPF_ABS`.
 const LOAD: u16 = 0x20;
@@ -22,18 +22,18 @@ const fn instruction(code: u16, jump_true: u8, jump_false: u8, operand: u32) -> 
     Instruction { code, jt: jump_true, jf: jump_false, k: operand }
 }
 
-/// Accepts no frame.
+/// A program that accepts no frame.
 pub(super) const NOTHING: [Instruction; 1] = [instruction(RETURN, 0, 0, 0)];
 
-/// The instructions of the user's filter.
+/// Returns the instructions of the user's filter.
 #[cfg(feature = "capture")]
 pub(super) fn of_filter(filter: &steerage_capture::filter::Filter) -> Vec<Instruction> {
     let each = filter.instructions().iter();
     each.map(|each| instruction(each.code, each.jump_true, each.jump_false, each.operand)).collect()
 }
 
-/// The filter program, or `None` if all frames are wanted uncut. `filter` has the instructions of
-/// the user's filter.
+/// Returns the filter program, or `None` if all frames are wanted uncut. `filter` has the
+/// instructions of the user's filter.
 pub(super) fn program(
     direction: Direction,
     filter: Option<Vec<Instruction>>,
@@ -54,7 +54,8 @@ pub(super) fn program(
     }
     let most = snaplen.unwrap_or(u32::MAX);
     match filter {
-        // The filter accepts a frame by returning a length, so a shorter length cuts the frame.
+        // A filter accepts a frame by returning a length. A length that is shorter than the frame
+        // cuts the frame.
         Some(filter) => program.extend(filter.into_iter().map(|each| match each.code {
             RETURN => Instruction { k: each.k.min(most), ..each },
             _ => each,

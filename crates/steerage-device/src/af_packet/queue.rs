@@ -1,4 +1,4 @@
-//! A receive queue: one packet socket.
+//! A receive queue of an interface. Each queue has one packet socket.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -23,26 +23,29 @@ use super::sys::{Frame, Socket};
 use crate::offloads::vnet;
 use crate::vlan_tag;
 
-/// The interval at which a busy queue reads drops and errors from the kernel, which takes two
-/// system calls. People perceive a tenth of a second as immediate. A ring that may have overflowed
-/// is reported when it is empty.
+/// The interval at which a busy queue reads drops and errors from the kernel. Each reading takes
+/// two system calls. People perceive a tenth of a second as immediate. If the ring may have
+/// overflowed, the queue also reads the drops when the ring is empty.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// The interval at which a queue without frames reads the events of its socket, in addition to the
-/// reading after frames have arrived.
+/// The interval at which a queue without frames reads the events of its socket. A queue also reads
+/// the events after frames have arrived.
 const EVENTS_LOOK: Duration = Duration::from_millis(5);
 
 /// The interval at which a queue that ends checks for frames that the kernel has not shown yet.
 const END_LOOK: Duration = Duration::from_millis(5);
 
-/// The interval at which the queue checks whether an interface that is down is up again or gone.
+/// The interval at which the queue checks an interface that is down: it may be up again, or may
+/// have been deleted.
 const DOWN_LOOK: Duration = Duration::from_millis(20);
 
-/// How long after a stop the queue waits for CPUs that have no room: half of the available time.
+/// If the backlog of a CPU has no room after a stop, the queue waits for at most this time. The
+/// limit is half of the time that a stop may take.
 const STOP_PATIENCE: Duration = Duration::from_millis(DRAIN_MAX.as_millis() as u64 / 2);
 
-/// The maximum number of bytes per poll, as with a TUN. Between polls, finished frames return, and
-/// their blocks go back to the kernel. A few full polls of super-frames would fill the whole ring.
+/// The maximum number of bytes per poll. The device for TUN interfaces has the same limit. Between
+/// two polls, finished frames return, and their blocks go back to the kernel. A few full polls of
+/// super-frames would fill the whole ring.
 const POLL_BYTES: u64 = 1 << 20;
 
 /// The state of the interface.
@@ -57,19 +60,20 @@ enum Link {
 pub(super) struct Queue {
     name: String,
     interface: Interface,
-    /// Whether the kernel describes the offloads of each frame, and whether super-frames stay whole.
+    /// True if the kernel describes the offloads of each frame. The next field is true if
+    /// super-frames stay whole.
     offloads: bool,
     whole: bool,
-    /// Whether frames have the card's time.
+    /// True if frames have the time of the network card's clock.
     card_time: bool,
     promiscuous: bool,
-    /// The packets that the kernel's hashes keep together, if the kernel hashes.
+    /// The packets that the kernel's hashes keep together. `None` if steerage hashes.
     hash: Option<Affinity>,
     socket: Socket,
     /// The netlink socket for reading the state of the interface.
     kernel: Rtnetlink,
-    /// Reports each event of the socket only once. If events were reported repeatedly, a block that
-    /// is still lent would keep the socket readable.
+    /// An epoll instance that reports each event of the socket only once. If it reported events
+    /// repeatedly, a block that is still lent would keep the socket readable.
     events: Epoll,
     ring: Ring,
     current: Option<Current>,
@@ -80,17 +84,19 @@ pub(super) struct Queue {
     freezes: u64,
     link: Link,
     looked: Timestamp,
-    /// Whether frames have arrived since the events of the socket were last read.
+    /// True if frames have arrived since the events of the socket were last read.
     came: bool,
     read_events: Timestamp,
-    /// Whether the ring may have been full since the kernel's counts were last read.
+    /// True if the ring may have been full at some time after the last reading of the kernel's
+    /// counts.
     was_full: bool,
     stopping: bool,
-    /// The time of the stop, and whether the queue no longer waits for CPUs because the stop has
-    /// taken too long.
+    /// The time of the stop. The next field is true if the queue no longer waits for CPUs because
+    /// the stop has taken too long.
     stopped: Option<Timestamp>,
     hurries: bool,
-    /// The maximum time before the kernel shows a frame that has arrived.
+    /// The longest time between the arrival of a frame and the moment at which the kernel shows the
+    /// frame.
     patience: Duration,
     give_up: Option<Timestamp>,
 }
@@ -138,7 +144,8 @@ impl Queue {
             stopping: false,
             stopped: None,
             hurries: false,
-            // The kernel may restart a block's timer with each block, and the machine may be busy.
+            // This time is longer than one block timeout, because the kernel may restart the timer
+            // with each block and because the machine may be busy.
             patience: 4 * timeout + Duration::from_millis(500),
             give_up: None,
         })
@@ -180,8 +187,8 @@ impl Queue {
     }
 
     /// Lends `count` frames directly from the ring. Returns how many frames were processed. If the
-    /// kernel's description of a frame is invalid, the rest of the block counts as processed,
-    /// because later frames cannot be found.
+    /// kernel's description of a frame is invalid, all later frames of the block count as
+    /// processed, because they cannot be found.
     fn lend(&self, out: &mut Completions<'_>, current: &mut Current, count: usize) -> usize {
         let before = out.len();
         let is_whole = match self.ring.lending(out, current) {
@@ -196,8 +203,8 @@ impl Queue {
 
     /// Lends frames of a socket that reports no offloads. Returns false if a frame is invalid.
     fn lend_plain(&self, mut lending: Lending<'_>, current: &mut Current, count: usize) -> bool {
-        // The position of the next description, after the last lent frame. If the kernel describes
-        // an earlier position, the difference wraps around, and no frame is found there.
+        // The position of the next frame's description, after the last lent frame. If the kernel
+        // states an earlier position, the difference wraps around, and no frame is found there.
         let mut at = current.at.wrapping_sub(lending.offset());
         let (hashes, tags) = (self.hash.is_some(), !self.interface.cooked);
         let invalid = lending.push_each(
@@ -262,7 +269,7 @@ impl Queue {
         }
     }
 
-    /// Copies `count` frames to pages. Returns how many frames were processed, like `lend`.
+    /// Copies `count` frames to pages. Like `lend`, returns how many frames were processed.
     #[cold]
     fn copy(&self, out: &mut Completions<'_>, current: &mut Current, count: usize) -> usize {
         let (mut copied, mut met) = (0, 0);
@@ -279,7 +286,8 @@ impl Queue {
         met
     }
 
-    /// Copies one frame to a page. Returns false if the frame is lost.
+    /// Copies one frame to a page. Returns false if the frame is lost, for example because there is
+    /// no page.
     ///
     /// A super-frame that does not fit into a page is lost. Any other frame that does not fit is
     /// cut, because a part of a frame is better than nothing.
@@ -298,7 +306,7 @@ impl Queue {
             *before = header.to_bytes();
         }
         let to = &mut to[..len];
-        // The offload's offsets refer to the frame without the tag.
+        // The offsets in the offload's description refer to the frame without the tag.
         let untagged = &mut to[tag_bytes..];
         let is_whole = untagged.len() == frame.len;
         untagged.copy_from_slice(&bytes[frame.at..][..untagged.len()]);
@@ -319,7 +327,7 @@ impl Queue {
         true
     }
 
-    /// The header of a frame into which `tag_bytes` bytes of a tag were reinserted.
+    /// Returns the header of a frame into which `tag_bytes` bytes of a VLAN tag were reinserted.
     fn header(&self, frame: &Frame, tag_bytes: usize) -> FrameHeader {
         FrameHeader {
             nanos: frame.nanos,
@@ -347,7 +355,8 @@ impl Queue {
             Ok(link) if link.up => Link::Up,
             Ok(_) => Link::Down,
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Link::Gone,
-            // The kernel did not describe the interface this time. The next check asks again.
+            // The request for the interface's properties has failed, so the next check repeats the
+            // request.
             Err(_) => Link::Down,
         };
         if link != self.link {
@@ -360,14 +369,14 @@ impl Queue {
         }
     }
 
-    /// Returns the result of a poll that found no ready block: how long to wait.
+    /// Returns how long to wait after a poll that found no ready block.
     fn drained(&mut self, out: &mut Completions<'_>) -> Result<Polled, DeviceError> {
         let now = out.now();
         let is_usual = self.link == Link::Up && !self.stopping;
         if is_usual && !self.came && now.since(self.read_events) < EVENTS_LOOK {
             return Ok(Polled::Drained);
         }
-        // The kernel reports later frames only after the event of earlier frames was read.
+        // The kernel reports later frames only after the event for earlier frames was read.
         let mut event = [EpollEvent::empty()];
         let events = self.events.wait(&mut event, EpollTimeout::ZERO);
         let has_failed = events.is_ok_and(|count| count > 0) && event[0].events().contains(EpollFlags::EPOLLERR);
@@ -441,7 +450,8 @@ impl RxQueue for Queue {
         if out.now().since(self.looked) >= LOOK {
             self.look(out)?;
         }
-        // More frames may follow after many bytes, but finished frames must return first.
+        // This poll has reached its limit of bytes. The ring may have more frames, but frames that
+        // handlers have finished must return first.
         Ok(if room > 0 { Polled::NotBefore(out.now()) } else { Polled::More })
     }
 
@@ -454,8 +464,8 @@ impl RxQueue for Queue {
     }
 
     fn stop(&mut self) -> bool {
-        // From now on, the kernel puts no frame into the ring. The kernel shows the frames that are
-        // already in the ring when their block's timeout expires.
+        // From now on, the kernel puts no frame into the ring. Frames that are already in the ring
+        // become visible when the timeout of their block expires.
         self.stopping = self.socket.attach(&program::NOTHING).is_ok();
         self.stopping
     }
@@ -463,8 +473,8 @@ impl RxQueue for Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        // The socket exists as long as its memory is mapped, so make it accept nothing. A socket
-        // that still accepts frames only costs time.
+        // The socket exists as long as its memory is mapped. Therefore the filter is replaced by
+        // one that accepts no frames. If replacing the filter fails, the socket only costs time.
         let _ = self.socket.attach(&program::NOTHING);
         if self.promiscuous {
             let _ = self.socket.promiscuous(self.interface.index, false);

@@ -2,16 +2,17 @@
 //!
 //! The kernel fills the blocks in turn, and stops at the first block that was not returned, even if
 //! other blocks are free. If a block is not returned for too long, it is *rescued*: a copy replaces
-//! the block at the address from which its frames are read, and the kernel gets the block back. The
-//! frames that the kernel then puts into that block are lent from another address. If no address is
-//! free, these frames are copied one by one.
+//! the block at the address from which its frames are read, and the kernel gets the block back.
+//! After that, the kernel puts new frames into that block. The new frames are lent from another
+//! address. If no address is free, the new frames are copied one by one.
 //!
 //! A full ring alone is no reason for a rescue. If frames arrive faster than this queue is polled,
-//! the ring is full of frames that were not delivered yet. The lent blocks will then return soon,
-//! and a copy would only make the queue slower.
+//! the ring is full of frames that were not delivered yet. In that case, the lent blocks will
+//! return soon, and a copy would only make the queue slower.
 //!
-//! Another design would copy the frames for a slow CPU when they arrive. A rescue does not need to
-//! guess which CPU will be slow, and copies nothing while the ring has room.
+//! In another design, the frames for a slow CPU would be copied when they arrive. A rescue has two
+//! advantages: steerage need not predict which CPU will be slow, and nothing is copied while the
+//! ring has room.
 
 use std::collections::VecDeque;
 use std::io;
@@ -26,9 +27,9 @@ use super::{BLOCK_UNITS, BLOCKS_MIN};
 /// the block that was lent first is rescued.
 const FREE_PART: usize = 4;
 
-/// A block is rescued only if this part of the ring was delivered after it: one half. If the kernel
-/// is stopped by a younger block, more than one fourth of the ring has frames that were not
-/// delivered yet.
+/// A block is rescued only if at least this part of the ring was delivered after the block: one
+/// half. If the kernel stops at a block that was delivered later, more than one fourth of the ring
+/// has frames that were not delivered yet.
 const YOUNG_PART: usize = 2;
 
 const _: () = assert!(BLOCKS_MIN >= FREE_PART && FREE_PART > YOUNG_PART);
@@ -39,16 +40,16 @@ pub(super) struct Current {
     pub(super) frames: u32,
     pub(super) at: usize,
     pub(super) used: usize,
-    /// The place from which the block's frames are lent. `None` if the frames must be copied
-    /// because no place was free.
+    /// The place (an address range) from which the block's frames are lent. `None` if no place was
+    /// free, so that the frames must be copied.
     pub(super) place: Option<usize>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shown {
     Block,
-    /// The place shows a copy of this many bytes. The copy is unused if no frame of the place is
-    /// lent.
+    /// The place shows a copy of a block, with this number of bytes. If no frame of the place is
+    /// lent, the copy is not used any more.
     Copy(usize),
 }
 
@@ -67,7 +68,8 @@ pub(super) struct Ring {
     next: usize,
     /// The blocks that were delivered and not returned yet, oldest first.
     out: VecDeque<Out>,
-    /// Whether mapping a copy has failed, so that the warning appears only once.
+    /// True if mapping a copy has failed. After the first failure, the warning does not appear
+    /// again.
     rescue_failed: bool,
 }
 
@@ -93,12 +95,12 @@ impl Ring {
         self.memory.own(out)
     }
 
-    /// The used part of the block, from which its frames are lent.
+    /// Returns the used part of the block, from which its frames are lent.
     pub(super) fn lending<'o>(&self, out: &'o mut Completions<'_>, current: &Current) -> Option<Lending<'o>> {
         self.memory.lending(out, (current.block, current.place?), current.used)
     }
 
-    /// Whether the kernel describes the offloads of each frame.
+    /// Returns true if the kernel describes the offloads of each frame.
     pub(super) fn has_offloads(&self) -> bool {
         self.memory.shape().offloads
     }
@@ -138,25 +140,25 @@ impl Ring {
         Some(Current { block, frames: filled.frames, at: filled.first, used, place })
     }
 
-    /// Makes the first free place show the block. Places that were used before are first in the
-    /// order, so that the memory of their copies becomes free.
+    /// Maps the block to the first free place. Places that were used before come first, so that the
+    /// memory of their copies becomes free.
     #[cold]
     fn show(&mut self, blocks: &Blocks, socket: BorrowedFd<'_>, block: usize) {
         let is_free = |place: &usize| self.shows[*place] != Shown::Block && blocks.out(*place) == 0;
         let free = (0..self.shows.len()).find(is_free);
-        // If mapping the block fails, its frames are copied this time.
+        // If mapping the block fails, the frames that the block has now are copied.
         if let Some(place) = free.filter(|place| self.memory.show(socket, block, *place).is_ok()) {
             (self.places[block], self.shows[place]) = (Some(place), Shown::Block);
         }
     }
 
-    /// The bytes of a block without a place, whose frames must be copied.
+    /// Returns the bytes of a block without a place. The frames of this block must be copied.
     pub(super) fn unlent(&self, current: &Current) -> &[u8] {
         self.memory.unlent(current.block, current.used)
     }
 
-    /// Whether frames may have been dropped because the ring was full: at least half of the ring is
-    /// lent, or more than half of it is filled.
+    /// Returns true if frames may have been dropped because the ring was full: at least half of the
+    /// ring is lent, or more than half of it is filled.
     pub(super) fn may_have_been_full(&self) -> bool {
         self.out.len() >= self.memory.shape().blocks / 2 || !self.has_room()
     }
@@ -170,8 +172,9 @@ impl Ring {
         self.next = (current.block + 1) % self.memory.shape().blocks;
     }
 
-    /// Rescues the block that was lent first if the kernel has too little free space before it.
-    /// Returns how many of its frames were lent, because these frames were copied.
+    /// Rescues the block that was lent first, if the kernel has too little free space before this
+    /// block. Returns the number of frames that were copied, which are the lent frames of this
+    /// block.
     pub(super) fn rescue(&mut self, blocks: &Blocks) -> u64 {
         let Some(&Out { block, place, used }) = self.out.front() else { return 0 };
         if !self.is_in_the_way(block) {
@@ -195,8 +198,8 @@ impl Ring {
         u64::from(frames)
     }
 
-    /// Whether the copies in use, plus another copy of `used` bytes, take at most the memory of the
-    /// ring.
+    /// Returns true if another copy of `used` bytes is allowed: all copies in use may together take
+    /// as much memory as the ring.
     fn has_room_for_copy(&self, blocks: &Blocks, used: usize) -> bool {
         let copies = self.shows.iter().enumerate().map(|(place, shown)| match shown {
             Shown::Copy(bytes) if blocks.out(place) > 0 => *bytes,
@@ -206,7 +209,7 @@ impl Ring {
         copies.sum::<usize>() + used <= shape.blocks * shape.block_bytes
     }
 
-    /// Whether the kernel will reach `block` before it has filled one part of the ring (see
+    /// Returns true if the kernel will reach `block` before it has filled one part of the ring (see
     /// [`FREE_PART`]).
     fn is_in_the_way(&self, block: usize) -> bool {
         let count = self.memory.shape().blocks;
@@ -215,8 +218,8 @@ impl Ring {
         if before > count / YOUNG_PART {
             return false;
         }
-        // The kernel fills blocks in order. If the block one part before this one is not filled,
-        // all blocks in between are free.
+        // The kernel fills blocks in order. If the block that lies one part before `block` is not
+        // filled, all blocks in between are free.
         before <= part || self.memory.is_filled((block + count - part) % count)
     }
 }

@@ -1,9 +1,9 @@
-//! Sends through an interface with packet sockets, one packet per system call. docs/outputs.md is
-//! the user's guide.
+//! Sends through an interface with packet sockets, one packet per system call. The user's guide is
+//! docs/outputs.md.
 //!
-//! `sendmmsg` would send 64 packets per call, which costs 6 to 9 % less. But the messages of
-//! `sendmmsg` can name an interface other than the socket's bound interface, and the sandbox cannot
-//! see that interface.
+//! With `sendmmsg`, 64 packets would leave per call, which would cost 6 to 9 % less. However, a
+//! message of `sendmmsg` can name another interface than the one to which the socket is bound, and
+//! the sandbox cannot see which interface a message names.
 
 use std::io;
 use std::num::NonZero;
@@ -34,8 +34,8 @@ use crate::send_room::SendRoom;
 #[cfg(test)]
 mod tests;
 
-/// The maximum number of parts in a packet. A merged batch has one part for each packet, one for
-/// its headers, and one for the kernel's header.
+/// The maximum number of parts in a packet. A merged batch has one part for the payload of each
+/// packet, one part for the packet's headers, and one part for the header that the kernel requires.
 const PARTS_MAX: usize = if HANDLE_BUDGET > SEGMENTS_MAX { HANDLE_BUDGET + 2 } else { SEGMENTS_MAX + 2 };
 
 /// The interface for sending, and the options.
@@ -51,12 +51,12 @@ const PARTS_MAX: usize = if HANDLE_BUDGET > SEGMENTS_MAX { HANDLE_BUDGET + 2 } e
 pub struct AfPacketOutput {
     /// The interface's name.
     pub interface: String,
-    /// Whether packets bypass the queueing discipline. Bypassing the discipline is cheaper, but
-    /// packets are dropped at once if the driver's ring is full. Nothing is shaped, and packet
-    /// sockets (tcpdump) do not see the packets.
+    /// True if packets bypass the queueing discipline. Bypassing the discipline saves CPU time, but
+    /// packets are dropped at once if the driver's ring is full. Packets that bypass it are not
+    /// shaped, and packet sockets (tcpdump) do not see them.
     pub qdisc_bypass: bool,
-    /// Whether super-frames are sent whole, and consecutive packets of a batch are merged into
-    /// super-frames. Otherwise super-frames are cut.
+    /// If true, super-frames are sent whole, and consecutive packets of a batch are merged into
+    /// super-frames. If false, super-frames are cut.
     pub offloads: bool,
 }
 
@@ -98,11 +98,12 @@ impl AfPacketOutput {
     }
 
     setters! {
-        /// Whether packets bypass the queueing discipline. Default: no.
+        /// Sets whether packets bypass the queueing discipline. Default: no.
         qdisc_bypass: bool;
-        /// Whether [super-frames](steerage::Packet::offload) are sent whole, and consecutive
-        /// packets of a flow within a batch leave as one. If the interface cannot cut super-frames,
-        /// the kernel cuts them. Without this option, steerage cuts super-frames. Default: no.
+        /// Sets whether [super-frames](steerage::Packet::offload) are sent whole, and consecutive
+        /// packets of a flow within a batch leave as one super-frame. If the interface cannot cut
+        /// super-frames, the kernel cuts them. Without this option, steerage cuts super-frames.
+        /// Default: no.
         offloads: bool;
     }
 
@@ -132,8 +133,9 @@ impl AfPacketOutput {
                 sockets.push(Sockets::Link(Arc::new(self.with_room(socket)?)));
             }
         } else {
-            // All CPUs share these two sockets. The kernel runs their filters for each packet that
-            // the interface receives, so two sockets for each CPU would cost more.
+            // All CPUs share these two sockets. Separate sockets for each CPU would cost more,
+            // because the kernel runs the filter of each socket for every packet that the interface
+            // receives.
             let second = open()?;
             self.make_ready(&first, interface.index, ethertype::IPV4)?;
             self.make_ready(&second, interface.index, ethertype::IPV6)?;
@@ -149,7 +151,7 @@ impl AfPacketOutput {
                 whole: offloads.then(|| Arc::clone(&whole)),
                 gone: Arc::clone(&gone),
             };
-            // CPUs in excess of the machine's CPUs share sockets.
+            // If there are more CPUs than the machine has, several CPUs share a socket.
             next = (next + 1) % sockets.len();
             Ok(Box::new(send) as Box<dyn TxQueue>)
         });
@@ -167,7 +169,7 @@ impl AfPacketOutput {
         socket.bind_to_send(interface, protocol).map_err(|e| self.error("bind to the interface", e))
     }
 
-    /// A socket that is ready.
+    /// Makes a `Ready` from a bound socket.
     fn with_room(&self, socket: Socket) -> Result<Ready, DeviceError> {
         let room = SendRoom::of(&socket).map_err(|e| self.error("ask for the socket's buffer", e))?;
         Ok(Ready { socket, room })
@@ -178,7 +180,7 @@ impl AfPacketOutput {
     }
 }
 
-/// A socket that is bound, and the room in its buffer.
+/// A socket that is bound to the interface, and the free space in the socket's buffer.
 #[derive(Debug)]
 struct Ready {
     socket: Socket,
@@ -187,9 +189,11 @@ struct Ready {
 
 #[derive(Clone, Debug)]
 enum Sockets {
-    /// Packets have a link header, which contains their protocol.
+    /// One packet socket, for an interface whose packets have a link header. The link header
+    /// contains the protocol.
     Link(Arc<Ready>),
-    /// Packets begin with an IP header: a socket for IPv4, and one for IPv6.
+    /// Two packet sockets, one for IPv4 and one for IPv6, for an interface whose packets begin with
+    /// an IP header.
     Ip(Arc<[Ready; 2]>),
 }
 
@@ -198,10 +202,10 @@ struct Send {
     name: String,
     link: LinkType,
     sockets: Sockets,
-    /// The super-frames that the kernel accepts. With `Some`, each packet needs a header that
-    /// describes its offload.
+    /// The super-frames that the kernel accepts. If this is `Some`, each sent packet must have a
+    /// header that describes its offload.
     whole: Option<Arc<Whole>>,
-    /// Whether the interface was deleted and a CPU has reported the deletion.
+    /// True if the interface was deleted and a CPU has reported the deletion.
     gone: Arc<AtomicBool>,
 }
 
@@ -215,7 +219,8 @@ impl Send {
         self.attempt(&all[..count], before)
     }
 
-    /// Sends a packet. `before` is the number of parts before the packet's first byte.
+    /// Sends a packet. The argument `before` is the number of parts in front of the packet's own
+    /// bytes.
     #[inline]
     fn attempt(&self, packet: &[&[u8]], before: usize) -> Result<Attempt, DeviceError> {
         let Ready { socket, room } = match &self.sockets {
@@ -243,7 +248,8 @@ impl Send {
             Some(libc::ENOBUFS | libc::ENOMEM) => Attempt::Is(Outcome::Full),
             Some(libc::ENETDOWN) => Attempt::Is(Outcome::Refused),
             Some(libc::ENXIO | libc::ENODEV) => {
-                // Relaxed: exactly one CPU reports the deletion, and it does not matter which.
+                // Relaxed suffices: exactly one CPU reports the deletion, and any CPU may report
+                // it.
                 if !self.gone.swap(true, Ordering::Relaxed) {
                     let cause = io::Error::new(error.kind(), "the interface was deleted");
                     return Err(DeviceError::new(self.name.clone(), "send by the interface", cause));
@@ -252,7 +258,8 @@ impl Send {
             }
             // The packet is longer than the MTU.
             Some(libc::EMSGSIZE) => Attempt::Is(Outcome::TooLong),
-            // The interface does not accept the packet, which may be shorter than a header.
+            // The interface does not accept the packet, for example because the packet is shorter
+            // than a header.
             _ => Attempt::Is(Outcome::Unfit),
         })
     }
@@ -270,7 +277,9 @@ impl TxQueue for Send {
         can
     }
 
-    /// The kernel does not tell whether the queueing discipline or the driver has room too. What these drop is counted.
+    /// The kernel reports only the room in the socket's buffer, not the room in the queueing
+    /// discipline and the driver. If the queueing discipline or the driver drops packets, the
+    /// packets are counted.
     fn has_room(&self) -> bool {
         let has_room = |ready: &Ready| ready.room.has_room(ready.socket.as_fd());
         match &self.sockets {
@@ -292,7 +301,8 @@ impl TxQueue for Send {
 struct Sending<'s> {
     send: &'s Send,
     sent: Sent,
-    /// Whether the kernel has no room, so that it would refuse the rest of the batch too.
+    /// True if the kernel has no room for another packet. In that case, the kernel would also
+    /// refuse all later packets of the batch.
     full: bool,
     failed: Option<DeviceError>,
 }

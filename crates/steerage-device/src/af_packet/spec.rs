@@ -1,4 +1,4 @@
-//! Parses `eth1` and `af_packet:eth1,queues=2`.
+//! Parses the text that names an interface, such as `eth1` or `af_packet:eth1,queues=2`.
 
 use std::time::Duration;
 
@@ -13,14 +13,15 @@ const DEVICE: &str = "af_packet";
 
 const ANY: &str = "any";
 
-/// The prefix of the interface's name. The prefix is required if the name could also be a file.
+/// The prefix before an interface's name. The prefix is required if the name could also be the name
+/// of a file.
 const PREFIX: &str = "af_packet:";
 
 /// The options, in the order in which an error lists them.
 const OPTIONS: [&str; 9] =
     ["queues", "buffer", "timeout", "promiscuous", "direction", "snaplen", "hash", "offload", "time"];
 
-/// An interface as the user wrote it.
+/// The text of a user that names an interface.
 ///
 /// ```
 /// use steerage_device::af_packet::{AfPacketOptions, Named};
@@ -39,7 +40,7 @@ pub struct Named<'a> {
 
 impl<'a> Named<'a> {
     /// Reads `af_packet:IFACE,option=value,...`, or an interface's bare name. Returns `None` if
-    /// `spec` is neither.
+    /// `spec` has neither form.
     pub fn read(spec: &'a str) -> Option<Self> {
         match spec.strip_prefix(PREFIX) {
             Some(rest) => {
@@ -68,7 +69,7 @@ impl<'a> Named<'a> {
         self.options
     }
 
-    /// Returns `options` with the changes that the text after the name requests.
+    /// Returns `options`, changed by the options that follow the interface's name in the text.
     ///
     /// # Errors
     /// [`SpecError`] for an unknown option, and for a value that is out of range.

@@ -1,5 +1,5 @@
-//! The system calls of packet sockets, and the memory shared with the kernel. All `unsafe` code of
-//! this device is here.
+//! The system calls of packet sockets, and the memory shared with the kernel. This module and its
+//! submodules contain all `unsafe` code of the device AF_PACKET.
 //!
 //! Layouts and numbers are those of the kernel's `linux/if_packet.h`.
 
@@ -23,7 +23,7 @@ const PACKET_VNET_HDR: c_int = 15;
 const PACKET_RESERVE: c_int = 12;
 const PACKET_TIMESTAMP: c_int = 17;
 const PACKET_FANOUT: c_int = 18;
-/// The card's own time, of linux/net_tstamp.h.
+/// The flag of linux/net_tstamp.h that requests the card's own time.
 const SOF_TIMESTAMPING_RAW_HARDWARE: c_int = 1 << 6;
 const PACKET_IGNORE_OUTGOING: c_int = 23;
 const PACKET_MR_PROMISC: u16 = 1;
@@ -32,11 +32,12 @@ const PACKET_FANOUT_FLAG_UNIQUEID: u32 = 0x2000;
 const TPACKET_V3: c_int = 2;
 const ETH_P_ALL: u16 = 3;
 
-/// The kernel's counts since the last request.
+/// The frame counts that the kernel reports. Each request sets the counts to 0.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(super) struct Statistics {
-    /// Frames that passed the filter, including frames that did not fit into the ring.
+    /// The number of frames that passed the filter, including frames that did not fit into the
+    /// ring.
     pub(super) packets: u32,
     pub(super) drops: u32,
     pub(super) freezes: u32,
@@ -78,12 +79,12 @@ impl Socket {
     }
 
     /// Makes the kernel put a `virtio_net_hdr` before each received frame, and expect one before
-    /// each sent frame. Call this before creating the ring.
+    /// each sent frame. This function must be called before the ring is created.
     pub(super) fn tell_offloads(&self) -> io::Result<()> {
         self.set(libc::SOL_PACKET, PACKET_VNET_HDR, &1)
     }
 
-    /// Makes the kernel give each frame the card's time, if the card stamped it.
+    /// Makes the kernel report the card's time for each frame that the card has stamped.
     pub(super) fn card_time(&self) -> io::Result<()> {
         self.set(libc::SOL_PACKET, PACKET_TIMESTAMP, &SOF_TIMESTAMPING_RAW_HARDWARE)
     }
@@ -122,7 +123,7 @@ impl Socket {
         checked(unsafe { libc::bind(self.0.as_raw_fd(), at, len) })
     }
 
-    /// Whether the interface receives frames for other machines while this socket exists.
+    /// Sets whether the interface receives frames for other machines while this socket exists.
     pub(super) fn promiscuous(&self, interface: u32, yes: bool) -> io::Result<()> {
         let option = if yes { PACKET_ADD_MEMBERSHIP } else { PACKET_DROP_MEMBERSHIP };
         let request = libc::packet_mreq {
@@ -134,7 +135,8 @@ impl Socket {
         self.set(libc::SOL_PACKET, option, &request)
     }
 
-    /// Skips outgoing frames before they cost anything. Linux supports this option since 4.20.
+    /// Makes the kernel skip outgoing frames early, so that they cost no time. This option requires
+    /// Linux 4.20.
     pub(super) fn ignore_outgoing(&self) -> io::Result<()> {
         self.set(libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, &1)
     }
@@ -154,8 +156,8 @@ impl Socket {
         self.get(libc::SOL_PACKET, PACKET_STATISTICS)
     }
 
-    /// An error of the socket, if there is one. The kernel reports each error once, usually that
-    /// the interface went down.
+    /// Returns a pending error of the socket, if there is one. The kernel reports each error once.
+    /// Usually the error means that the interface went down.
     pub(super) fn take_error(&self) -> io::Result<Option<io::Error>> {
         let error: c_int = self.get(libc::SOL_SOCKET, libc::SO_ERROR)?;
         Ok((error != 0).then(|| io::Error::from_raw_os_error(error)))

@@ -7,8 +7,8 @@
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Instruction {
     code: u8,
-    /// The destination in the lower half and the source in the upper half, on little-endian
-    /// machines.
+    /// The destination register in the lower half and the source register in the upper half, on
+    /// little-endian machines.
     registers: u8,
     offset: i16,
     immediate: i32,
@@ -43,13 +43,13 @@ pub(super) enum Size {
 pub(super) enum When {
     Equal = 0x10,
     Above = 0x20,
-    /// At least one of these bits is set.
+    /// The condition that at least one of these bits is set.
     AnyOf = 0x40,
     NotEqual = 0x50,
     Below = 0xa0,
 }
 
-/// A position in the program. The position may not be known yet.
+/// A position in the program. The position of the label may not be known yet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Label(usize);
 
@@ -63,8 +63,7 @@ const AND: u8 = 0x57;
 const SHIFT_LEFT: u8 = 0x67;
 const MOVE: u8 = 0xb7;
 const MOVE_REGISTER: u8 = 0xbf;
-/// Converts between network order and host order. The conversion in both directions is the same
-/// operation.
+/// Converts between network order and host order. Both conversions are the same operation.
 const TO_NETWORK: u8 = 0xdc;
 const JUMP: u8 = 0x05;
 const JUMP_EQUAL: u8 = 0x15;
@@ -175,7 +174,7 @@ impl Assembler {
         self.put(CALL, R0, BY_DISTANCE, 0, 0);
     }
 
-    /// The number of instructions so far.
+    /// The number of instructions that were written so far.
     pub(super) fn len(&self) -> usize {
         self.instructions.len()
     }

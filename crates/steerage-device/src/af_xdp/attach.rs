@@ -119,9 +119,9 @@ fn modes(wanted: Mode) -> &'static [sys::Mode] {
     }
 }
 
-/// Why the program could not be attached.
+/// The reason why the program could not be attached.
 enum Refused {
-    /// An error because of which another mode would fail too.
+    /// An error with which the other modes would fail too.
     For(DeviceError),
     Mode(io::Error),
 }
@@ -132,7 +132,7 @@ struct Attempt<'a> {
     interface: &'a netlink::Link,
     ports: &'a Ports,
     wants_hash: bool,
-    /// Whether this process takes packets from the interface already.
+    /// True if this process takes packets from the interface already.
     is_held: bool,
     sockets: &'a Map,
     counters: &'a Map,
@@ -140,8 +140,8 @@ struct Attempt<'a> {
 
 impl Attempt<'_> {
     /// Attaches the program in this mode. The program uses the hash if the hash is wanted and
-    /// available, and the time and the tag if the driver reports them. The second result is the
-    /// metadata that the program uses.
+    /// available, and the time and the tag if the driver reports them. The second part of the
+    /// result is the metadata that the program uses.
     fn in_mode(&self, mode: sys::Mode, notes: &mut Vec<String>) -> Result<(ByLink, Functions), Refused> {
         // Kernels before 6.8 do not say what a driver reports.
         let support = netdev::xdp_support(self.interface.index).unwrap_or_default();
@@ -150,7 +150,7 @@ impl Attempt<'_> {
             time: support.time == Some(true),
             tag: support.vlan_tag == Some(true),
         };
-        // Do not bother users who did not ask for the hash.
+        // Users who did not ask for the hash get no note.
         let mut note = |why: &dyn fmt::Display| {
             if self.wants_hash && self.options.device_hash == DeviceHash::Always {
                 let name = &self.options.interface;
@@ -254,7 +254,7 @@ impl Attempt<'_> {
 
     fn instructions(&self, mode: sys::Mode, functions: Functions) -> io::Result<Vec<Instruction>> {
         let [sockets, counters] = [self.sockets, self.counters].map(|map| map.as_fd().as_raw_fd());
-        // After the driver, the frames of all ports are the bond's.
+        // A program that runs after the driver sees the frames of all ports as frames of the bond.
         let no_ports = Ports::default();
         let ports = if mode == sys::Mode::Native { self.ports } else { &no_ports };
         program(self.take, Maps { sockets, ports, counters, functions })
@@ -283,8 +283,8 @@ impl Attempt<'_> {
         self.options.error("load an XDP program", cause).advise(PERMISSION)
     }
 
-    /// Attaches the program. A driver may forget it, so the program is loaded once more while the
-    /// process has the privileges.
+    /// Attaches the program. A driver may forget the program. Therefore the program is loaded a
+    /// second time while the process still has the privileges.
     fn attach_loaded(&self, program: Program, mode: sys::Mode, functions: Functions) -> Result<ByLink, Refused> {
         let link = self.attach(&program, mode)?;
         let copy = (mode == sys::Mode::Native).then(|| self.load(mode, functions).ok()).flatten();
@@ -312,7 +312,7 @@ impl Attempt<'_> {
                     return Err(Refused::For(self.occupied(there, error)));
                 }
                 // The kernel removes the old program when its process ends. If the old program
-                // stays, its process is alive and owns the queues.
+                // stays attached, its process is alive and owns the queues.
                 _ if ours => {}
                 Some((there, _)) if self.options.replace => self.take_away(there).map_err(Refused::For)?,
                 _ => return Err(Refused::For(self.occupied(there, error))),

@@ -1,4 +1,4 @@
-//! How the program is attached to its interface, and whether it still is.
+//! How the program is attached to its interface, and whether it is still attached.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -16,12 +16,12 @@ use super::sys::{Link, Program};
 pub(super) enum Attachment {
     /// Alone, by a link.
     Link(ByLink),
-    /// As a component of a dispatcher.
+    /// The program is attached as a component of a dispatcher.
     Component(InDispatcher),
 }
 
 impl Attachment {
-    /// Whether the program is still attached.
+    /// Returns true if the program is still attached.
     pub(super) fn is_attached(&self) -> io::Result<bool> {
         match self {
             Self::Link(by_link) => by_link.link.is_attached(),
@@ -29,16 +29,17 @@ impl Attachment {
         }
     }
 
-    /// Notes the current state of the interface.
+    /// Stores the current state of the interface.
     pub(super) fn changed(&self, link: &netlink::Link) {
         if let Self::Component(component) = self {
-            // Relaxed: the flags refer to no other memory.
+            // Relaxed suffices, because no other memory depends on the flags.
             component.attached.store(!link.programs.is_empty(), Ordering::Relaxed);
             component.changed.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Whether the program is attached to a driver, which may forget it, and can be attached again.
+    /// Returns true if the program is attached to a driver that may forget the program, and if the
+    /// program can be attached again.
     pub(super) fn can_be_renewed(&self) -> bool {
         matches!(self, Self::Link(ByLink { copies: Some(_), .. }))
     }
@@ -48,7 +49,7 @@ impl Attachment {
         let Self::Link(ByLink { link, copies: Some(copies), renewals }) = self else {
             return Err(io::ErrorKind::Unsupported.into());
         };
-        // Relaxed: the count refers to no other memory.
+        // Relaxed suffices, because no other memory depends on the count.
         let nth = 1 + renewals.fetch_add(1, Ordering::Relaxed);
         link.replace_program(&copies[nth % copies.len()])
     }
@@ -60,8 +61,8 @@ impl Attachment {
         }
     }
 
-    /// Lets the program stay in the dispatcher at the end. `removed` reports the programs that are
-    /// removed earlier.
+    /// Makes the program stay in the dispatcher when the process ends. The pipe `removed` reports
+    /// programs that are removed before that.
     pub(super) fn stay(&self, removed: &Arc<Removed>) {
         if let Self::Component(component) = self {
             let _ = component.stays.set(Arc::clone(removed));
@@ -73,14 +74,14 @@ impl Attachment {
 #[derive(Debug)]
 pub(super) struct ByLink {
     link: Link,
-    /// The program twice, if it is attached to a driver. The kernel does nothing if a program is to
-    /// replace itself.
+    /// Two copies of the program, if the program is attached to a driver. The kernel does nothing
+    /// if a program is to replace itself.
     copies: Option<[Program; 2]>,
     renewals: AtomicUsize,
 }
 
 impl ByLink {
-    /// The link has the first of the copies.
+    /// At first, the link has the first copy.
     pub(super) fn new(link: Link, copies: Option<[Program; 2]>) -> Self {
         Self { link, copies, renewals: AtomicUsize::new(0) }
     }
@@ -91,11 +92,12 @@ impl ByLink {
 #[derive(Debug)]
 pub(super) struct InDispatcher {
     added: Added,
-    /// If the program stays in the dispatcher at the end: the programs that another process has seen
-    /// removed. This process then has no permission to read the dispatcher.
+    /// If the program stays in the dispatcher when the process ends: the programs whose removal
+    /// another process has reported. In that case, this process has no permission to read the
+    /// dispatcher.
     stays: OnceLock<Arc<Removed>>,
     attached: AtomicBool,
-    /// Whether the interface has changed since the dispatcher was read.
+    /// True if the interface has changed since the dispatcher was read.
     changed: AtomicBool,
 }
 
@@ -144,7 +146,7 @@ impl Removed {
         Self(Mutex::new((reports.into(), Vec::new())))
     }
 
-    /// Reads the lines that have come. While another CPU reads, the answer is no.
+    /// Reads the lines that have arrived. Returns false while another CPU reads the lines.
     fn has(&self, component: Component) -> bool {
         let Ok(mut held) = self.0.try_lock() else { return false };
         let (reports, text) = &mut *held;

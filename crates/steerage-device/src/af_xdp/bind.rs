@@ -30,8 +30,8 @@ pub(super) fn not_bound(name: &str, operation: &'static str, place: InterfaceQue
     DeviceError::new(name, operation, cause).advise("stop the program that has it")
 }
 
-/// Binds the socket in the first of these ways that works. Tries repeatedly, because the previous
-/// owner of the queue may still hold the queue for a moment.
+/// Tries these ways to bind the socket in order, and uses the first that works. Tries repeatedly,
+/// because the previous owner of the queue may still hold the queue for a moment.
 pub(super) fn bind(ways: &[How], mut try_to: impl FnMut(How) -> io::Result<()>) -> io::Result<How> {
     let (mut ways, mut wait) = (ways.iter().copied(), WAIT_FIRST);
     let mut how = ways.next().unwrap_or_default();

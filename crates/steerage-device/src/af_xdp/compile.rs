@@ -1,18 +1,18 @@
 //! Compiles an expression to the instructions that decide about a frame. The XDP program
-//! (`program.rs`) and the filter of a socket that listens (`listen.rs`) have different instructions,
-//! and take the same frames.
+//! (`program.rs`) and the filter of a socket that listens (`listen.rs`) select the same frames,
+//! although their instructions differ.
 
 use super::take::{Kind, Prefix, Take, Test, Way};
 
-// The properties of a frame, which both programs store as bits of one word.
+// The properties of a frame, which both programs store as bits of one number.
 pub(super) const IPV4: u32 = 1;
 pub(super) const IPV6: u32 = 2;
 pub(super) const ARP: u32 = 4;
 pub(super) const NEIGHBOUR_DISCOVERY: u32 = 8;
 pub(super) const HAS_PORTS: u32 = 16;
 
-/// An assembler whose program has read the headers of a frame. Each `require_` function writes
-/// instructions that go to `otherwise` unless the frame passes the test.
+/// An assembler for a program that has already read the headers of a frame. Each `require_`
+/// function writes instructions that go to `otherwise` unless the frame passes the test.
 pub(super) trait FrameTests {
     type Label: Copy;
 

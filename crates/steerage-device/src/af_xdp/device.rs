@@ -45,8 +45,8 @@ pub(super) struct Device {
     copies: bool,
     first_queue: u32,
     namespace: Namespace,
-    /// The senders of the same interface. The senders use the same memory as the receivers, and
-    /// share the completion ring of their queue.
+    /// The senders of the same interface, which use the same memory as the receivers, and share the
+    /// completion ring of their queue.
     pub(super) senders: Mutex<Weak<TxSockets>>,
     sockets: Mutex<Sockets>,
 }
@@ -60,7 +60,7 @@ static OPEN: Mutex<Vec<Weak<Device>>> = Mutex::new(Vec::new());
 struct Sockets {
     unbound: Vec<Socket>,
     ready: Vec<Option<OpenSocket>>,
-    /// Whether the sockets were bound so that a frame may arrive in several chunks.
+    /// True if the sockets were bound so that a frame may arrive in several chunks.
     several: bool,
 }
 
@@ -116,8 +116,8 @@ impl Device {
         Self::here().into_iter().find(|device| device.index == index)
     }
 
-    /// Whether this process takes packets from that interface of the current namespace, or from the
-    /// ports of that bond.
+    /// Returns true if this process takes packets from that interface of the current namespace, or
+    /// from the ports of that bond.
     pub(super) fn takes_from(index: u32) -> bool {
         Self::here().iter().any(|device| device.index == index || device.bond == Some(index))
     }
@@ -132,7 +132,8 @@ impl Device {
         Self::here().iter().filter(|device| device.busy_poll.is_some()).map(|device| device.index).collect()
     }
 
-    /// Lets the programs of [`components`](Self::components) stay in their dispatchers at the end.
+    /// Makes the programs of [`components`](Self::components) stay in their dispatchers when the
+    /// process ends.
     pub(super) fn stay_in_dispatchers(reports: OwnedFd) {
         let removed = Arc::new(Removed::from(reports));
         Self::here().iter().for_each(|device| device.program.attachment.stay(&removed));
@@ -145,13 +146,13 @@ impl Device {
         open.iter().filter_map(Weak::upgrade).filter(|device| device.namespace == here).collect()
     }
 
-    /// Whether the driver may forget the program without anybody's notice, and whether the program's
-    /// counters show that.
+    /// Returns true if the driver may forget the program without reporting it, and if the program's
+    /// counters reveal this.
     pub(super) fn can_be_forgotten(&self) -> bool {
         self.queues > 0 && self.program.attachment.can_be_renewed()
     }
 
-    /// How often the program has run for frames of this interface.
+    /// Returns the number of times that the program has run for frames of this interface.
     pub(super) fn runs(&self, by_cpu: &mut ByCpu) -> io::Result<u64> {
         let counters = 2 * self.first_key..2 * (self.first_key + self.queues);
         counters.map(|counter| self.program.counters.sum(counter, by_cpu)).sum()
@@ -174,8 +175,8 @@ impl Device {
         self.frame_bytes.div_ceil(CHUNK_BYTES_MAX - HEADROOM_BYTES).min(SEGMENTS_MAX)
     }
 
-    /// Whether a frame that does not fit into one chunk arrives in several chunks. The answer is
-    /// known after the sockets are bound.
+    /// Returns true if a frame that does not fit into one chunk arrives in several chunks. This is
+    /// known only after the sockets are bound.
     pub(super) fn takes_several(&self) -> bool {
         self.sockets.lock().unwrap_or_else(PoisonError::into_inner).several
     }
@@ -236,8 +237,8 @@ impl Device {
         Ok((ready, how))
     }
 
-    /// Binds the first socket: without a copy if possible, and with frames of several chunks if
-    /// possible. If binding fails, tries to bind with a copy or without frames of several chunks.
+    /// Binds the first socket: in zero-copy mode if possible, and with frames of several chunks if
+    /// possible. If binding fails, tries to bind in copy mode or without frames of several chunks.
     fn bind_first(
         &self,
         socket: &OpenSocket,
@@ -245,9 +246,10 @@ impl Device {
         chunk: usize,
         backing: Backing,
     ) -> Result<How, DeviceError> {
-        // A device writes to physical addresses, and only huge pages are contiguous there. The
-        // kernel skips a chunk that crosses the border of two huge pages. About 1 chunk in 900
-        // crosses such a border, and stays posted until the socket is closed.
+        // A network card writes to physical addresses, and only the memory within a huge page has
+        // contiguous physical addresses. The kernel skips a chunk that crosses the border of two
+        // huge pages. About 1 chunk in 900 crosses such a border, and stays posted until the socket
+        // is closed.
         let tries = !self.copies && self.program.mode == sys::Mode::Native && backing == Backing::HugePages;
         let fits_one = self.frame_bytes <= chunk - HEADROOM_BYTES;
         let all = [(true, true), (true, false), (false, true), (false, false)];

@@ -1,15 +1,15 @@
 //! The dispatcher of libxdp, by which several XDP programs share an interface.
 //!
 //! The dispatcher is an XDP program that calls a function for each of up to ten components, which
-//! are programs that replace these functions. libxdp's document "protocol" describes the dispatcher.
-//! To add or remove a component, a process creates another dispatcher with all components, and
-//! replaces the old dispatcher in one step, so each packet meets all the components of one of the
-//! two. The components are pinned in a directory of the BPF file system, so they stay after the end
-//! of their processes.
+//! are programs that replace these functions. libxdp's document "protocol" describes the
+//! dispatcher. To add or remove a component, a process creates another dispatcher with all
+//! components, and replaces the old dispatcher in one step. Therefore each packet passes all
+//! components of either the old or the new dispatcher. The components are pinned in a directory of
+//! the BPF file system, so they stay after the end of their processes.
 //!
-//! steerage's program in a dispatcher therefore stays too, until it is removed. Without the sockets
-//! of its process, it leaves all packets to the next component. A lock on a directory of the
-//! program, which ends with the process, shows whether the process is alive.
+//! steerage's program in a dispatcher therefore stays too, until it is removed. After its process
+//! has ended, the program has no sockets, and leaves all packets to the next component. A lock on a
+//! directory of the program, which ends with the process, shows whether the process is alive.
 
 mod code;
 
@@ -44,12 +44,13 @@ pub const PRIORITY_DEFAULT: u32 = 50;
 const FILE_SYSTEM: &str = "/sys/fs/bpf";
 const FILE_SYSTEM_VARIABLE: &str = "LIBXDP_BPFFS";
 
-/// How often a change is tried if other processes change the dispatcher at the same time. The waits
-/// between the tries double. libxdp gives up as late.
+/// How often a change is tried if other processes change the dispatcher at the same time. Each wait
+/// between two tries is twice as long as the previous wait. libxdp tries for the same time.
 const TRIES_MAX: u32 = 10;
 const WAIT_FIRST: Duration = Duration::from_millis(1);
 
-/// After how many milliseconds a dispatcher is read again that another process had locked.
+/// If another process has locked a dispatcher, this process tries again to read it after this
+/// number of milliseconds.
 const READ_AGAIN_MS: u16 = 100;
 
 /// The longest log of the verifier, in bytes.
@@ -80,10 +81,10 @@ impl FromStr for Component {
     }
 }
 
-/// Why a program could not be added to a dispatcher.
+/// The reason why a program could not be added to a dispatcher.
 #[derive(Debug)]
 pub(super) enum Refused {
-    /// A steerage process that is alive has a program there.
+    /// A steerage process that is alive has a program in the dispatcher.
     ByAnother(u32),
     Error(io::Error),
 }
@@ -94,7 +95,8 @@ impl From<io::Error> for Refused {
     }
 }
 
-/// A component that this process has added. The lock shows other processes that this process is alive.
+/// A component that this process has added. The lock `alive` shows other processes that this
+/// process is alive.
 #[derive(Debug)]
 pub(super) struct Added {
     pub(super) component: Component,
@@ -109,7 +111,7 @@ impl Added {
     }
 }
 
-/// Whether this program is a dispatcher.
+/// Returns true if this program is a dispatcher.
 pub(super) fn is_one(program: &str) -> bool {
     program == DISPATCHER
 }
@@ -142,7 +144,8 @@ pub(super) fn add(
         components.insert(at, Loaded { program: None, id: 0, name: NAME.to_owned(), rule });
         let built = Built::new(components, Some(ours))?;
         let id = built.components[at].id;
-        // The lock comes first, so that no other process takes the program for one that has ended.
+        // Lock the directory before the dispatcher is attached. Otherwise another process could
+        // conclude that this process has ended, and could remove the program.
         let alive = directory.lock_for(id)?;
         let place = old.as_ref().map_or(place, |old| old.place);
         let replaced = built.replace(directory, interface, place, old.as_ref());
@@ -155,11 +158,11 @@ pub(super) fn add(
     })
 }
 
-/// Removes the component from the dispatcher, and the dispatcher if it was the only component.
-/// Does nothing if the component is not there.
+/// Removes the component from the dispatcher, and the dispatcher if it was the only component. Does
+/// nothing if the dispatcher does not have the component.
 ///
 /// # Errors
-/// Fails if the process lacks permission: removing takes root's capabilities.
+/// Fails if the process lacks permission: removing a component requires root's capabilities.
 pub fn remove(component: Component) -> io::Result<()> {
     let Component { interface, program } = component;
     let directory = Directory::open(FlockArg::LockExclusive)?;
@@ -188,7 +191,8 @@ pub fn remove(component: Component) -> io::Result<()> {
     }
 }
 
-/// Whether the dispatcher of the interface has the component. Does not wait for other processes.
+/// Returns true if the dispatcher of the interface has the component. Does not wait for other
+/// processes.
 ///
 /// # Errors
 /// Fails if the process lacks permission, if another process is changing the dispatcher, and if the
@@ -217,7 +221,7 @@ pub fn wait_for_removal(
 ) -> io::Result<()> {
     let mut changes = Changes::of_links()?;
     let mut there = components.to_vec();
-    // Whether the dispatchers must be read, because they may have changed.
+    // True if the dispatchers must be read, because they may have changed.
     let mut is_due = true;
     loop {
         if std::mem::take(&mut is_due) {
@@ -306,7 +310,8 @@ struct Built {
 }
 
 impl Built {
-    /// Creates the dispatcher. `ours` is the program of the component that is not loaded yet.
+    /// Creates the dispatcher. The argument `ours` is the program of the component that is not
+    /// loaded yet.
     fn new(mut components: Vec<Loaded>, ours: Option<Typed<'_>>) -> io::Result<Self> {
         if components.len() > COMPONENTS_MAX {
             return Err(io::Error::other(format!("its dispatcher has {COMPONENTS_MAX} programs, which is the most")));
@@ -383,7 +388,8 @@ impl Directory {
         }
         let path = Path::new(&root).join("xdp");
         create_directory(&path)?;
-        // A directory that other users can change could have any program.
+        // The directory is checked, because any program could be pinned in a directory that other
+        // users can change.
         let (found, ours) = (fs::symlink_metadata(&path)?, fs::metadata("/proc/self")?.uid());
         if !found.is_dir() || found.mode() & 0o022 != 0 || ![0, ours].contains(&found.uid()) {
             return Err(io::Error::other(format!("other users can change {}", path.display())));
@@ -417,7 +423,7 @@ impl Directory {
         let _ = fs::remove_dir(self.of_component(id));
     }
 
-    /// Removes the pins of a dispatcher, as far as they are there.
+    /// Removes those pins of a dispatcher that exist.
     fn unpin(&self, pins: &Path) -> io::Result<()> {
         for pin in fs::read_dir(pins)? {
             fs::remove_file(pin?.path())?;
@@ -439,7 +445,7 @@ impl Directory {
     }
 }
 
-/// Whether the error means that the attached program has changed since it was read.
+/// Returns true if the error means that another program was attached after the dispatcher was read.
 fn is_race(error: &io::Error) -> bool {
     use io::ErrorKind::{AlreadyExists, NotFound, ResourceBusy};
     matches!(error.kind(), AlreadyExists | NotFound | ResourceBusy)
@@ -452,7 +458,7 @@ fn create_directory(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Loads a program. If the kernel refuses it, loads it again to log the verifier's reason.
+/// Loads a program. If the kernel refuses the program, loads it again to log the verifier's reason.
 fn with_log(load: impl Fn(&mut [u8]) -> io::Result<OwnedFd>) -> io::Result<OwnedFd> {
     load(&mut []).inspect_err(|_| {
         let mut log = vec![0; LOG_BYTES];

@@ -2,11 +2,11 @@
 //! dissector reads only the outer headers of UDP tunnels, so that RPS leaves all packets of a tunnel
 //! on one CPU if its ports are fixed.
 //!
-//! One program can be attached to a network namespace. It replaces the kernel's dissector wherever
-//! the kernel looks for flows: in RPS, RFS, flower and bonding. Packets that are not in these
-//! tunnels go to the kernel's dissector, by `BPF_FLOW_DISSECTOR_CONTINUE` of Linux 6.1.
-//! The packets themselves do not change, so GRO and checksums work as before
-//! (Documentation/bpf/prog_flow_dissector.rst of the kernel).
+//! Only one flow dissector can be attached to a network namespace. The attached program replaces
+//! the kernel's dissector wherever the kernel looks for flows: in RPS, RFS, flower and bonding.
+//! Packets that are not in these tunnels go to the kernel's dissector, by
+//! `BPF_FLOW_DISSECTOR_CONTINUE` of Linux 6.1. The packets themselves do not change, so GRO and
+//! checksums work as before (Documentation/bpf/prog_flow_dissector.rst of the kernel).
 
 use std::io;
 
@@ -40,8 +40,8 @@ const OK: i32 = 0;
 /// The kernel's dissector reads the packet.
 const CONTINUE: i32 = 129;
 
-/// The headers before the IP header that are skipped at most: a frame has at most two VLAN tags, and
-/// the verifier needs a limit.
+/// The maximum number of headers before the IP header that are skipped. A frame has at most two
+/// VLAN tags, and the verifier requires a limit.
 const NETWORK_AT_MAX: u32 = 256;
 
 const VXLAN_BYTES: i32 = 8;
@@ -52,8 +52,8 @@ const GTP_PDU: u32 = 255;
 const GTP_OPTIONS: u32 = 7;
 const GTP_EXTENSION: u32 = 4;
 
-/// The program, loaded. It can be attached to the network namespace of a thread, and stays attached
-/// after the end of this process, until it is detached or the namespace ends.
+/// The program, loaded. The program can be attached to the network namespace of a thread. It stays
+/// attached, even after the end of this process, until it is detached or the namespace ends.
 #[derive(Debug)]
 pub struct FlowDissector {
     program: Dissector,
@@ -70,8 +70,8 @@ impl FlowDissector {
         Ok(Self { id: program.id()?, program })
     }
 
-    /// The program that another process has attached to the network namespace of this thread. `None`
-    /// if there is none, or if it is not a program of this module.
+    /// The program that another process has attached to the network namespace of this thread.
+    /// `None` if no program is attached, or if the attached program does not come from this module.
     ///
     /// # Errors
     /// Opening a program of another process takes CAP_SYS_ADMIN.
@@ -113,8 +113,8 @@ impl FlowDissector {
     }
 }
 
-/// The program. `R6` is the result, `R7` the header that is read, `R8` the end of the packet, and
-/// `R9` the offset of the header.
+/// The program. Register `R6` points to the result, `R7` to the current header, and `R8` to the end
+/// of the packet. `R9` is the offset of the current header.
 fn program() -> Option<Vec<Instruction>> {
     let mut asm = Assembler::default();
     let outer = asm.label();
@@ -284,7 +284,7 @@ impl Writer {
         self.finish(ipv6::BYTES, false);
     }
 
-    /// Copies the addresses, which have this many words.
+    /// Copies the addresses, which have this many 32-bit words.
     fn copy(&mut self, at: usize, words: i16) {
         for word in 0..words {
             self.asm.load(Size::Word, R2, R7, at as i16 + 4 * word);
@@ -342,7 +342,8 @@ mod tests {
             ours.detach().unwrap();
             ours.attach().unwrap();
             ours.attach().unwrap();
-            // The program outlives its descriptor, and another process finds it.
+            // The program stays attached after its descriptor is closed, and another process finds
+            // the program.
             let id = ours.id();
             drop(ours);
             let found = FlowDissector::find().unwrap().unwrap();

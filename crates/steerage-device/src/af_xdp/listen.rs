@@ -34,12 +34,12 @@ const SHIFT_LEFT: u16 = 0x64;
 const SHIFT_RIGHT: u16 = 0x74;
 const LOAD_LENGTH: u16 = 0x80;
 
-// The places of the scratch memory.
+// The slots of the program's scratch memory.
 const KIND: u32 = 0;
 const PROTOCOL: u32 = 1;
 const PORTS: [u32; 2] = [2, 3];
 const TYPE: u32 = 4;
-/// The offset of the IP header, and that of the header which is read now.
+/// The offset of the IP header, and the offset of the current header.
 const IP: u32 = 5;
 const HERE: u32 = 6;
 const PLACES: u32 = 7;
@@ -60,8 +60,8 @@ impl Assembler {
         self.code.push(Instruction { code, jump_true: 0, jump_false: 0, operand });
     }
 
-    /// Jumps if the comparison has the result `wanted`. The jump of a comparison itself reaches
-    /// only 255 instructions.
+    /// Jumps if the comparison has the result `wanted`. The jump that is part of a comparison
+    /// reaches only 255 instructions.
     fn jump_if(&mut self, wanted: bool, comparison: u16, operand: u32, to: Label) {
         let (jump_true, jump_false) = if wanted { (0, 1) } else { (1, 0) };
         self.code.push(Instruction { code: comparison, jump_true, jump_false, operand });
@@ -85,7 +85,7 @@ impl Assembler {
         self.put(STORE, HERE);
     }
 
-    /// Goes to `otherwise` unless there are `bytes` more bytes.
+    /// Goes to `otherwise` unless the frame has `bytes` more bytes.
     fn require(&mut self, bytes: u32, otherwise: Label) {
         self.put(LOAD, HERE);
         self.put(ADD, bytes);
@@ -144,7 +144,8 @@ impl FrameTests for Assembler {
         let at: [u32; 2] = if prefix.is_ipv6() { [8, 24] } else { [12, 16] };
         for (word, (value, mask)) in (0..).zip(prefix.words()).filter(|(_, (_, mask))| *mask != 0) {
             self.read(LOAD_WORD, IP, at[way as usize] + 4 * word);
-            // A classic program loads in network byte order, and an XDP program in that of the machine.
+            // A classic program loads numbers in network byte order, and an XDP program loads them
+            // in the machine's byte order.
             self.put(AND, u32::from_be(mask));
             self.jump_if(false, IS_EQUAL, u32::from_be(value), otherwise);
         }
@@ -238,7 +239,7 @@ fn parse_ipv4(asm: &mut Assembler, transport: Label, decide: Label) {
     asm.set(KIND, IPV4);
     asm.read(LOAD_BYTE, IP, 9);
     asm.put(STORE, PROTOCOL);
-    // The ports of a fragment do not count.
+    // The ports of a fragment are ignored.
     asm.put(LOAD_HALF, 6);
     asm.jump_if(true, HAS_ANY, ipv4::FRAGMENT.into(), decide);
     asm.put(LOAD_BYTE, 0);

@@ -1,5 +1,5 @@
 //! What the card knows of a frame besides its bytes: the flow hash, the time of reception, and the
-//! VLAN tag that the card removed. The XDP program writes them in front of the frame.
+//! VLAN tag that the card removed. The XDP program writes these metadata in front of the frame.
 
 use steerage::WallTime;
 use steerage::device::{Completion, Completions, Filled, FrameHeader, Page};
@@ -30,8 +30,9 @@ pub(super) const TAG_AT: i16 = 8;
 pub(super) const HASH_AT: i16 = 12;
 pub(super) const MARK_AT: i16 = 16;
 
-/// The mark, whose lowest bits say which metadata there is. The headroom of a page does not contain
-/// the mark accidentally, and an old mark is cleared when the page is posted.
+/// The mark at the end of the metadata. Its lowest bits state which metadata the frame has. The
+/// headroom of a page does not contain the mark accidentally, and an old mark is cleared when the
+/// page is posted.
 pub(super) const MARK: u32 = 0x5e_e2_a6_e0;
 pub(super) const HAS_HASH: u32 = 1;
 pub(super) const HAS_TIME: u32 = 2;
@@ -43,7 +44,7 @@ const BITS: u32 = HAS_HASH | HAS_TIME | HAS_TAG;
 pub(super) struct Metadata {
     pub(super) hash: Option<FlowHash>,
     pub(super) time: Option<WallTime>,
-    /// The tag as it was in the frame.
+    /// The VLAN tag as it was in the frame.
     pub(super) tag: Option<[u8; 4]>,
 }
 
@@ -77,9 +78,9 @@ impl Metadata {
         }
     }
 
-    /// Hands over the frame of `len` bytes at `offset` of a page that was posted, with its metadata:
-    /// the tag returns to the frame, and the time becomes the packet's time. Returns the page to
-    /// post instead, as `rx_finish` does.
+    /// Hands over the frame of `len` bytes at `offset` of a posted page, and uses the frame's
+    /// metadata. The tag is put back into the frame, and the card's time becomes the packet's time.
+    /// Returns the page to post instead, as `rx_finish` does.
     #[inline]
     pub(super) fn hand_over(self, out: &mut Completions<'_>, mut page: Page, offset: usize, len: usize) -> Page {
         let (offset, len) = self.with_tag(out.page_mut(&mut page), offset, len);

@@ -11,11 +11,11 @@ use super::compile::{ARP, FrameTests, HAS_PORTS, IPV4, IPV6, NEIGHBOUR_DISCOVERY
 use super::metadata::{Functions, HAS_HASH, HAS_TAG, HAS_TIME, HASH_AT, MARK, MARK_AT, META_BYTES, TAG_AT, TIME_AT};
 use super::take::{Prefix, Take, Way};
 
-/// How many IPv6 extension headers the program skips to find the ports. RFC 8200, 4.1, has a use
-/// for seven extension headers, but packets with more than two do not occur in practice. Each
-/// extension header costs instructions.
+/// The number of IPv6 extension headers that the program skips to find the ports. RFC 8200, 4.1,
+/// has a use for seven extension headers, but packets with more than two do not occur in practice.
+/// Each extension header costs instructions.
 pub(super) const EXTENSIONS_MAX: usize = 4;
-/// How many VLAN tags the program skips: an outer tag and an inner tag (IEEE 802.1ad).
+/// The number of VLAN tags that the program skips: an outer tag and an inner tag (IEEE 802.1ad).
 pub(super) const TAGS_MAX: usize = 2;
 
 // Offsets on the stack, from the frame pointer.
@@ -44,7 +44,7 @@ const MAP_LOOKUP: i32 = 1;
 const REDIRECT_MAP: i32 = 51;
 const ADJUST_META: i32 = 54;
 
-// The properties of a frame that only this program stores, as further bits at `KIND`.
+// The properties of a frame that only the XDP program stores, as further bits at `KIND`.
 
 /// The frame is a fragment, or may be a fragment because the frame has more extension headers than
 /// the program reads. A card may give the fragments of a datagram different hashes.
@@ -54,7 +54,7 @@ const SLOW_PROTOCOL: u32 = 64;
 
 /// The IPv6 extension headers that encode their length in the same way.
 pub(super) const IPV6_OPTIONS: [u8; 3] = [protocol::HOP_BY_HOP, protocol::ROUTING, protocol::DESTINATION];
-/// The protocols whose headers begin with the ports.
+/// The protocols that have the ports at the beginning of their headers.
 pub(super) const WITH_PORTS: [u8; 5] =
     [protocol::TCP, protocol::UDP, protocol::DCCP, protocol::SCTP, protocol::UDP_LITE];
 
@@ -77,7 +77,7 @@ pub(super) struct Maps<'a> {
 pub(super) struct Ports {
     /// The numbers of the interfaces.
     pub(super) interfaces: Vec<u32>,
-    /// How many queues each port has in the maps.
+    /// The number of queues that each port has in the maps.
     pub(super) queues: u32,
 }
 
@@ -112,8 +112,8 @@ pub(super) fn program(take: &Take, maps: Maps<'_>) -> Option<Vec<Instruction>> {
     asm.finish()
 }
 
-/// Stores the number of the frame's queue in the maps. Frames from other interfaces than the ports go to
-/// `passed`, and count as frames of the first queue.
+/// Stores the number of the frame's queue in the maps. Frames of interfaces that are not ports of
+/// the bond go to `passed`, and count as frames of the first queue.
 fn number_queue(asm: &mut Assembler, ports: &Ports, passed: Label) {
     asm.load(Size::Word, R2, R6, CTX_QUEUE);
     if !ports.interfaces.is_empty() {
@@ -136,7 +136,7 @@ const fn half(network: u16) -> u32 {
     u16::from_ne_bytes(network.to_be_bytes()) as u32
 }
 
-/// Goes to `otherwise` unless there are `bytes` more bytes at R7.
+/// Goes to `otherwise` unless the frame has `bytes` more bytes from R7 on.
 fn require(asm: &mut Assembler, bytes: i32, otherwise: Label) {
     asm.copy(R1, R7);
     asm.add(R1, bytes);
@@ -249,8 +249,8 @@ fn parse_ipv6(asm: &mut Assembler, transport: Label, decide: Label) {
         asm.bind(next);
     }
     asm.store_number(Size::Word, FRAME, KIND, IPV6 | FRAGMENT);
-    // Continue with the transport protocol. A packet with even more extension headers has no ports
-    // at that position.
+    // From here on, the program reads the transport protocol's header. A packet with even more
+    // extension headers has no ports at that position.
 }
 
 /// Reads the transport header. R9 is the protocol, and R7 points to its header.

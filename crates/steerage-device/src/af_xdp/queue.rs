@@ -30,8 +30,8 @@ mod watch;
 /// takes a few system calls.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// How soon the queue checks for free pages again if almost no page is posted. Without posted
-/// pages, no frame arrives that could wake the CPU.
+/// The time after which the queue checks for free pages again, if almost no page is posted. Without
+/// posted pages, no frame arrives that could wake the CPU.
 const PAGES_LOOK: Duration = Duration::from_micros(100);
 
 /// Up to this many posted pages count as almost no posted page.
@@ -42,7 +42,7 @@ const POSTED_FEW: usize = 16;
 enum Stage {
     /// The queue has no pages yet.
     New,
-    /// The queue has a socket. Frames go to it from the first poll on.
+    /// The queue has a socket. Frames go to the socket from the first poll on.
     Ready(OpenSocket),
     /// Frames go to the socket.
     Open(OpenSocket),
@@ -66,10 +66,11 @@ struct Begun {
 /// A frame is lost if the rx ring is full. Each time that the fill ring is empty, a frame is lost
 /// or has to wait. An invalid descriptor in the fill ring is a page that the kernel does not use.
 ///
-/// The last count is ours: the frames that the driver received while it had forgotten the program.
+/// steerage itself computes the last count: the frames that the driver received while it had
+/// forgotten the program.
 const COUNTS: [&str; 4] = ["rx_ring_full", "rx_fill_ring_empty_descs", "rx_invalid_descs", "unseen_by_program"];
 
-/// The position of the last count.
+/// The index of the last count.
 const UNSEEN: usize = 3;
 
 /// One socket and its rings.
@@ -82,8 +83,8 @@ pub(super) struct Queue {
     stage: Stage,
     events: Epoll,
     watch: Watch,
-    /// Whether frames go to the socket. They do not while the queue's interface is a port that its
-    /// bond does not use.
+    /// True if frames go to the socket. Frames do not go to the socket while the queue's interface
+    /// is a port that its bond does not use.
     receives: bool,
     /// The longest frame that the queue can receive, in bytes.
     longest: usize,
@@ -91,7 +92,7 @@ pub(super) struct Queue {
     looked: Timestamp,
     /// The position of a frame in a page.
     fit: Fit,
-    /// The number of received frames that are in the ledger, as handed over or dropped, and the
+    /// The number of received frames that the ledger counts as handed over or dropped, and the
     /// number of frames that the kernel lost.
     counted: u64,
     lost: u64,
@@ -104,7 +105,7 @@ pub(super) struct Queue {
     by_cpu: ByCpu,
     coalescing: Option<Coalescing>,
     busy_polling: Option<BusyPolling>,
-    /// Whether a frame has shown that busy polling reaches the driver.
+    /// True if a frame has shown that busy polling reaches the driver.
     is_polled: bool,
 }
 
@@ -139,15 +140,15 @@ impl Queue {
         })
     }
 
-    /// Whether frames are wanted in the current state of the interface. The changes that come later
-    /// are reported.
+    /// Returns true if frames are wanted in the current state of the interface. The kernel reports
+    /// later changes.
     fn receives_now(device: &Device) -> io::Result<bool> {
         let Some(bond) = device.bond else { return Ok(true) };
         Ok(bond::uses(bond, &Rtnetlink::open()?.link_at(device.index)?))
     }
 
-    /// Fills up the fill ring. A received frame is replaced by another page at once. So the ring
-    /// has gaps only at the start, and as long as too few pages were free at the start.
+    /// Fills up the fill ring. A received frame is replaced by another page at once. Therefore the
+    /// fill ring is full except at the start, or if too few pages were free at the start.
     fn refill(&mut self, out: &mut Completions<'_>) {
         let (Stage::Ready(ready) | Stage::Open(ready)) = &mut self.stage else { return };
         let missing = (self.device.ring as usize).saturating_sub(ready.posted()).min(ready.room() as usize);
@@ -161,7 +162,7 @@ impl Queue {
         ready.show();
     }
 
-    /// Takes the frames that have arrived, up to the budget. Returns whether more frames may have
+    /// Takes the frames that have arrived, up to the budget. Returns true if more frames may have
     /// arrived.
     fn receive(&mut self, out: &mut Completions<'_>, budget: usize) -> bool {
         let ends = matches!(self.stage, Stage::Ending(..));
@@ -247,7 +248,7 @@ impl Queue {
         }
         self.stage = match std::mem::replace(&mut self.stage, Stage::Ended) {
             Stage::Open(ready) => {
-                // The entry may be gone already, together with the interface.
+                // The map's entry may be gone already, together with the interface.
                 let _ = self.device.program.sockets.clear(self.device.first_key + self.number);
                 Stage::Ready(ready)
             }
@@ -284,7 +285,7 @@ impl Queue {
     fn end(&mut self, why: Option<DeviceError>) {
         self.stage = match std::mem::replace(&mut self.stage, Stage::Ended) {
             Stage::Ready(ready) | Stage::Open(ready) => {
-                // The entry may be gone already, together with the interface.
+                // The map's entry may be gone already, together with the interface.
                 let _ = self.device.program.sockets.clear(self.device.first_key + self.number);
                 if !sys::wait_for_receivers() {
                     tracing::debug!(device = %self.device.name, "the kernel cannot say when its receivers are done");
@@ -303,7 +304,7 @@ impl Queue {
         let Stage::Ending(ready, why) = std::mem::replace(&mut self.stage, Stage::Ended) else {
             return Ok(Polled::Ended);
         };
-        // A frame whose first part has arrived will not be completed.
+        // If only the first parts of a frame have arrived, the frame will not be completed.
         out.spoil(&mut self.begun.frame);
         self.begun = Begun::default();
         if let Some(mut posted) = ready.close() {
@@ -395,9 +396,9 @@ impl RxQueue for Queue {
 }
 
 impl Queue {
-    /// Starts the redirection of frames to the socket.
-    /// Ends busy polling that does not reach the driver. Then only the kernel's timer runs the
-    /// driver, because its interrupts are deferred.
+    /// Starts the redirection of frames to the socket. Ends busy polling that does not reach the
+    /// driver. Without busy polling, only the kernel's timer runs the driver, because the driver's
+    /// interrupts are deferred.
     fn look_for_napi(&mut self) {
         let Stage::Open(ready) = &self.stage else { return };
         if self.is_polled || self.counted == 0 || self.busy_polling.is_none() {

@@ -30,15 +30,15 @@ use crate::options::{SpecError, setters};
 #[cfg(test)]
 mod tests;
 
-/// How many bytes a socket may have in flight, as the kernel counts them. For a full ring, this
-/// limit is about 1 KiB per short frame.
+/// The number of bytes that a socket may have in flight, as the kernel counts them. For a full
+/// ring, this limit is about 1 KiB per short frame.
 const SEND_BUFFER: i32 = 4 << 20;
 
 /// The maximum number of descriptors of a frame. The kernel's limit, `MAX_SKB_FRAGS`, is 17.
 const PARTS_MAX: usize = 16;
 
-/// How often `kick` repeats its system call if the kernel takes nothing. The kernel takes 32
-/// descriptors per call, so a batch needs at most three calls.
+/// The number of times that `kick` repeats its system call if the kernel takes nothing. The kernel
+/// takes 32 descriptors per call, so a batch needs at most three calls.
 const STUCK_MAX: u32 = 2;
 
 /// The size of a huge page, which is the longest memory that is contiguous for a device.
@@ -57,9 +57,10 @@ const PIECE_BYTES: u64 = 2 << 20;
 pub struct AfXdpOutput {
     /// The interface's name.
     pub interface: String,
-    /// How many packets each CPU may have in flight: a power of two, [`RING_MIN`] to [`RING_MAX`].
+    /// The number of packets that each CPU may have in flight: a power of two, [`RING_MIN`] to
+    /// [`RING_MAX`].
     pub ring: u32,
-    /// How many CPUs may send through the interface.
+    /// The number of CPUs that may send through the interface.
     pub cpus: usize,
 }
 
@@ -92,10 +93,11 @@ impl AfXdpOutput {
     }
 
     setters! {
-        /// How many packets each CPU may have in flight: a power of two, [`RING_MIN`] to
+        /// The number of packets that each CPU may have in flight: a power of two, [`RING_MIN`] to
         /// [`RING_MAX`].
         ring: u32;
-        /// How many CPUs may send through the interface. Default: all CPUs of this machine.
+        /// The number of CPUs that may send through the interface. Default: all CPUs of this
+        /// machine.
         cpus: usize;
     }
 
@@ -149,7 +151,7 @@ impl AfXdpOutput {
 struct Send {
     sockets: Arc<TxSockets>,
     nth: usize,
-    /// In a cell, because a question about the room takes back the pages of sent packets.
+    /// The state is in a cell, because a check for room also takes back the pages of sent packets.
     ready: RefCell<Option<SendQueue>>,
 }
 
@@ -159,14 +161,14 @@ struct SendQueue {
     bound: TxSocket,
     region: Arc<Region>,
     free: Vec<Page>,
-    /// The number of free pages with which a batch finds room.
+    /// The number of free pages that a batch needs.
     enough: usize,
     /// Pages that a device could not read, because they are not contiguous in physical memory.
     unfit: Vec<Page>,
     /// The number of descriptors at the front of the ring that the kernel has taken but not
     /// reported.
     unsaid: u32,
-    /// Whether the interface was down at the last send. The ring then fills with void descriptors.
+    /// True if the interface was down at the last send. The ring then fills with void descriptors.
     down: bool,
     /// Addresses of packets that were put into the ring but then not sent. The pages of these
     /// packets return at the next check for sent packets.
@@ -174,7 +176,7 @@ struct SendQueue {
 }
 
 impl SendQueue {
-    /// How many bytes of a frame fit into one page.
+    /// Returns the number of bytes of a frame that fit into one page.
     fn room(&self) -> usize {
         self.region.page_bytes() - HEADROOM
     }
@@ -206,9 +208,10 @@ impl SendQueue {
         shared.in_flight.collect(*nth, |page| free.push(page));
     }
 
-    /// Whether a batch of packets with one page each finds room. If the ring has no room, the kernel is asked to send: a
-    /// driver may wait for that, and a kernel that copies skips void descriptors only then. An interface that is down or
-    /// gone makes no room, but its packets are refused, and do not wait.
+    /// Returns true if there is room for a batch of packets with one page each. If the ring has no
+    /// room, the kernel is asked to send. A driver may wait for this system call, and in copy mode
+    /// the kernel skips void descriptors only during this call. If the interface is down or gone,
+    /// its ring gets no room, and its packets are refused instead of waiting.
     fn has_room(&mut self) -> bool {
         if self.down || self.fits_a_batch() {
             return true;
@@ -234,7 +237,7 @@ impl SendQueue {
     /// otherwise copies the packet. Returns false if the ring has no room.
     fn put(&mut self, mut packet: OutgoingPacket<'_>, len: usize) -> bool {
         let parts: usize = packet.segments().map(|segment| self.parts(segment.len())).sum();
-        // If the kernel does not copy, this code copies, because only the pages in `free` are known
+        // In zero-copy mode, steerage copies the packet, because only the pages in `free` are known
         // to be contiguous.
         let swaps = !self.bound.how.zero_copy && parts <= self.parts_max();
         let parts =
@@ -254,7 +257,7 @@ impl SendQueue {
         }
     }
 
-    /// How many descriptors are necessary for this many bytes of a page.
+    /// Returns the number of descriptors that are necessary for this many bytes of a page.
     fn parts(&self, len: usize) -> usize {
         len.div_ceil(self.bound.chunk_bytes as usize)
     }
@@ -315,8 +318,8 @@ impl SendQueue {
         count > 0
     }
 
-    /// Marks a page as in flight. Returns its address. All pages here belong to the same region, so
-    /// each page has an address.
+    /// Marks a page as in flight. Returns its address. All pages of this sender belong to the same
+    /// region, so each page has an address.
     fn post(&mut self, page: Page, len: usize) -> Option<u64> {
         match self.bound.shared.in_flight.post(self.bound.nth, page, self.parts(len)) {
             Ok(address) => Some(address),
@@ -327,7 +330,8 @@ impl SendQueue {
         }
     }
 
-    /// Pushes bytes of a page. `goes_on` means that the frame continues in another page.
+    /// Pushes bytes of a page. The argument `goes_on` is true if the frame continues in another
+    /// page.
     fn push(&mut self, mut address: u64, mut len: usize, goes_on: bool) {
         let chunk = self.bound.chunk_bytes as usize;
         while len > chunk {
@@ -467,7 +471,8 @@ impl TxQueue for Send {
         ready.reclaim();
         let longest = ready.longest();
         while let Some(packet) = packets.next_packet() {
-            // This output cannot send super-frames, and nothing would finish checksums.
+            // This output cannot send super-frames, and neither the kernel nor the card would
+            // finish checksums.
             let is_one = if packet.offload().is_none() { Ok(()) } else { Err(Outcome::Unfit) };
             let len = match is_one.and_then(|()| self.sendable(&packet.received(), longest)) {
                 Ok(len) => len,
@@ -487,7 +492,7 @@ impl TxQueue for Send {
         let kicked = ready.kick(&mut sent);
         *self.ready.get_mut() = Some(ready);
         match kicked {
-            // Relaxed: exactly one CPU reports the error, and it does not matter which.
+            // `Relaxed` suffices: exactly one CPU reports the error, and any CPU may report it.
             Err(error) if !self.sockets.gone.swap(true, Ordering::Relaxed) => {
                 let is_gone = matches!(error.raw_os_error(), Some(libc::ENXIO | libc::ENODEV));
                 let error = if is_gone { io::Error::new(error.kind(), "the interface was deleted") } else { error };

@@ -33,7 +33,7 @@ pub struct Named<'a> {
 }
 
 impl<'a> Named<'a> {
-    /// Reads `af_xdp:IFACE,option=value,...`. Returns `None` if `spec` is something else.
+    /// Reads `af_xdp:IFACE,option=value,...`. Returns `None` if `spec` does not have this form.
     pub fn read(spec: &'a str) -> Option<Self> {
         let rest = spec.strip_prefix(PREFIX)?;
         let (interface, options) = rest.split_once(',').unwrap_or((rest, ""));

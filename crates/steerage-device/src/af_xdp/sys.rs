@@ -1,5 +1,5 @@
-//! The system calls of AF_XDP and its program, and the memory shared with the kernel. All `unsafe`
-//! code of this device is here.
+//! The system calls of AF_XDP and its program, and the memory shared with the kernel. This module
+//! and its submodules contain all `unsafe` code of the device AF_XDP.
 //!
 //! Layouts and numbers are those of the kernel's `linux/if_xdp.h` and `linux/bpf.h`.
 
@@ -53,7 +53,7 @@ const MEMBARRIER_CMD_GLOBAL: c_int = 1;
 /// a fill ring even for sockets that only send.
 pub(super) const FEWEST: u32 = 2;
 
-/// The kernel's counts since the socket was created: `struct xdp_statistics`.
+/// The kernel's counts of events since the socket was created. `struct xdp_statistics`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub(super) struct Statistics {
@@ -64,7 +64,7 @@ pub(super) struct Statistics {
     tx_invalid: u64,
     /// Frames for which the rx ring had no room.
     pub(super) rx_ring_full: u64,
-    /// How many times the kernel needed a page and the fill ring was empty.
+    /// The number of times that the kernel needed a page and the fill ring was empty.
     pub(super) fill_ring_empty: u64,
     tx_ring_empty: u64,
 }
@@ -121,7 +121,7 @@ pub(super) struct Shape {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct How {
     pub(super) zero_copy: bool,
-    /// Whether frames longer than a chunk arrive in several chunks.
+    /// True if frames longer than a chunk arrive in several chunks.
     pub(super) several: bool,
 }
 
@@ -131,7 +131,7 @@ pub(super) struct FilledChunk {
     pub(super) page: Page,
     pub(super) offset: u32,
     pub(super) len: u32,
-    /// Whether the frame continues in the next chunk.
+    /// True if the frame continues in the next chunk.
     pub(super) goes_on: bool,
 }
 
@@ -258,14 +258,14 @@ impl OpenSocket {
         self.socket.bind(place, how, shared.map(Self::as_fd))
     }
 
-    /// How many pages can be posted now.
+    /// Returns the number of pages that can be posted now.
     #[inline]
     pub(super) fn room(&mut self) -> u32 {
         self.fill.room()
     }
 
-    /// Puts a page into the fill ring. The kernel sees it after [`show`](Self::show). `Err` returns
-    /// the page if it belongs to other memory, or if there is no room.
+    /// Puts a page into the fill ring. The kernel sees the page after [`show`](Self::show). `Err`
+    /// returns the page if it belongs to other memory, or if there is no room.
     #[inline]
     pub(super) fn post(&mut self, page: Page) -> Result<(), Page> {
         if self.fill.room() == 0 {
@@ -276,7 +276,7 @@ impl OpenSocket {
         Ok(())
     }
 
-    /// The bytes of a page that is not posted.
+    /// Returns the bytes of a page that is not posted.
     #[inline]
     pub(super) fn page_mut<'p>(&'p self, page: &'p mut Page) -> &'p mut [u8] {
         self.posted.region().page_mut(page)
@@ -288,13 +288,13 @@ impl OpenSocket {
         self.fill.publish();
     }
 
-    /// How many posted pages the kernel has.
+    /// Returns the number of posted pages that the kernel has.
     #[inline]
     pub(super) fn posted(&self) -> usize {
         self.posted.out()
     }
 
-    /// How many descriptors can be [taken](Self::take).
+    /// Returns the number of descriptors that can be [taken](Self::take).
     #[inline]
     pub(super) fn filled(&mut self) -> u32 {
         self.rx.filled()
@@ -313,7 +313,7 @@ impl OpenSocket {
         Some(Ok(FilledChunk { page, offset, len, goes_on }))
     }
 
-    /// Gives the room of taken descriptors back to the kernel.
+    /// Frees the ring's slots of the taken descriptors, so that the kernel can use them again.
     #[inline]
     pub(super) fn release(&mut self) {
         self.rx.consumed();
@@ -338,8 +338,9 @@ impl OpenSocket {
         self.socket.get(SOL_XDP, XDP_STATISTICS)
     }
 
-    /// Whether busy polling cannot reach the driver: a frame has arrived, and the driver has not said
-    /// which NAPI instance delivers the frames. A veth does not since Linux 6.13.
+    /// Returns true if busy polling cannot reach the driver: a frame has arrived, and the driver
+    /// has not said which NAPI instance delivers the frames. A veth does not report its NAPI
+    /// instance since Linux 6.13.
     pub(super) fn has_no_napi(&self) -> bool {
         self.socket.get::<u32>(libc::SOL_SOCKET, libc::SO_INCOMING_NAPI_ID).is_ok_and(|id| id == 0)
     }
@@ -354,22 +355,22 @@ impl OpenSocket {
     pub(super) fn close(self) -> Option<Posted> {
         let zero_copy = self.is_zero_copy();
         let Self { rx, fill, posted, socket } = self;
-        // The rings keep the socket open. When all three are dropped, the kernel has waited for all
-        // code that was filling pages.
+        // The rings keep the socket open. After the socket and both rings are dropped, no code of
+        // the kernel fills pages any more: the kernel has waited for it.
         drop((rx, fill));
         drop(socket);
         (!zero_copy).then_some(posted)
     }
 }
 
-/// The kernel reported a page that was not posted.
+/// The error for a page that the kernel reported although the page was not posted.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BadAddress {
     pub(super) goes_on: bool,
 }
 
 /// Waits until every CPU has finished the network work that it was doing at the call. Returns false
-/// if the kernel does not support this.
+/// if the kernel does not support this wait.
 pub(super) fn wait_for_receivers() -> bool {
     // The kernel's receive path runs under RCU, and this call waits for a grace period.
     // SAFETY: takes numbers only.

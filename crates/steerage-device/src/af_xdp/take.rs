@@ -8,7 +8,7 @@ use std::str::FromStr;
 /// reaches across 32,767 instructions.
 pub const TESTS_MAX: usize = 256;
 
-/// How many characters of an invalid word an error shows.
+/// The number of characters of an invalid word that an error shows.
 const SHOWN_CHARS_MAX: usize = 40;
 
 /// The expression for frames to take. The expression matches a frame if at least one clause matches
@@ -49,7 +49,8 @@ pub(super) enum Kind {
     NeighbourDiscovery,
 }
 
-/// Which of a frame's two addresses or ports. The values are positions in arrays of both.
+/// Selects the source or the destination of a frame's addresses or ports. The values are indices of
+/// arrays with a source and a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     Source,
@@ -80,7 +81,7 @@ impl Prefix {
         self.address.is_ipv6()
     }
 
-    /// The address in words of four bytes, as a load on this machine returns them.
+    /// The address in 32-bit words, as a load instruction of this machine returns them.
     fn whole(self) -> impl Iterator<Item = u32> {
         let octets = match self.address {
             IpAddr::V4(address) => address.octets().to_vec(),
@@ -103,7 +104,7 @@ impl Prefix {
     }
 }
 
-/// Why a text is not a valid expression.
+/// The reason why a text is not a valid expression.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct TakeError(String);
@@ -113,7 +114,7 @@ impl Take {
         &self.clauses
     }
 
-    /// Whether the expression names this kind of frame.
+    /// Returns true if the expression names this kind of frame.
     pub(super) fn names(&self, kind: Kind) -> bool {
         self.clauses.iter().flatten().any(|test| *test == (true, Test::Kind(kind)))
     }

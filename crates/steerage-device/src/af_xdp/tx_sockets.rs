@@ -1,10 +1,10 @@
 //! The tx sockets of an interface: one socket per sending CPU, with its queue and the memory from
 //! which the CPU sends.
 //!
-//! Each sending CPU has its own socket, so that no CPU waits for another. The kernel has one
-//! completion ring and one memory for each queue of an interface, however many sockets exist.
-//! Several sockets therefore share the ring and the memory if there are more CPUs than queues, or
-//! if packets are also taken from the interface. The CPU that reads the completion ring returns the
+//! Each sending CPU has its own socket, so that no CPU waits for another CPU. For each queue of an
+//! interface, the kernel has one completion ring and one memory, for any number of sockets. Several
+//! sockets therefore share the ring and the memory if there are more CPUs than queues, or if
+//! packets are also taken from the interface. The CPU that reads the completion ring returns the
 //! pages of the other CPUs to those CPUs.
 
 use std::io;
@@ -26,7 +26,7 @@ use super::sys::{Completions, FEWEST, How, InterfaceQueue, OpenSocket, Rings, Se
 /// The minimum interval between two reads of the interface's state. Each read takes a system call.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// How to bind a socket for frames that are longer than a descriptor.
+/// States how to bind a socket for frames that are longer than a descriptor.
 const PARTS: How = How { zero_copy: false, several: true };
 
 /// An interface for sending.
@@ -34,7 +34,7 @@ const PARTS: How = How { zero_copy: false, several: true };
 pub(super) struct TxSockets {
     pub(super) name: String,
     index: u32,
-    /// How many tx queues the interface has.
+    /// The number of tx queues that the interface has.
     queues: u32,
     /// The number of pages and of descriptors that each sender has.
     pub(super) ring: u32,
@@ -42,7 +42,7 @@ pub(super) struct TxSockets {
     state: Mutex<State>,
     watch: Mutex<Watch>,
     mtu: AtomicUsize,
-    /// Whether the interface was deleted and a CPU has reported the deletion.
+    /// True if the interface was deleted and a CPU has reported the deletion.
     pub(super) gone: AtomicBool,
 }
 
@@ -71,7 +71,7 @@ pub(super) struct TxSocket {
     pub(super) nth: usize,
     /// The maximum number of bytes of one descriptor.
     pub(super) chunk_bytes: u32,
-    /// How the socket was bound: whether without a copy, and whether a frame may have several
+    /// Whether the socket was bound in zero-copy mode, and whether a frame may have several
     /// descriptors.
     pub(super) how: How,
 }
@@ -209,7 +209,7 @@ impl TxSockets {
         let shape = Shape { ring: self.ring, chunk_bytes: chunk_bytes(region) };
         let completions = self.completions(queue, shape.chunk_bytes);
         let receiver = umem.and_then(|umem| umem.of(queue));
-        // Senders get queues in turn, so this is the first sender of the queue.
+        // Senders get queues in turn, so this sender is the first sender of its queue.
         let before = bound.get(queue as usize);
         let of_queue = receiver.or_else(|| before.map(|before| before.sender.as_fd()));
         let of_any = umem.and_then(|umem| umem.first()).or_else(|| bound.first().map(|first| first.sender.as_fd()));
@@ -219,9 +219,9 @@ impl TxSockets {
         let ways = match (umem, bound.first()) {
             (Some(umem), _) => vec![umem.how],
             (None, Some(first)) => vec![first.how],
-            // This socket receives nothing, and zero-copy drivers may require an XDP program. The
-            // socket therefore copies. Use several descriptors per frame only if necessary, since
-            // they require Linux 6.6.
+            // This socket receives no frames. However, zero-copy drivers may require an XDP program
+            // on the interface. The socket therefore copies. Several descriptors per frame are used
+            // only if necessary, because they require Linux 6.6.
             (None, None) if self.frame_bytes > shape.chunk_bytes as usize => vec![PARTS, How::default()],
             (None, None) => vec![How::default()],
         };
@@ -241,7 +241,7 @@ impl TxSockets {
         Ok(TxSocket { sender, shared, nth: bound.len() / self.queues as usize, chunk_bytes: shape.chunk_bytes, how })
     }
 
-    /// Reads the changes of the interface, unless a CPU has done so lately.
+    /// Reads the changes of the interface, unless a CPU has read them recently.
     pub(super) fn look(&self, now: Timestamp) {
         let Ok(mut watch) = self.watch.try_lock() else { return };
         if now.since(watch.looked) < LOOK {

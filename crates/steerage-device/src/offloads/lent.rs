@@ -2,10 +2,10 @@
 //!
 //! Super-frames do not fit into pages. The device therefore receives super-frames into blocks of
 //! memory, one frame after the other, and lends the frames from these blocks. A block is filled
-//! again when its last frame has returned. The blocks of a queue limit how much memory the frames
-//! of this queue use in all backlogs, and frames for one CPU may use only a part of the blocks. If
-//! all blocks are lent, frames that fit into a page are received into pages. Super-frames that
-//! arrive while all blocks are lent are lost and counted.
+//! again when its last frame has returned. The size of a queue's blocks limits the memory that the
+//! queue's frames use in all backlogs. Frames for one CPU may use only a part of the blocks. If all
+//! blocks are lent, frames that fit into a page are received into pages. Super-frames that arrive
+//! while all blocks are lent are lost and counted.
 
 use std::io;
 use std::sync::Arc;
@@ -16,16 +16,16 @@ use steerage::device::{Blocks, Claim, Completions, DeviceCounts, Filled, FrameHe
 use steerage::flow::offload::Offload;
 
 /// The maximum number of bytes per poll. Finished packets return between two polls. If a poll
-/// received more, the memory would have left the caches before its next use.
+/// received more bytes, its memory would no longer be in the caches at the next use.
 const POLL_BYTES: usize = 1 << 20;
 
-/// How long to wait if all pages are in use. At five million packets per second, the kernel's queue
-/// of a TUN, which holds 500 packets by default, fills up in this time.
+/// The time to wait if all pages are in use. By default, the kernel's queue of a TUN holds 500
+/// packets. At five million packets per second, the queue fills up in this time.
 pub(crate) const NO_PAGE_WAIT: Duration = Duration::from_micros(100);
 
-/// The counts of all devices come first: frames that stand for several packets, packets on the
-/// wire, and their bytes. The next two counts are losses: invalid frames, and frames that arrived
-/// while all blocks were lent.
+/// The indices of a device's own counts. The first counts are the same in all devices: frames that
+/// stand for several packets, packets on the wire, and bytes on the wire. The next two counts are
+/// losses: invalid frames, and frames that arrived while all blocks were lent.
 pub(crate) const SUPER_FRAMES: usize = 0;
 pub(crate) const WIRE_PACKETS: usize = 1;
 pub(crate) const WIRE_BYTES: usize = 2;
@@ -33,22 +33,23 @@ pub(crate) const BAD: usize = 3;
 pub(crate) const NO_BLOCK: usize = 4;
 
 pub(crate) trait Source {
-    /// Receives up to `most` frames into `into`, and calls [`Room::lend`] for each.
+    /// Receives up to `most` frames into `into`, and calls [`Room::lend`] for each frame.
     ///
     /// # Errors
-    /// The error of the system call.
+    /// Returns the error of the system call.
     fn receive(&mut self, into: &mut Room<'_, '_>, most: usize) -> io::Result<Received>;
 
-    /// Receives a frame that may be short into `room`. Bytes that do not fit go to `rest`.
+    /// Receives a frame that may be short into `room`. Bytes that do not fit into `room` go to
+    /// `rest`.
     ///
     /// # Errors
-    /// The error of the system call.
+    /// Returns the error of the system call.
     fn receive_short(&mut self, room: &mut [u8], rest: &mut [u8]) -> io::Result<Result<Short, Unfit>>;
 
-    /// Handles an error that does not concern the queue. Returns any other error.
+    /// Handles an error if the queue can continue after it. Returns any other error.
     ///
     /// # Errors
-    /// The error that was passed in, if it concerns the queue.
+    /// Returns the error that was passed in, if the queue cannot continue.
     fn forgive(&mut self, error: io::Error) -> io::Result<()> {
         Err(error)
     }
@@ -68,8 +69,8 @@ pub(crate) struct Short {
 }
 
 impl Short {
-    /// Finishes the frame's offload, and moves the frame to the beginning of `room`. Returns its
-    /// length.
+    /// Finishes the frame's offload, and moves the frame to the beginning of `room`. Returns the
+    /// length of the frame.
     fn finish(self, room: &mut [u8]) -> Result<usize, Unfit> {
         let Self { at, len, offload } = self;
         let is_whole = offload.is_none_or(|offload| !offload.is_super_frame());
@@ -80,7 +81,7 @@ impl Short {
     }
 }
 
-/// The reason for which a frame is lost: the index of the count that it adds to.
+/// The reason why a frame is lost. The value is the index of the count that is increased.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Unfit(pub(crate) usize);
 
@@ -95,7 +96,7 @@ pub(crate) struct Room<'l, 'm> {
 }
 
 impl Room<'_, '_> {
-    /// Delivers the frame of `len` bytes that begins `at` bytes into the free part.
+    /// Delivers a frame of `len` bytes. The frame begins at the offset `at` of the free part.
     #[inline]
     pub(crate) fn lend(&mut self, at: usize, len: usize, offload: Option<Offload>) {
         let header = FrameHeader { nanos: FrameHeader::NO_TIME, wire_len: len as u32, link: self.link.0, interface: 0 };
@@ -123,8 +124,8 @@ pub(crate) struct Lent {
     limits: Limits,
     claim: Option<Claim>,
     block: usize,
-    /// Memory for the end of a frame that does not fit into a page while all blocks are lent. The
-    /// content is never used.
+    /// Memory for the excess bytes of a frame that does not fit into a page, while all blocks are
+    /// lent. The bytes in this memory are never used.
     scratch: Box<[u8]>,
     counts: Arc<DeviceCounts>,
     counted: Box<[u64]>,
@@ -135,14 +136,14 @@ pub(crate) struct Limits {
     pub(crate) blocks: usize,
     pub(crate) block_bytes: usize,
     pub(crate) frame_bytes: usize,
-    /// A block with less room than this is not used for further frames.
+    /// A block with fewer free bytes than this is not used for further frames.
     pub(crate) room_bytes: usize,
     pub(crate) link: LinkType,
 }
 
 impl Lent {
-    /// Creates a queue with `counted` counts of use, one for each block. `counts` may have further
-    /// names, for counts that the queue adds itself.
+    /// Creates a queue. `counts` has the names of the device's counts. The first `counted` counts
+    /// are increased by this code, and the device increases the other counts itself.
     pub(crate) fn new(limits: Limits, counts: Arc<DeviceCounts>, counted: usize) -> Self {
         let scratch = vec![0; limits.frame_bytes].into_boxed_slice();
         Self { limits, claim: None, block: 0, scratch, counts, counted: vec![0; counted].into() }
@@ -189,14 +190,14 @@ impl Lent {
                 Err(error) => return source.forgive(error).map(|()| Polled::More),
             }
             if bytes >= POLL_BYTES {
-                // There may be more frames, but finished frames must return first.
+                // More frames may be waiting, but finished frames must return first.
                 return Ok(Polled::NotBefore(out.now()));
             }
         }
         Ok(Polled::More)
     }
 
-    /// Finds a block with room. Returns false if no block has room.
+    /// Finds a block with room. Returns false if no block has enough free space.
     fn find_block(&mut self, out: &mut Completions<'_>) -> io::Result<bool> {
         let (claim, Limits { block_bytes, room_bytes, .. }) = (self.claim.as_ref().ok_or_else(no_blocks)?, self.limits);
         let lending = out.lending(claim, self.block, block_bytes);
@@ -204,7 +205,8 @@ impl Lent {
             return Ok(true);
         }
         let blocks = out.blocks(claim).ok_or_else(no_blocks)?;
-        // Use the first free block, so that a queue whose frames return quickly uses few blocks.
+        // The first free block is used, so that a queue uses few blocks if its frames return
+        // quickly.
         let free = (0..blocks.count()).find(|block| blocks.out(*block) == 0);
         self.block = free.unwrap_or(self.block);
         Ok(free.is_some())
@@ -227,7 +229,8 @@ impl Lent {
         received.map(Some)
     }
 
-    /// Receives a frame into a page, because all blocks are lent. `None` if no page is free either.
+    /// Receives a frame into a page, because all blocks are lent. Returns `None` if no page is free
+    /// either.
     #[cold]
     fn copy(
         &mut self,

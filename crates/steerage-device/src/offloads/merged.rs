@@ -1,7 +1,8 @@
 //! Sends super-frames.
 //!
-//! Consecutive packets of a flow within a batch leave as one super-frame, so no packet waits for
-//! later packets. If the kernel refuses a super-frame, the super-frame is cut into single packets.
+//! Merges packets for sending: consecutive packets of a flow within a batch leave as one
+//! super-frame. No packet waits for a later batch. If the kernel refuses a super-frame, the
+//! super-frame is cut into single packets.
 
 use steerage::LinkType;
 use steerage::device::{OutgoingPacket, Sent};
@@ -19,7 +20,7 @@ const _: () = assert!(HANDLE_BUDGET <= MERGED_MAX);
 /// The description of a packet's offload, which precedes the packet.
 pub(crate) type Header = [u8; VIRTIO_BYTES];
 
-/// The header of a packet that needs no more work.
+/// The header of a packet that needs no checksum and no segmentation.
 pub(crate) static NOTHING_LEFT: Header = [0; VIRTIO_BYTES];
 
 pub(crate) type Packets<'p> = [Option<OutgoingPacket<'p>>; HANDLE_BUDGET];
@@ -28,12 +29,12 @@ pub(crate) type Packets<'p> = [Option<OutgoingPacket<'p>>; HANDLE_BUDGET];
 pub(crate) enum Outcome {
     Sent,
     /// The kernel does not accept a frame of this form. If the frame is a super-frame, the kernel
-    /// may accept its packets.
+    /// may still accept its packets one by one.
     Unfit,
     /// The frame is longer than the kernel accepts. If the frame is a super-frame, its packets may
     /// be short enough.
     TooLong,
-    /// The output does not accept packets of this link type.
+    /// The output does not accept packets of the packet's link type.
     LinkType,
     /// The packet is incomplete, because the capture truncated it, and is not sent.
     Cut,
@@ -44,14 +45,14 @@ pub(crate) enum Outcome {
 }
 
 impl Outcome {
-    /// Whether the packets of a super-frame may be sent one by one after the super-frame had this
-    /// outcome.
+    /// Returns true if a super-frame that had this outcome may be sent again as single packets.
     fn allows_parts(self) -> bool {
         matches!(self, Self::Unfit | Self::TooLong)
     }
 }
 
-/// Checks that a packet has the output's link type, and that no capture has truncated it.
+/// Checks that a packet has the output's link type, and that the packet is complete and not
+/// truncated by a capture.
 pub(crate) fn sendable(received: &Received<'_>, has_link_type: bool) -> Result<(), Outcome> {
     match has_link_type {
         false => Err(Outcome::LinkType),
@@ -75,15 +76,15 @@ pub(crate) fn count(sent: &mut Sent, outcome: Outcome, packets: u64, bytes: usiz
 }
 
 pub(crate) trait Wire<'p> {
-    /// Checks that the output accepts the packet. The error is the outcome of a packet that is not
-    /// accepted.
+    /// Checks that the output accepts the packet. If the output does not accept the packet, the
+    /// error is the outcome for this packet.
     fn takes(&self, received: &Received<'_>) -> Result<(), Outcome>;
 
     /// Sends a frame after all packets that were queued earlier.
     fn write<'a>(&mut self, header: &'a Header, parts: impl Iterator<Item = &'a [u8]>) -> Outcome;
 
-    /// Sends and counts a packet that must not be cut. The packet leaves now, or in the next call
-    /// of [`flush`](Self::flush).
+    /// Sends and counts a packet that must not be cut. The packet leaves at once, or with the next
+    /// call of [`flush`](Self::flush).
     fn queue(&mut self, packet: &'p OutgoingPacket<'p>, header: &'p Header);
 
     fn flush(&mut self) {}
@@ -121,7 +122,7 @@ impl Output<'_> {
         let batch: [Option<(&[u8], Option<Offload>)>; HANDLE_BUDGET] = std::array::from_fn(|nth| {
             let packet = packets[nth].as_ref()?;
             let (received, offload) = (packet.received(), packet.offload());
-            // A super-frame, or a packet in several pages, leaves unchanged.
+            // A super-frame, or a packet in several pages, is sent unchanged.
             let is_one =
                 !offload.as_ref().is_some_and(Offload::is_super_frame) && received.data.len() == received.total_len;
             (is_one && wire.takes(&received).is_ok()).then_some((received.data, offload))
@@ -192,7 +193,7 @@ impl Output<'_> {
         };
         let outcome = wire.write(&header, packet.segments());
         if !outcome.allows_parts() {
-            // A packet that was merged from frames counts as these frames.
+            // A packet that was merged from several frames counts as this number of frames.
             let frames = packet.frames();
             let bytes = if frames > 1 { offload.wire_bytes(received.total_len) } else { received.total_len };
             count(wire.sent(), outcome, frames, bytes);
@@ -202,9 +203,9 @@ impl Output<'_> {
     }
 }
 
-/// Sends the packets of a super-frame one by one, or a packet whose checksum is completed here, and
-/// counts them. A super-frame that was received as one frame counts as sent if all of its packets
-/// were sent. Returns whether all packets were sent.
+/// Sends the packets of a super-frame one by one, or completes the checksum of a packet and sends
+/// it. Counts the sent packets. A super-frame that was received as one frame counts as sent if all
+/// of its packets were sent. Returns true if all packets were sent.
 fn cut<'p>(wire: &mut impl Wire<'p>, packet: &OutgoingPacket<'_>, received: &Received<'_>, offload: &Offload) -> bool {
     let each = packet.frames() > 1;
     let mut all = Outcome::Sent;

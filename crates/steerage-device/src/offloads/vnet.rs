@@ -1,21 +1,22 @@
 //! The header that may precede each packet (`IFF_VNET_HDR`): the header of the virtio network
-//! device (virtio 1.2, chapter 5.1.6), in little-endian order. The header describes the work that
-//! the sender left to the device: checksums and segmentation.
+//! device (virtio 1.2, chapter 5.1.6), in little-endian order. The header describes the offloads
+//! that a packet still needs: its checksum and its segmentation.
 //!
-//! This module handles headers of devices without super-frames. For a caller's file descriptor, the
-//! kernel is configured to leave no work to the reader. Packets that were queued earlier may have
-//! an incomplete checksum, which this module completes. Unsegmented packets are refused.
+//! This module handles the headers of devices without super-frames. If the caller provides the file
+//! descriptor, steerage configures the kernel to complete checksums and segmentation itself.
+//! Packets that were queued before that may have an incomplete checksum, which this module
+//! completes. Unsegmented packets are refused.
 
 use steerage::flow::wire::checksum::complete;
 
-/// The checksum from `csum_start` on must be finished.
+/// A flag of the header: the checksum of the bytes from `csum_start` on must be finished.
 const NEEDS_CSUM: u8 = 1;
 const GSO_NONE: u8 = 0;
 const GSO_ECN: u8 = 0x80;
 
 pub(crate) const HEADER_BYTES_MIN: usize = 10;
 
-/// The longest supported header, in bytes. The kernel's longest header has 24.
+/// The length of the longest supported header, in bytes. The kernel's longest header has 24 bytes.
 #[cfg_attr(not(feature = "tap"), allow(dead_code, reason = "for tap alone"))]
 pub(crate) const HEADER_BYTES_MAX: usize = 64;
 
@@ -23,8 +24,8 @@ pub(crate) const HEADER_BYTES_MAX: usize = 64;
 const GSO_TCP: [u8; 2] = [1, 4];
 
 /// Like [`finish`], but accepts merged TCP segments. Merged segments form one long segment, which
-/// is completed like a single segment. Merged datagrams are refused, because they would become one
-/// different datagram.
+/// is completed like a single segment. Merged datagrams are refused, because completing them would
+/// produce a single, different datagram.
 #[must_use]
 pub(crate) fn finish_merged(header: &[u8; HEADER_BYTES_MIN], packet: &mut [u8]) -> bool {
     let mut header = *header;
@@ -34,7 +35,8 @@ pub(crate) fn finish_merged(header: &[u8; HEADER_BYTES_MIN], packet: &mut [u8]) 
     finish(&header, packet)
 }
 
-/// Completes the work that the header describes. Returns false if that is impossible.
+/// Completes the offloads that the header describes. Returns false if the offloads cannot be
+/// completed.
 #[must_use]
 pub(crate) fn finish(header: &[u8], packet: &mut [u8]) -> bool {
     let Some([flags, gso, _, _, _, _, start_low, start_high, offset_low, offset_high]) = header.first_chunk() else {
@@ -89,7 +91,7 @@ mod tests {
         for wrong in [header(0, 1, 0, 0), header(NEEDS_CSUM, 4, 0, 0), header(NEEDS_CSUM, 0, 21, 0)] {
             assert!(!finish(&wrong, &mut packet), "{wrong:?}");
         }
-        // Merged TCP is accepted by `finish_merged`.
+        // Merged TCP segments are accepted by `finish_merged`.
         for (gso, whole) in [(1, true), (4 | GSO_ECN, true), (3, false), (5, false)] {
             let header = header(NEEDS_CSUM, gso, 0, 0)[..10].try_into().unwrap();
             assert_eq!(finish_merged(&header, &mut packet), whole, "{gso}");

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use steerage::flow::offload::OffloadKind;
 
-/// The maximum number of packets in a super-frame, shared by the CPUs of an output.
+/// The maximum number of packets in a super-frame. All CPUs of an output share this limit.
 #[derive(Debug)]
 pub(crate) struct Whole {
     tcp: AtomicUsize,
@@ -18,7 +18,7 @@ pub(crate) struct Whole {
 }
 
 impl Whole {
-    /// Creates the state for a kernel that has not refused anything. `udp` means that the kernel
+    /// Creates the state for a kernel that has not refused anything. `udp` is true if the kernel
     /// supports super-frames of UDP.
     pub(crate) fn new(udp: bool) -> Self {
         let most = |has: bool| AtomicUsize::new(if has { usize::MAX } else { 1 });
@@ -33,10 +33,11 @@ impl Whole {
         }
     }
 
-    /// Whether the kernel may accept a super-frame of this kind that stands for `packets` packets.
+    /// Returns true if the kernel may accept a super-frame of this kind that stands for `packets`
+    /// packets.
     pub(crate) fn takes(&self, kind: OffloadKind, packets: usize) -> bool {
-        // `Relaxed`: if this CPU sees another CPU's store late, the kernel refuses one more
-        // super-frame.
+        // `Relaxed` suffices: if this CPU sees another CPU's store late, the only effect is that
+        // the kernel refuses one more super-frame.
         self.most(kind).is_none_or(|most| packets <= most.load(Ordering::Relaxed))
     }
 
@@ -79,7 +80,7 @@ mod tests {
         assert!(whole.merges() && !takes(OffloadKind::Tcp, 2));
         whole.refused("test", OffloadKind::Udp, 2);
         assert!(!whole.merges());
-        // Single packets are never cut, whatever the kernel refuses.
+        // Even if the kernel refuses everything, single packets are never cut.
         whole.refused("test", OffloadKind::Single, 1);
         assert!(takes(OffloadKind::Single, 1) && takes(OffloadKind::Udp, 1));
     }

@@ -1,5 +1,5 @@
-//! Generates the frames. Each kind of flow has a template, and only a few fields of the template
-//! change between frames.
+//! Generates the synthetic frames. Each kind of flow has a template, and only a few fields of the
+//! template change between frames.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -11,22 +11,23 @@ use steerage::testing::SplitMix64;
 /// The first bytes of the data of every synthetic frame: `STRG`.
 pub const MAGIC: u32 = u32::from_be_bytes(*b"STRG");
 
-/// The magic number, the flow, and the number within the flow.
+/// The length of the numbers after the headers: the magic number, the flow, and the frame's number
+/// within the flow.
 const PAYLOAD_BYTES: usize = 4 + 4 + 8;
 
 /// The number of bytes that are written for any frame, no matter how long the frame is: all headers
 /// and numbers of the longest kind, `tcp6`.
 const HEAD_BYTES: usize = 96;
 
-/// Like [`HEAD_BYTES`], but for kinds that fit into one cache line. For these kinds, the CPU need
-/// not load the next cache line of the frame.
+/// Like [`HEAD_BYTES`], but for kinds whose headers and numbers fit into one cache line. For these
+/// kinds, the CPU need not load the second cache line of the frame.
 const LINE_BYTES: usize = 64;
 
 const VLAN_ID: u16 = 100;
 const NET_FROM_V4: u32 = u32::from_be_bytes([10, 0, 0, 0]);
-/// An address for benchmarks (RFC 2544).
+/// The destination address, from the range for benchmarks (RFC 2544).
 const TO_V4: [u8; 4] = [198, 18, 0, 1];
-/// A network for documentation (RFC 3849).
+/// The network of the IPv6 source addresses, from the range for documentation (RFC 3849).
 const NET_FROM_V6: [u16; 8] = [0x2001, 0xdb8, 0, 1, 0, 0, 0, 0];
 const TO_V6: [u16; 8] = [0x2001, 0xdb8, 0, 2, 0, 0, 0, 1];
 
@@ -88,8 +89,8 @@ impl Kind {
         self.l3_at() + if self.is_v6() { ipv6::BYTES } else { ipv4::BYTES }
     }
 
-    /// The headers of flows of this kind. The part of the source address that differs between
-    /// flows, and the source port, are 0.
+    /// Returns the headers of flows of this kind. The source port, and the part of the source
+    /// address that differs between flows, are 0.
     fn frame(self) -> FrameBuilder {
         let (from, to) = if self.is_v6() {
             (IpAddr::from(NET_FROM_V6), IpAddr::from(TO_V6))
@@ -116,8 +117,8 @@ impl fmt::Display for Kind {
     }
 }
 
-/// The flow and the number within the flow of a synthetic frame. `None` if the frame is not
-/// synthetic, or is cut before the end of its numbers.
+/// Returns the flow of a synthetic frame, and the frame's number within the flow. Returns `None` if
+/// the frame is not synthetic, or is cut before the end of its numbers.
 ///
 /// ```
 /// use steerage_device::synthetic::parse_payload;
@@ -160,8 +161,8 @@ impl Places {
         Self { mask: SplitMix64::mix(seed) as u32 & Self::ALL }
     }
 
-    /// The address part and the port of a flow. Each step is reversible (multiplication by an odd
-    /// factor, or a shift by half and xor), so different flows get different addresses.
+    /// Returns the address part and the port of a flow. Each step is reversible (multiplication by
+    /// an odd factor, or a shift by half and xor), so different flows get different addresses.
     #[inline(always)]
     fn of(self, flow: u32) -> (u32, u16) {
         let mut x = flow ^ self.mask;
@@ -174,15 +175,15 @@ impl Places {
 }
 
 /// The template for the frames of one kind of flow: all bytes that these frames share, and the
-/// checksum sums of these bytes.
+/// partial checksums of these bytes.
 #[derive(Debug)]
 pub(super) struct Template {
     kind: Kind,
     /// The whole frame, or [`HEAD_BYTES`] bytes if the frame is shorter.
     bytes: Box<[u8]>,
     len: usize,
-    /// The sums of the constant bytes: over the IPv4 header, and over the TCP or UDP part with its
-    /// pseudo header.
+    /// Partial checksums of the constant bytes. One partial checksum covers the IPv4 header, and
+    /// the other covers the TCP or UDP part with its pseudo header.
     l3_sum: u64,
     l4_sum: u64,
 }
@@ -195,32 +196,33 @@ impl Template {
         put(&mut payload, 0, MAGIC.to_be_bytes());
         let mut bytes = kind.frame().frame(&payload);
         bytes.resize(len.max(HEAD_BYTES), 0);
-        // The sum of a header and the opposite of its checksum are the same number.
+        // The sum over a header is the one's complement of the header's checksum.
         let sum_at = |at: usize| u64::from(!be16(&bytes, at));
         let l4_checksum_at = if kind.is_tcp() { tcp::CHECKSUM_AT } else { udp::CHECKSUM_AT };
         let (l3_sum, l4_sum) = (sum_at(kind.l3_at() + ipv4::CHECKSUM_AT), sum_at(kind.l4_at() + l4_checksum_at));
         Self { kind, bytes: bytes.into(), len, l3_sum, l4_sum }
     }
 
-    /// The length of the frames in bytes.
+    /// Returns the length of the frames in bytes.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// How many bytes [`write`](Self::write) needs: the length of the frame, or the bytes that are
-    /// written for any frame if that is more.
+    /// Returns the number of bytes that [`write`](Self::write) needs. The result is the larger of
+    /// two numbers: the length of the frame, and the number of bytes that are written for any
+    /// frame.
     pub(super) fn room(&self) -> usize {
         self.len.max(self.kind.head_bytes())
     }
 
-    /// Writes frame `number` of `flow` to the start of `to`. `None` if `to` is shorter than
+    /// Writes frame `number` of `flow` to the start of `to`. Returns `None` if `to` is shorter than
     /// [`room`](Self::room).
     #[inline(always)]
     pub(super) fn write(&self, to: &mut [u8], places: Places, flow: u32, number: u64) -> Option<()> {
         const L3: usize = ethernet::BYTES;
         const TAGGED: usize = ethernet::BYTES + vlan::BYTES;
-        // The numbers of each kind are constants here, so that each arm only stores values at fixed
-        // places.
+        // In each arm of this match, the positions of the fields are constants. Therefore the
+        // compiled code of an arm only stores values at fixed positions.
         match self.kind {
             Kind::Udp4 => self.write_as::<LINE_BYTES, L3, false, false>(to, places, flow, number),
             Kind::Vlan => self.write_as::<LINE_BYTES, TAGGED, false, false>(to, places, flow, number),
@@ -293,7 +295,7 @@ mod tests {
     fn heads_hold_all_that_changes() {
         for kind in Kind::ALL {
             assert!(kind.frame_bytes_min() <= kind.head_bytes(), "{kind}");
-            // `write` has these lengths as constants.
+            // The code of `write` contains the lengths for these kinds as constants.
             assert_eq!(kind.head_bytes() == LINE_BYTES, matches!(kind, Kind::Udp4 | Kind::Vlan), "{kind}");
         }
     }

@@ -17,7 +17,7 @@ use super::sample::Sampler;
 use super::schedule::{RING, Schedule};
 use super::{Share, SyntheticOptions};
 
-/// A frame that was drawn but not generated yet.
+/// A frame that was not generated yet. Only its flow was drawn.
 #[derive(Clone, Copy, Debug, Default)]
 struct NextFrame {
     /// The flow's number within this queue.
@@ -25,29 +25,32 @@ struct NextFrame {
     number: u64,
 }
 
-/// How many frames are drawn at a time. With many flows, the cache misses on the tables of the
-/// flows then overlap.
+/// The number of frames that are drawn at a time. If there are many flows, the accesses to the
+/// tables of the flows cause cache misses. Drawing many frames at a time lets these cache misses
+/// overlap.
 const AHEAD: usize = POLL_BUDGET;
 
 pub(super) struct SyntheticQueue {
     name: String,
     sampler: Sampler,
-    /// The number of frames that each flow has had so far.
+    /// For each flow, the number of its frames so far.
     numbers: Box<[u64]>,
     ahead: [NextFrame; AHEAD],
     ahead_at: usize,
 
     places: Places,
     templates: Box<[Template]>,
-    /// The overall number of a flow is `flow * stride + first`.
+    /// A flow has the number `flow * stride + first` in the whole device. Here, `flow` is the flow's
+    /// number within this queue.
     first: u32,
     stride: u32,
 
-    /// When frames are due. `None` if the queue generates frames as fast as polls take them.
+    /// The times at which frames are due. `None` if the queue generates frames as fast as polls
+    /// take them.
     schedule: Option<Schedule>,
     /// The number of frames after which the queue ends. Lost frames count too.
     limit: u64,
-    /// The number of frames so far that were sent or lost.
+    /// The number of frames that were delivered or lost so far.
     gone: u64,
     /// The state for receive buffers that are shorter than frames. `None` if each frame fits into
     /// one buffer.
@@ -75,7 +78,7 @@ impl SyntheticQueue {
         queue
     }
 
-    /// The bytes that the longest frame needs in a page.
+    /// Returns the bytes that the longest frame needs in a page.
     fn room(&self) -> usize {
         self.templates.iter().map(Template::room).max().unwrap_or(0)
     }
@@ -93,7 +96,7 @@ impl SyntheticQueue {
         self.ahead_at = 0;
     }
 
-    /// Writes and pushes up to `count` frames. Returns how many frames got a page.
+    /// Generates and delivers up to `count` frames. Returns the number of frames that got a page.
     #[inline(always)]
     fn push(&mut self, out: &mut Completions<'_>, count: usize) -> Result<usize, DeviceError> {
         let kinds = self.templates.len() as u32;

@@ -10,12 +10,12 @@ pub(super) struct Sampler {
     random: SplitMix64,
     flows: u32,
     weight: f64,
-    /// The alias table. Empty if all flows have the same weight.
+    /// The alias table, which is empty if all flows have the same weight.
     aliases: Box<[Alias]>,
 }
 
-/// One column of an alias table. A draw below `threshold` (in units of 2^-32) gives the flow
-/// itself, and any other draw gives `other`.
+/// One column of an alias table. If the random fraction is below `threshold` (in units of 2^-32),
+/// the flow of this column is drawn. Otherwise the flow `other` is drawn.
 #[derive(Clone, Copy, Debug)]
 struct Alias {
     threshold: u32,
@@ -24,8 +24,8 @@ struct Alias {
 
 impl Sampler {
     pub(super) fn new(options: &SyntheticOptions, queue: usize) -> Self {
-        // Mix the seed, so that neighbouring queues or seeds do not draw the same numbers one step
-        // apart.
+        // Mix the bits of the seed. Without this step, neighbouring queues or seeds would draw the
+        // same sequence of numbers, shifted by one position.
         let random = SplitMix64::new(SplitMix64::mix(options.seed ^ SplitMix64::mix(queue as u64 + 1)));
         let flows = options.flows_of(queue);
         if options.zipf == 0.0 {
@@ -41,7 +41,7 @@ impl Sampler {
         self.weight
     }
 
-    /// How many flows the sampler draws from. Flows are numbered from 0.
+    /// Returns the number of flows from which the sampler draws. Flows are numbered from 0.
     pub(super) fn flows(&self) -> u32 {
         self.flows
     }
@@ -49,8 +49,8 @@ impl Sampler {
     /// Fills `to` with drawn flows.
     #[inline(always)]
     pub(super) fn draw(&mut self, to: &mut [u32]) {
-        // Lemire, "Fast random integer generation in an interval" (2019). The high half of the
-        // product is the column, and the low half is the position in the column.
+        // The method is that of Lemire, "Fast random integer generation in an interval" (2019). The
+        // high half of the product is the column, and the low half is the position in the column.
         let flows = u128::from(self.flows);
         if self.aliases.is_empty() {
             to.iter_mut().for_each(|to| *to = ((u128::from(self.random.draw()) * flows) >> 64) as u32);
@@ -66,14 +66,16 @@ impl Sampler {
     }
 }
 
-/// Vose, "A linear algorithm for generating random numbers with a given distribution" (1991).
+/// The algorithm is that of Vose, "A linear algorithm for generating random numbers with a given
+/// distribution" (1991).
 fn alias_table(mut weights: Vec<f64>) -> Box<[Alias]> {
     let scale = weights.len() as f64 / weights.iter().sum::<f64>();
     weights.iter_mut().for_each(|weight| *weight *= scale);
-    // A column that no other flow fills up belongs to the flow itself, up to one part in 2^32.
+    // A column that is not filled up by another flow belongs to its own flow, except for one part
+    // in 2^32.
     let mut table: Box<[Alias]> = (0..weights.len() as u32).map(|i| Alias { threshold: u32::MAX, other: i }).collect();
-    // One array holds both kinds of columns: those with less than their fill from the left, and
-    // those with more from the right.
+    // One array holds both kinds of columns. Columns that are not full are at the left, and columns
+    // that are too full are at the right.
     let mut order: Vec<u32> = vec![0; weights.len()];
     let (mut small, mut large) = (0, weights.len());
     for (i, weight) in weights.iter().enumerate() {
@@ -122,7 +124,8 @@ mod tests {
             let total: f64 = weights.iter().sum();
             for (flow, (seen, weight)) in shares(zipf, 100, draws).iter().zip(&weights).enumerate() {
                 let p = weight / total;
-                // The slack is six standard deviations, which gives one false alarm in 500 million.
+                // The allowed difference is six standard deviations, so that one check in 500
+                // million fails by chance.
                 let slack = 6.0 * (p * (1.0 - p) / draws as f64).sqrt() + 1e-6;
                 assert!((seen - p).abs() < slack, "zipf {zipf}, flow {flow}: {seen} instead of {p}");
             }

@@ -1,12 +1,12 @@
-//! Computes when frames are due, and how many are lost from a ring of limited length if a poll
-//! comes late.
+//! Computes the times at which frames are due. If a poll comes late, also computes how many frames
+//! are lost because the ring is full.
 
 use steerage::Timestamp;
 
 use super::Share;
 
-/// The number of frames of a live source that can wait for a poll. Further frames are lost. Common
-/// network cards have rings of at most this length.
+/// The number of frames in the ring of a live queue, which wait for a poll. If the ring is full,
+/// further frames are lost. Common network cards have rings of at most this length.
 pub const RING: u64 = 4096;
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
@@ -22,14 +22,14 @@ pub(super) struct Schedule {
 }
 
 impl Schedule {
-    /// A schedule for this queue's share of `rate` frames per second.
+    /// Makes a schedule for this queue's share of `rate` frames per second.
     pub(super) fn new(rate: u64, share: Share) -> Self {
         // Both numbers stay below `2^63`, because a rate is at most `10^9` and a share has at most
         // `2^32` parts.
         Self { start: None, frames: rate * share.parts(), nanos: NANOS_PER_SECOND * Share::WHOLE }
     }
 
-    /// How many frames are due at `now`.
+    /// Returns the number of frames that are due at `now`.
     pub(super) fn due(&mut self, now: Timestamp) -> u64 {
         let start = *self.start.get_or_insert(now);
         if self.frames == 0 {
@@ -40,7 +40,7 @@ impl Schedule {
         u64::try_from(due).unwrap_or(u64::MAX)
     }
 
-    /// The earliest time at which [`due`](Self::due) is more than `frames`.
+    /// Returns the earliest time at which [`due`](Self::due) returns more than `frames`.
     pub(super) fn time_of(&self, frames: u64) -> Timestamp {
         let start = self.start.unwrap_or_default().as_nanos();
         if self.frames == 0 {

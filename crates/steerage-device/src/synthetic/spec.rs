@@ -1,4 +1,4 @@
-//! Parses `synthetic:flows=1000,zipf=1.1`.
+//! Parses the text of a synthetic device, such as `synthetic:flows=1000,zipf=1.1`.
 
 use std::fmt::Display;
 use std::str::FromStr;
@@ -13,14 +13,14 @@ use crate::options::{SpecError, shown};
 /// The options, in the order in which an error lists them.
 const OPTIONS: [&str; 9] = ["flows", "size", "zipf", "packets", "rate", "seed", "mix", "queues", "buffer"];
 
-/// The error of the device `synthetic`.
+/// Makes an error about an option of the device `synthetic`.
 fn wrong_option(option: &str, value: impl Display, wrong: impl Into<String>) -> SpecError {
     SpecError::of("synthetic", option, value, wrong)
 }
 
 impl SyntheticOptions {
-    /// Reads `synthetic` or `synthetic:option=value,...`. Options that are not named keep their
-    /// defaults.
+    /// Parses `synthetic` or `synthetic:option=value,...`. Options that the text does not name have
+    /// their defaults.
     ///
     /// # Errors
     /// [`SpecError`] for an option that does not exist, is named twice, or has a value that is out
@@ -97,7 +97,7 @@ impl SyntheticOptions {
     }
 }
 
-/// The smallest and the largest value of a number.
+/// Returns the smallest and the largest value of a numeric option.
 fn range(option: &str) -> (u64, u64) {
     match option {
         "flows" => (1, FLOWS_MAX.into()),

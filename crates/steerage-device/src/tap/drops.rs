@@ -9,19 +9,20 @@ use steerage_netlink::Rtnetlink;
 pub(super) struct Drops {
     kernel: Rtnetlink,
     interface: u32,
-    /// The interface's `tx_dropped` at the last call of `look`.
+    /// The value of the interface's `tx_dropped` at the last call of `look`.
     seen: u64,
 }
 
 impl Drops {
-    /// Counts the drops from now on.
+    /// Makes a counter of the packets that are dropped from now on.
     pub(super) fn of(interface: u32) -> io::Result<Self> {
         let mut drops = Self { kernel: Rtnetlink::open()?, interface, seen: 0 };
         drops.seen = drops.read()?;
         Ok(drops)
     }
 
-    /// The number of packets that were dropped after the last read. 0 if the interface is gone.
+    /// Returns the number of packets that were dropped since the last call, or 0 if the interface
+    /// is gone.
     pub(super) fn look(&mut self) -> u64 {
         let Ok(now) = self.read() else { return 0 };
         now.saturating_sub(std::mem::replace(&mut self.seen, now))

@@ -20,8 +20,8 @@ use crate::offloads::vnet::{self, HEADER_BYTES_MAX};
 /// calls.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// The maximum number of packets that can have arrived before a stop: twice the default length of
-/// the kernel's queue.
+/// The maximum number of packets that are read after a stop. Packets that arrived before the stop
+/// are in the kernel's queue, and this number is twice the default length of that queue.
 const STOP_PACKETS: usize = 1000;
 
 #[derive(Debug)]
@@ -29,13 +29,13 @@ pub(super) struct Queue {
     shared: Arc<Shared>,
     nth: usize,
     header: [u8; HEADER_BYTES_MAX],
-    /// The memory for super-frames. `None` without offloads.
+    /// The memory for super-frames. `None` if the interface has no offloads.
     lent: Option<Lent>,
-    /// The kernel's drop counter. Only the first queue has it, because the kernel does not count
-    /// drops per queue.
+    /// The counter of the packets that the kernel dropped. Only the first queue has this counter,
+    /// because the kernel does not count drops per queue.
     drops: Option<Drops>,
     looked: Timestamp,
-    /// After a stop: the maximum number of further packets from the queue.
+    /// After a stop, the maximum number of packets that are still read from the queue.
     left: Option<usize>,
 }
 
@@ -52,12 +52,12 @@ impl Queue {
     }
 
     /// Reads a packet into `room`. Returns the length of the packet. Returns `None` if the packet
-    /// is longer than the room, or if the sender left work on the packet that this device cannot
-    /// do.
+    /// is longer than the room, or if the packet needs an offload that this device does not
+    /// support.
     fn read(&mut self, room: &mut [u8]) -> io::Result<Option<usize>> {
         let header = &mut self.header[..self.shared.header_bytes];
         let read = self.shared.queues[self.nth].read(header, room)?;
-        // A packet that fills all of the room may have been longer.
+        // A packet that fills all of `room` may have been longer than `room`.
         let Some(len) = read.checked_sub(header.len()).filter(|len| (1..room.len()).contains(len)) else {
             return Ok(None);
         };

@@ -28,7 +28,8 @@ impl Send {
     }
 }
 
-/// There is always room: the kernel receives a packet during the call that writes it.
+/// The output always has room, because the kernel processes a packet during the system call that
+/// writes it.
 impl TxQueue for Send {
     fn capabilities(&self) -> TxCapabilities {
         let mut can = TxCapabilities::default();
@@ -47,12 +48,13 @@ impl TxQueue for Send {
     }
 }
 
-/// A batch that is being sent, with a system call for each frame.
+/// A batch that is being sent. Each frame of the batch takes a system call.
 struct Sending<'s> {
     shared: &'s Shared,
     fd: &'s TunFd,
     sent: Sent,
-    /// Whether the kernel has no room, and would therefore refuse the rest of the batch too.
+    /// True if the kernel has no room for another packet. In that case, the kernel would also
+    /// refuse all later packets of the batch.
     full: bool,
     failed: Option<DeviceError>,
 }
@@ -73,8 +75,8 @@ impl<'p> Wire<'p> for Sending<'_> {
                 self.full = true;
                 Outcome::Full
             }
-            // Relaxed: exactly one of the sending CPUs reports the deletion, and it does not matter
-            // which.
+            // `Relaxed` suffices: exactly one of the sending CPUs reports the deletion, and any of
+            // them may report it.
             _ if is_gone(&error) && !self.shared.gone.swap(true, Ordering::Relaxed) => {
                 self.failed = Some(self.shared.error("send by the interface", error));
                 Outcome::Refused

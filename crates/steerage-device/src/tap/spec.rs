@@ -1,4 +1,4 @@
-//! Parses `tap:NAME,queues=2`.
+//! Parses the text of a TUN or TAP device, such as `tap:NAME,queues=2`.
 
 use super::{Layer, MTU_MAX, MTU_MIN, QUEUES_MAX, TapOptions};
 use crate::options;
@@ -8,7 +8,8 @@ use crate::sys::NAME_BYTES;
 /// The options, in the order in which an error lists them.
 const OPTIONS: [&str; 3] = ["queues", "mtu", "offload"];
 
-/// Splits `spec` into the layer and the rest. `None` if `spec` is not a TAP or TUN.
+/// Splits `spec` into the layer and the remaining text. Returns `None` if `spec` does not name a
+/// TAP or TUN.
 fn split(spec: &str) -> Option<(Layer, &str)> {
     let (layer, rest) = spec.split_once(':')?;
     match layer {
@@ -18,7 +19,7 @@ fn split(spec: &str) -> Option<(Layer, &str)> {
     }
 }
 
-/// Whether `spec` names a TAP or TUN, because it begins with `tap:` or `tun:`.
+/// Returns true if `spec` names a TAP or TUN, because it begins with `tap:` or `tun:`.
 ///
 /// ```
 /// use steerage_device::tap::is_spec;
@@ -30,7 +31,7 @@ pub fn is_spec(spec: &str) -> bool {
 }
 
 impl TapOptions {
-    /// Reads `tap:NAME,option=value,...` or `tun:NAME,...`.
+    /// Parses `tap:NAME,option=value,...` or `tun:NAME,...`.
     ///
     /// # Errors
     /// [`SpecError`] for an invalid interface name, for an option that does not exist or is named
@@ -59,7 +60,8 @@ impl TapOptions {
     }
 }
 
-/// The mistake in a name, if the kernel would refuse it or take it for a pattern.
+/// Returns the mistake in an interface name, if the kernel would refuse the name or would treat it
+/// as a pattern.
 pub(super) fn wrong_name(name: &str) -> Option<&'static str> {
     let odd = |c: char| c == '/' || c == ':' || c == '%' || c.is_whitespace() || c.is_control();
     match name {

@@ -24,8 +24,8 @@ pub(super) const OFFLOADS: c_ulong = 1 | 2 | 4 | 8;
 /// Offloads of UDP super-frames: `TUN_F_USO4`, `TUN_F_USO6`.
 pub(super) const OFFLOADS_UDP: c_ulong = 0x20 | 0x40;
 
-/// The maximum number of separate pieces of memory that one sent packet consists of: the headers of
-/// a super-frame, and the payload of each packet of a batch.
+/// The maximum number of separate memory ranges in one sent packet. A super-frame has one memory
+/// range for its headers, and one for the payload of each packet of a batch.
 const PARTS_MAX: usize = if HANDLE_BUDGET + 1 > SEGMENTS_MAX { HANDLE_BUDGET + 1 } else { SEGMENTS_MAX };
 
 /// The device file that creates TUN and TAP interfaces.
@@ -48,7 +48,7 @@ impl From<OwnedFd> for TunFd {
 }
 
 impl TunFd {
-    /// A descriptor that belongs to no interface yet.
+    /// Opens a file descriptor that does not belong to an interface yet.
     pub(super) fn open() -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(CLONE_DEVICE)?;
         Ok(Self(file.into()))
@@ -59,21 +59,23 @@ impl TunFd {
         ask(self.as_fd(), libc::TUNSETIFF as c_ulong, &mut InterfaceRequest::of(name)?.with_short(flags))
     }
 
-    /// The interface's name and flags.
+    /// Returns the interface's name and flags.
     pub(super) fn attached(&self) -> io::Result<(String, u16)> {
         let mut request = InterfaceRequest::of("")?;
         ask(self.as_fd(), libc::TUNGETIFF as c_ulong, &mut request)?;
         Ok((request.name(), request.short()))
     }
 
-    /// Sets the work that the kernel may leave to the reader. Without offloads, the kernel finishes
-    /// every checksum, and cuts packets that are longer than the MTU, before it hands them over.
+    /// Sets the offloads that the kernel may leave to the reader. Without offloads, the kernel
+    /// finishes every checksum, and cuts packets that are longer than the MTU, before it hands them
+    /// over.
     pub(super) fn set_offloads(&self, offloads: c_ulong) -> io::Result<()> {
         // SAFETY: takes a number.
         checked(unsafe { libc::ioctl(self.0.as_raw_fd(), libc::TUNSETOFFLOAD as _, offloads) })
     }
 
-    /// The length of the header before each packet, if there is one (`IFF_VNET_HDR`).
+    /// Returns the length of the header before each packet, or 0 if there is no such header
+    /// (`IFF_VNET_HDR`).
     pub(super) fn header_bytes(&self) -> io::Result<usize> {
         let mut bytes: c_int = 0;
         // SAFETY: the kernel writes an int.
@@ -107,7 +109,8 @@ impl TunFd {
         if read < 0 { Err(io::Error::last_os_error()) } else { Ok(read as usize) }
     }
 
-    /// Like [`read`](Self::read), but `rest` receives the bytes that do not fit into `packet`.
+    /// Like [`read`](Self::read), but the bytes that do not fit into `packet` are written to
+    /// `rest`.
     pub(super) fn read_far(&self, header: &mut [u8], packet: &mut [u8], rest: &mut [u8]) -> io::Result<usize> {
         let mut parts = [IoSliceMut::new(header), IoSliceMut::new(packet), IoSliceMut::new(rest)];
         // SAFETY: `IoSliceMut` has the layout of `iovec`, and the kernel writes no more than these slices.
@@ -115,7 +118,7 @@ impl TunFd {
         if read < 0 { Err(io::Error::last_os_error()) } else { Ok(read as usize) }
     }
 
-    /// Sends a packet that consists of several pieces of memory. If `header` is not empty, `header`
+    /// Sends a packet that consists of several memory ranges. If `header` is not empty, `header`
     /// goes before the packet.
     pub(super) fn write<'h, 'p: 'h>(&self, header: &'h [u8], packet: impl Iterator<Item = &'p [u8]>) -> io::Result<()> {
         let (mut parts, mut count) = ([IoSlice::new(header); 1 + PARTS_MAX], 1);
@@ -126,7 +129,7 @@ impl TunFd {
         let parts = &parts[usize::from(header.is_empty())..count];
         // SAFETY: `IoSlice` has the layout of `iovec`, and the kernel reads no more than these slices.
         let written = unsafe { libc::writev(self.0.as_raw_fd(), parts.as_ptr().cast(), parts.len() as c_int) };
-        // The kernel takes a packet whole or not at all.
+        // The kernel accepts a packet as a whole or not at all.
         if written < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 }

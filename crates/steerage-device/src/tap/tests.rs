@@ -1,5 +1,5 @@
-//! Tests with file descriptors that other programs set up, with a header before each packet and
-//! with offloads.
+//! Tests TUN and TAP with file descriptors that other programs have set up, with a header before
+//! each packet and with offloads.
 
 use std::net::UdpSocket;
 use std::os::fd::{AsFd, OwnedFd};
@@ -30,7 +30,7 @@ fn set_up(namespaces: &Namespaces, name: &str) {
     namespaces.must(0, &format!("link set {name} up"));
 }
 
-/// A second descriptor for the same queue, like one that a caller duplicates.
+/// Makes a second file descriptor for the same queue, as if a caller had duplicated the descriptor.
 fn owned(fd: &TunFd) -> OwnedFd {
     fd.as_fd().try_clone_to_owned().unwrap()
 }
@@ -42,7 +42,7 @@ fn shoot(namespaces: &Namespaces, count: u8) {
     });
 }
 
-/// The datagrams that arrive. An independent parser checks the checksum of each datagram.
+/// Returns the datagrams that arrive. An independent parser checks the checksum of each datagram.
 fn datagrams(input: Input, link_bytes: usize, count: usize) -> Vec<Vec<u8>> {
     let mut tester = QueueTester::new(input.queues.into_iter().next().unwrap()).unwrap();
     let mut frames = Vec::new();
@@ -79,7 +79,8 @@ fn checksums_are_right_where_somebody_had_left_offloads_on() {
     set_up(&namespaces, "vm");
     know(&namespaces, "vm");
     let mut tap = None;
-    // A child that another test forks keeps the interface open until it executes another program.
+    // A child process that another test forks keeps the interface open until the child executes
+    // another program.
     until("nobody has it any more", || {
         tap = namespaces.within(0, || TapOptions::new(Layer::Tap, "vm").open().ok());
         tap.is_some()
@@ -96,8 +97,8 @@ fn a_header_before_each_packet_is_read_and_what_it_leaves_is_done() {
     let fd = made(&namespaces, "vm", IFF_TAP | IFF_NO_PI | IFF_VNET_HDR);
     set_up(&namespaces, "vm");
     know(&namespaces, "vm");
-    // Some datagrams are queued with unfinished checksums before this process opens the interface,
-    // and other datagrams are queued afterwards.
+    // Before the device opens the interface, some datagrams are queued with unfinished checksums.
+    // After the opening, more datagrams are queued.
     shoot(&namespaces, 20);
     let mut raw = [0; 2000];
     until("the kernel leaves a checksum to us", || {
@@ -110,7 +111,8 @@ fn a_header_before_each_packet_is_read_and_what_it_leaves_is_done() {
     datagrams(tap.input().unwrap(), 14, 39);
 }
 
-/// Sends each packet back through the interface that it came from, with its addresses swapped.
+/// A handler that sends each packet back through the interface from which it came, with its
+/// addresses swapped.
 struct Mirror;
 
 impl Handler for Mirror {
@@ -165,7 +167,7 @@ fn what_is_no_such_descriptor_is_refused() {
     assert!(error(vec![null.into()]).starts_with("tun file descriptor: cannot ask for its interface"));
     let (one, other) = (made(&namespaces, "b", IFF_TAP | IFF_NO_PI), made(&namespaces, "c", IFF_TAP | IFF_NO_PI));
     assert!(error(vec![owned(&one), owned(&other)]).ends_with("they are of several interfaces"));
-    // Interfaces that belong to another program.
+    // These interfaces belong to another program.
     let opened = |name| namespaces.within(0, || TapOptions::new(Layer::Tap, name).open().unwrap_err().to_string());
     assert!(opened("b").starts_with("b: cannot attach to the interface: Device or resource busy"), "{}", opened("b"));
     let _theirs = made(&namespaces, "d", IFF_TAP | IFF_NO_PI | IFF_VNET_HDR | IFF_MULTI_QUEUE);

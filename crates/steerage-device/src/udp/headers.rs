@@ -10,7 +10,7 @@ use steerage::flow::wire::{IpHeader, ipv4, ipv6, protocol, put, udp};
 
 use super::sys::{Control, NAME_BYTES, Name};
 
-/// The longest headers.
+/// The length of the longest IP and UDP headers that the device writes.
 pub(super) const HEADERS_MAX: usize = ipv6::BYTES + udp::BYTES;
 /// `UDP_SEGMENT` and `UDP_GRO` of linux/udp.h.
 pub(super) const UDP_SEGMENT: i32 = 103;
@@ -56,8 +56,8 @@ pub(super) fn address_of(Name(name): &Name) -> Option<SocketAddr> {
     }
 }
 
-/// Reads the ancillary data of a datagram: the address that it was sent to, its traffic class, and
-/// the size of the merged datagrams, or 0 if nothing was merged.
+/// Reads the ancillary data of a datagram: the address to which it was sent, its traffic class, and
+/// the size of the merged datagrams. The size is 0 if no datagrams were merged.
 pub(super) fn told(control: &Control) -> (Option<IpAddr>, u8, usize) {
     let (mut to, mut class, mut segment) = (None, 0, 0);
     let int = |data: &[u8]| data.first_chunk().map_or(0, |int| i32::from_ne_bytes(*int));
@@ -83,13 +83,14 @@ pub(super) fn header_bytes(ends: &Ends) -> usize {
     if ends.source.is_ipv4() { ipv4::BYTES + udp::BYTES } else { HEADERS_MAX }
 }
 
-/// Writes the headers of a packet with the rest of `packet` as its payload. `segment` is the size
-/// of the datagrams that the payload stands for, or 0 for a single datagram. The UDP checksum,
-/// which the kernel has checked, is left unfinished, or is 0 (none) for a single datagram of IPv4.
+/// Writes the headers of a packet. The rest of `packet` is the payload. `segment` is the size of
+/// the datagrams that the payload stands for, or 0 for a single datagram. The kernel has already
+/// checked the UDP checksum. The written checksum is unfinished, except for a single IPv4 datagram:
+/// its checksum is 0, which means that there is none.
 pub(super) fn write(ends: &Ends, segment: usize, packet: &mut [u8]) -> Result<Option<Offload>, BadOffload> {
     let network_bytes = header_bytes(ends) - udp::BYTES;
     let (network, datagram) = packet.split_at_mut_checked(network_bytes).ok_or(BadOffload::Header)?;
-    // The kernel does not pass on the real hop limit.
+    // The kernel does not report the real hop limit, so the header has a default value.
     let ip = IpHeader { class: ends.class, ..IpHeader::new(ends.source.ip(), ends.destination.ip(), protocol::UDP) };
     let pseudo = ip.write(network, datagram.len()).ok_or(BadOffload::Header)?;
     put(datagram, 0, ends.source.port().to_be_bytes());
@@ -111,8 +112,8 @@ pub(super) fn write(ends: &Ends, segment: usize, packet: &mut [u8]) -> Result<Op
     Offload::from_virtio(&virtio, packet, LinkType::RAW)
 }
 
-/// Reads the headers of a packet of `total` bytes. Returns the contents and the length of the
-/// headers. `None` if the packet is not a complete UDP packet.
+/// Reads the headers of a packet of `total` bytes. Returns the addresses and the length of the
+/// headers. Returns `None` if the packet is not a complete UDP packet.
 pub(super) fn read(front: &[u8], total: usize) -> Option<(Ends, usize)> {
     let be16 = |at: usize| Some(u16::from_be_bytes(*front.get(at..)?.first_chunk()?));
     let version = front.first()? >> 4;
@@ -146,10 +147,10 @@ pub(super) fn read(front: &[u8], total: usize) -> Option<(Ends, usize)> {
 /// An entry of a socket's error queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Report {
-    /// Whether a router or a peer sent the ICMP error. If false, this machine's kernel reported the
+    /// True if a router or a peer sent the ICMP error. If false, this machine's kernel reported the
     /// error.
     pub(super) is_icmp: bool,
-    /// The MTU of the path, if a packet was too long for it.
+    /// The MTU of the path, if a packet was too long for the path.
     pub(super) path_mtu: Option<u32>,
 }
 

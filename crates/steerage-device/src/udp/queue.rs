@@ -1,8 +1,9 @@
-//! A receive queue: one socket.
+//! A receive queue of UDP datagrams. Each queue has one socket.
 //!
-//! One system call receives several datagrams, each into 64 KiB of a block. Merged datagrams stay
-//! where they were received. Short datagrams are moved to the end of the previous frame, so that a
-//! block holds many frames. The move is cheap, because the bytes are in the cache already.
+//! One system call receives several datagrams. For each datagram, 64 KiB of a block are available.
+//! Merged datagrams stay at the address at which they were received. Short datagrams are moved to
+//! the end of the previous frame, so that a block holds many frames. Moving the datagrams is cheap,
+//! because their bytes are already in the cache.
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,17 +19,18 @@ use super::sys::{RECEIVED_MAX, Received, drops, receive, receive_one};
 use super::{COUNTS, DROPS, ICMP_ERRORS, Shared, TRUNCATED, is_of_a_peer};
 use crate::offloads::lent::{self, BAD, Lent, Limits, NO_BLOCK, Room, Short, Source, Unfit};
 
-/// The longest payload that is received.
+/// The length of the longest payload that is received.
 const PAYLOAD_MAX: usize = 65_535;
-/// The bytes in front of a payload.
+/// The number of bytes that are reserved in front of a payload.
 const FRONT: usize = OFFLOAD_BYTES + HEADERS_MAX;
-/// The distance of two payloads in a block.
+/// The distance between the beginnings of two payloads in a block.
 const STRIDE: usize = (FRONT + PAYLOAD_MAX).next_multiple_of(8);
-/// The size and number of blocks, for about 32 MiB. The kernel provides their pages at first use.
+/// The size and the number of blocks. Together the blocks have about 32 MiB. The kernel provides
+/// their pages at first use.
 const BLOCK_BYTES: usize = RECEIVED_MAX * STRIDE;
 const BLOCKS: usize = 32;
-/// A block with room for fewer datagrams than this is not used further, so that each system call
-/// receives several datagrams.
+/// A block that has room for fewer datagrams than this gets no more datagrams. In this way, each
+/// system call can receive several datagrams.
 const ROOM_LEAST: usize = 4;
 /// Payloads up to this length are moved to the end of the previous frame.
 const SHORT: usize = 4096;
@@ -43,7 +45,7 @@ pub(super) struct Queue {
     lent: Lent,
     drops: u32,
     looked: Timestamp,
-    /// After a stop: the maximum number of further packets from the queue.
+    /// After a stop, the maximum number of packets that are still received from the queue.
     left: Option<usize>,
 }
 
@@ -75,7 +77,7 @@ impl Source for Socket {
                 }
             };
             let headers = header_bytes(&ends);
-            // Earlier frames of this block have moved its beginning.
+            // The frames that were already lent have moved the beginning of the block's free part.
             let from = start + nth * STRIDE + FRONT - room.lending.offset();
             let len = headers + received.len;
             let at = if received.len <= SHORT { OFFLOAD_BYTES.min(from - headers) } else { from - headers };
@@ -129,7 +131,7 @@ impl Queue {
         Self { socket, lent, drops: 0, looked: Timestamp::ZERO, left: None }
     }
 
-    /// Asks the kernel for drops and errors.
+    /// Reads drops and errors from the kernel.
     fn look(&mut self, out: &mut Completions<'_>) {
         self.socket.shared.take_errors(self.socket.nth);
         if let Ok(drops) = drops(self.socket.fd()) {
@@ -180,7 +182,7 @@ impl RxQueue for Queue {
     }
 }
 
-/// The addresses of a datagram, and the size of the datagrams that were merged.
+/// Returns the addresses of a datagram, and the size of the datagrams that were merged.
 fn ends(received: &Received, shared: &Shared) -> Result<(Ends, usize), Unfit> {
     if received.is_cut {
         return Err(Unfit(TRUNCATED));

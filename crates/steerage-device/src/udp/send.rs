@@ -1,10 +1,10 @@
-//! The output of one CPU.
+//! The output of one CPU to UDP sockets.
 //!
-//! Packets of a batch to one destination become one message, if all packets except the last have
-//! equally long payloads (`UDP_SEGMENT`). The kernel cuts the message into datagrams again.
-//! [`coalesce`](steerage::flow::offload::coalesce) is not suitable here: `coalesce` compares
-//! checksums, which packets to a UDP output need not have. All messages of a batch are one system
-//! call, and the payload of the messages is sent directly from the packets' pages.
+//! Packets of a batch that have the same destination become one message, if all of these packets
+//! except the last have equally long payloads (`UDP_SEGMENT`). The kernel cuts the message into
+//! datagrams again. [`coalesce`](steerage::flow::offload::coalesce) is not suitable here:
+//! `coalesce` compares checksums, but packets that are sent to a UDP output may have none. All
+//! messages of a batch are sent with one system call, directly from the packets' pages.
 
 use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
@@ -23,12 +23,13 @@ use crate::offloads::merged::{self, Outcome};
 /// The maximum number of datagrams of a message in all kernels with `UDP_SEGMENT`
 /// (`UDP_MAX_SEGMENTS`).
 const DATAGRAMS_MAX: usize = 64;
-/// The longest payload of a message: the UDP payload of the longest IPv4 packet.
+/// The length of the longest payload of a message: the UDP payload of the longest IPv4 packet.
 const PAYLOAD_MAX: usize = 65_507;
-/// The maximum number of messages of a batch to which a packet may be added. Each packet is
-/// compared with these messages.
+/// The maximum number of messages of a batch to which further packets may be added. Each packet is
+/// compared with all of these messages.
 const OPEN_MAX: usize = 8;
-/// How often a message is sent again because the socket reported an error of an earlier message.
+/// The maximum number of attempts to send a message. An attempt fails if the socket reports an
+/// error of an earlier message.
 const ATTEMPTS: usize = 4;
 
 const _: () = assert!(HANDLE_BUDGET <= sys::SENT_MAX && HANDLE_BUDGET <= 64);
@@ -37,7 +38,8 @@ const _: () = assert!(HANDLE_BUDGET <= sys::SENT_MAX && HANDLE_BUDGET <= 64);
 pub(super) struct Send {
     shared: Arc<Shared>,
     nth: usize,
-    /// Space for the messages of a batch. This space of 19 KB is not cleared for every system call.
+    /// The memory for the messages of a batch. The memory has 19 KB, so it is not cleared before
+    /// each system call.
     messages: Box<[Message]>,
 }
 
@@ -46,15 +48,15 @@ struct Candidate<'p> {
     packet: OutgoingPacket<'p>,
     ends: Ends,
     header_bytes: usize,
-    /// The size of the datagrams that the packet stands for, or its payload's length if it is a
-    /// single datagram.
+    /// The payload size of the datagrams for which the packet stands. For a single datagram, this
+    /// is the length of its payload.
     segment_bytes: usize,
     payload_bytes: usize,
     total: usize,
     pieces: usize,
 }
 
-/// Packets that leave as one message.
+/// Several packets that leave as one message.
 #[derive(Clone, Copy)]
 struct Run {
     members: u64,
@@ -70,7 +72,8 @@ impl Send {
         Self { shared, nth, messages: Box::new([empty; HANDLE_BUDGET]) }
     }
 
-    /// Reads a packet. An error is the outcome of a packet that cannot be sent.
+    /// Reads the headers of a packet. If the packet cannot be sent, the error is the outcome for
+    /// this packet.
     fn candidate<'p>(&self, packet: OutgoingPacket<'p>) -> Result<Candidate<'p>, Outcome> {
         const IP: [LinkType; 5] =
             [LinkType::RAW, LinkType::IPV4, LinkType::IPV6, LinkType::RAW_BSD, LinkType::RAW_OPENBSD];
@@ -81,7 +84,8 @@ impl Send {
         let (local, source) = (self.shared.local, ends.source.ip());
         let is_ours = ends.source.port() == local.port()
             && (source.is_unspecified() || local.ip().is_unspecified() || source == local.ip().to_canonical());
-        // A socket of IPv6 can send to IPv4, but not the other way round.
+        // An IPv6 socket can send to IPv4 addresses, but an IPv4 socket cannot send to IPv6
+        // addresses.
         if !is_ours || (local.is_ipv4() && !ends.destination.is_ipv4()) {
             return Err(Outcome::Unfit);
         }
@@ -98,7 +102,7 @@ impl Send {
         Ok(Candidate { packet, ends, header_bytes, segment_bytes, payload_bytes, total, pieces })
     }
 
-    /// The destination, source and options of a message.
+    /// Makes a message: its destination, source and options.
     fn message(&self, ends: &Ends, cut: Option<usize>) -> (Message, usize) {
         let (mut to, local) = (ends.destination, self.shared.local);
         let mut control = Control::EMPTY;
@@ -129,7 +133,7 @@ impl Send {
             (std::net::SocketAddr::V6(_), std::net::SocketAddr::V4(v4)) => {
                 to = (v4.ip().to_ipv6_mapped(), v4.port()).into();
             }
-            // A link-local destination is on the link to which the socket is bound.
+            // A link-local destination address is on the link to which the socket is bound.
             (std::net::SocketAddr::V6(local), std::net::SocketAddr::V6(v6)) if v6.ip().is_unicast_link_local() => {
                 v6.set_scope_id(local.scope_id());
             }
@@ -198,7 +202,7 @@ impl Send {
     }
 
     /// Sends the packets of a message that the kernel refused. Returns true if the kernel has no
-    /// room.
+    /// room for further messages.
     #[cold]
     fn send_members(
         &self,
@@ -222,7 +226,8 @@ impl Send {
         is_full
     }
 
-    /// Sends the datagrams of a message one by one. Returns true if the kernel has no room.
+    /// Sends the datagrams of a message one by one. Returns true if the kernel has no room for
+    /// further messages.
     #[cold]
     fn send_each(&self, run: &Run, candidates: &[Option<Candidate<'_>>], sent: &mut Sent) -> bool {
         for candidate in members(run.members, candidates) {
@@ -235,7 +240,7 @@ impl Send {
         false
     }
 
-    /// Whether the kernel may accept the message of `run` and cut it into datagrams.
+    /// Returns true if the kernel may accept the message of `run` and cut it into datagrams.
     fn takes(&self, run: &Run) -> bool {
         run.cut_to().is_none() || self.shared.whole.takes(OffloadKind::Udp, run.datagrams())
     }
@@ -260,7 +265,7 @@ impl TxQueue for Send {
 }
 
 impl Send {
-    /// Merges packets to messages, and sends as many messages with each system call as fit.
+    /// Merges packets into messages, and sends as many messages as fit with each system call.
     fn send_runs(
         &self,
         candidates: &[Option<Candidate<'_>>; HANDLE_BUDGET],
@@ -314,21 +319,22 @@ impl Send {
     }
 }
 
-/// The number of datagrams that is too many for a message, because the kernel refused one of
-/// `datagrams`. `None` if the error has another reason.
+/// Returns the smallest number of datagrams that is known to be too large for a message, after the
+/// kernel refused a message of `datagrams` datagrams. Returns `None` if the error has another
+/// reason.
 pub(super) fn refused_datagrams(error: &io::Error, datagrams: usize) -> Option<usize> {
     match error.raw_os_error() {
-        // The kernel cuts no messages on this path: through IPsec, or before Linux 6.11 by an
-        // interface without checksum offload.
+        // The kernel does not cut messages on this path. The path may lead through IPsec, or,
+        // before Linux 6.11, through an interface without checksum offload.
         Some(libc::EIO) => Some(2),
         Some(libc::EINVAL) => Some(datagrams),
-        // A datagram is too long for the path.
+        // A datagram of the message is too long for the path.
         _ => None,
     }
 }
 
-/// Makes messages of packets, and merges packets to one destination if the kernel cuts messages. Packets
-/// between the same two addresses stay in order.
+/// Makes messages from packets. Packets to one destination are merged if the kernel cuts messages.
+/// Packets between the same two addresses stay in order.
 fn merge(candidates: &[Option<Candidate<'_>>; HANDLE_BUDGET], merges: bool) -> ([Option<Run>; HANDLE_BUDGET], usize) {
     let (mut runs, mut count) = ([None::<Run>; HANDLE_BUDGET], 0);
     for (nth, candidate) in candidates.iter().enumerate() {
@@ -351,7 +357,8 @@ fn merge(candidates: &[Option<Candidate<'_>>; HANDLE_BUDGET], merges: bool) -> (
 }
 
 impl Run {
-    /// The size of the datagrams that the kernel cuts the message into. `None` for one datagram.
+    /// Returns the size of the datagrams into which the kernel cuts the message. Returns `None` for
+    /// a single datagram.
     fn cut_to(&self) -> Option<usize> {
         (self.payload_bytes > self.segment_bytes).then_some(self.segment_bytes)
     }
@@ -360,7 +367,8 @@ impl Run {
         self.payload_bytes.div_ceil(self.segment_bytes.max(1))
     }
 
-    /// Adds a packet, if cutting the message gives the same datagrams.
+    /// Adds a packet to the message, if the kernel would still cut the message into the original
+    /// datagrams.
     fn join(&mut self, next: &Candidate<'_>, nth: usize) -> bool {
         let is_open = self.segment_bytes > 0 && self.payload_bytes % self.segment_bytes == 0;
         let is_alike = next.segment_bytes == self.segment_bytes
@@ -382,7 +390,7 @@ fn members<'c, 'p>(members: u64, candidates: &'c [Option<Candidate<'p>>]) -> imp
     candidates.iter().enumerate().filter(move |(nth, _)| members >> nth & 1 == 1).filter_map(|(_, each)| each.as_ref())
 }
 
-/// Adds the payload of a packet to `pieces`, and returns the number of pieces of this payload.
+/// Adds the memory ranges of a packet's payload to `pieces`, and returns their number.
 fn gather<'c>(candidate: &'c Candidate<'_>, pieces: &mut [IoSlice<'c>]) -> usize {
     let mut skip = candidate.header_bytes;
     let mut count = 0;

@@ -1,4 +1,4 @@
-//! Parses `udp:ADDR:PORT,queues=2`.
+//! Parses the text of a UDP device, such as `udp:ADDR:PORT,queues=2`.
 
 use std::net::SocketAddr;
 
@@ -11,7 +11,7 @@ const PREFIX: &str = "udp:";
 /// The options, in the order in which an error lists them.
 const OPTIONS: [&str; 5] = ["queues", "receive_buffer", "mtu", "pmtu", "offload"];
 
-/// Whether `spec` names a UDP socket, because it begins with `udp:`.
+/// Returns true if `spec` names a UDP socket, because it begins with `udp:`.
 ///
 /// ```
 /// use steerage_device::udp::is_spec;
@@ -23,7 +23,7 @@ pub fn is_spec(spec: &str) -> bool {
 }
 
 impl UdpOptions {
-    /// Reads `udp:ADDR:PORT,option=value,...`.
+    /// Parses `udp:ADDR:PORT,option=value,...`.
     ///
     /// # Errors
     /// [`SpecError`] for an invalid address, for an option that does not exist or is named twice,

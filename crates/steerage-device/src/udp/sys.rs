@@ -13,13 +13,13 @@ use crate::sys::checked;
 /// The maximum number of datagrams that one system call receives.
 pub(super) const RECEIVED_MAX: usize = 16;
 
-/// The maximum number of messages that one system call sends, and of pieces of memory that the
-/// messages consist of.
+/// The maximum number of messages that one system call sends. These messages together also have at
+/// most this number of memory ranges.
 pub(super) const SENT_MAX: usize = 64;
 pub(super) const PIECES_MAX: usize = 256;
 
-/// The room for ancillary data of a message. The room is enough for an address, a traffic class and
-/// a segment size, each for IPv4 and for IPv6.
+/// The number of bytes for the ancillary data of a message. The space is enough for an address, a
+/// traffic class and a segment size, each for IPv4 and for IPv6.
 const CONTROL_BYTES: usize = 256;
 
 /// The length of `struct sockaddr_in6`, which is longer than the address structure of IPv4.
@@ -47,7 +47,7 @@ impl Control {
 
     const HEADER_BYTES: usize = Self::aligned(size_of::<libc::cmsghdr>());
 
-    /// Appends an item.
+    /// Appends an item to the ancillary data.
     pub(super) fn push(&mut self, level: c_int, kind: c_int, data: &[u8]) {
         let len = Self::HEADER_BYTES + data.len();
         let Some(to) = self.bytes.get_mut(self.len..self.len + Self::aligned(len)) else { return };
@@ -59,7 +59,7 @@ impl Control {
         self.len += Self::aligned(len);
     }
 
-    /// The items: level, kind and data.
+    /// Returns the items of the ancillary data. Each item has a level, a kind and data.
     pub(super) fn items(&self) -> impl Iterator<Item = (c_int, c_int, &[u8])> {
         let mut rest = &self.bytes[..self.len.min(CONTROL_BYTES)];
         std::iter::from_fn(move || {
@@ -96,7 +96,7 @@ fn message(name: &mut Name, control: *mut u8, control_bytes: usize) -> libc::msg
     message
 }
 
-// With musl, lengths of messages are `u32`.
+// In the C library musl, the lengths of messages are `u32`.
 #[allow(clippy::unnecessary_cast)]
 /// Receives up to `into.len()` datagrams. Datagram `n` goes to the `room` bytes at `first + n *
 /// stride` of `buffer`. Returns the number of received datagrams.
@@ -160,7 +160,7 @@ pub(super) fn receive_one(
     Ok(())
 }
 
-/// A message to send: its destination, its ancillary data, and the number of its pieces.
+/// A message to send: its destination, its ancillary data, and the number of its memory ranges.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Message {
     pub(super) name: Name,
@@ -168,8 +168,8 @@ pub(super) struct Message {
     pub(super) pieces: usize,
 }
 
-/// Sends messages. Each message takes its number of pieces from the front of the remaining
-/// `pieces`. Returns how many messages the kernel accepted.
+/// Sends messages. The memory ranges of all messages are in `pieces`, one message after another.
+/// Returns how many messages the kernel accepted.
 pub(super) fn send(
     fd: BorrowedFd<'_>,
     name_bytes: usize,
@@ -211,7 +211,7 @@ pub(super) fn bind(fd: &OwnedFd, name: &Name, name_bytes: usize) -> io::Result<(
     checked(unsafe { libc::bind(fd.as_raw_fd(), name.0.as_ptr().cast(), name_bytes.min(NAME_BYTES) as _) })
 }
 
-/// The address that the socket is bound to.
+/// Returns the address to which the socket is bound.
 pub(super) fn bound(fd: &OwnedFd) -> io::Result<Name> {
     let (mut name, mut len) = (Name([0; NAME_BYTES]), NAME_BYTES as libc::socklen_t);
     // SAFETY: the kernel writes no more than `len` bytes.
@@ -219,7 +219,8 @@ pub(super) fn bound(fd: &OwnedFd) -> io::Result<Name> {
     Ok(name)
 }
 
-/// How many datagrams the socket has dropped since it was opened (`SK_MEMINFO_DROPS`).
+/// Returns the number of datagrams that the socket has dropped since it was opened
+/// (`SK_MEMINFO_DROPS`).
 pub(super) fn drops(fd: BorrowedFd<'_>) -> io::Result<u32> {
     const SO_MEMINFO: c_int = 55;
     const DROPS: usize = 8;

@@ -1,4 +1,5 @@
-//! Live interfaces: checks each frame that arrives over a veth pair between two namespaces.
+//! Tests live interfaces with AF_PACKET: checks each frame that arrives over a veth pair between
+//! two namespaces.
 
 use std::io::ErrorKind;
 use std::net::UdpSocket;
@@ -22,8 +23,8 @@ use steerage_fixtures::{HANG, in_ci, is_installed, until};
 
 use crate::common::send_raw;
 
-/// The size of the ring, which has 64 blocks and room for all frames of a test, even if this
-/// machine is busy. The kernel shows each block after `BLOCK_TIMEOUT`.
+/// The size of the ring. The ring has 64 blocks, which is enough for all frames of a test, even if
+/// this machine is busy. The kernel passes on each block after `BLOCK_TIMEOUT`.
 const BUFFER: usize = 64 * (128 << 10);
 const BLOCK_TIMEOUT: Duration = Duration::from_millis(20);
 
@@ -45,7 +46,7 @@ fn queues(net: &Net, options: &AfPacketOptions) -> Vec<Box<dyn RxQueue>> {
 }
 
 /// Brings `near0` up again, and waits until the other end sends. The kernel drops frames that are
-/// sent earlier.
+/// sent while `near0` is down.
 fn bring_up(net: &Net) {
     net.must(&format!("-n {} link set near0 up", net.near));
     until("the cable carries", || {
@@ -69,8 +70,9 @@ impl Listening {
         self.tester.poll_with_headers(Timestamp::ZERO + self.start.elapsed(), POLL_BUDGET)
     }
 
-    /// Polls while `meanwhile` runs, until there are `count` frames. Then stops the queue, and
-    /// polls until it ends. The result includes frames that arrive after the first `count`.
+    /// Polls until there are `count` frames, while `meanwhile` runs. Then stops the queue, and
+    /// polls it until it ends. The result includes frames that arrive after the first `count`
+    /// frames.
     fn frames(mut self, count: usize, meanwhile: impl FnOnce() + Send) -> Vec<Headed> {
         let mut frames = Vec::new();
         thread::scope(|scope| {
@@ -97,13 +99,15 @@ impl Listening {
     }
 }
 
-/// Sends datagrams. The payload of a datagram is its number (four bytes) and `pad` more bytes.
+/// Sends datagrams. The payload of each datagram is the datagram's number (four bytes) and `pad`
+/// more bytes.
 fn send(from: &str, to: &str, numbers: std::ops::Range<u32>, pad: usize) {
     let socket = UdpSocket::bind((from, 0)).unwrap();
     for number in numbers {
         let mut payload = vec![0; 4 + pad];
         payload[..4].copy_from_slice(&number.to_be_bytes());
-        // A receiver may have sent an ICMP error for an earlier datagram.
+        // The receiver may have sent an ICMP error for an earlier datagram, and this call reports
+        // it.
         while let Err(error) = socket.send_to(&payload, (to, 9)) {
             assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
         }
@@ -125,12 +129,13 @@ fn frames_come_in_order_with_their_time_and_length() {
         let header = header.unwrap();
         assert_eq!((number(frame, 14), frame.len(), header.wire_len), (expected as u32, 146, 146));
         assert_eq!((LinkType(header.link), &frame[..6]), (LinkType::ETHERNET, &[2, 0, 0, 0, 0, 1][..]));
-        // The clock of the kernel may lag by a tick.
+        // The kernel's clock may be one tick behind.
         assert!((since_1970 - 100_000_000..since_1970 + HANG.as_nanos() as u64).contains(&header.nanos));
     }
 }
 
-/// Tests each direction alone and both together. Frames of the unwanted direction do not count.
+/// Tests each direction alone, and both directions together. Frames of the unwanted direction are
+/// not counted.
 #[test]
 fn directions() {
     let Some(net) = Net::new() else { return };
@@ -169,11 +174,11 @@ fn tagged(number: u32) -> Vec<u8> {
     frame
 }
 
-/// A tag with priority 3 and number 5, and a second tag with number 9.
+/// A VLAN tag with priority 3 and number 5, and a second VLAN tag with number 9.
 const TAGS: [u8; 8] = [0x88, 0xa8, 0x60, 5, 0x81, 0, 0, 9];
 
-/// The kernel removes the outer tag of a frame before the filter sees the frame. A filter that was
-/// compiled for the interface still finds the tag.
+/// The kernel removes the outer VLAN tag of a frame before the filter sees the frame. A filter that
+/// was compiled for the interface still finds the tag.
 #[test]
 fn a_filter_finds_tags() {
     let Some(net) = Net::new() else { return };
@@ -188,8 +193,8 @@ fn a_filter_finds_tags() {
     }
 }
 
-/// The interface exists only in the namespace of this thread, so that the files in /sys of the test's
-/// process do not describe it. tcpdump cannot open the interface, because it is down.
+/// The interface exists only in the namespace of this thread, so that the files in /sys of the
+/// test's process do not describe it. The interface is down, so tcpdump cannot open it.
 #[test]
 fn a_filter_fits_the_link_type_in_the_namespace() {
     let Some(net) = Net::new() else { return };
@@ -202,14 +207,15 @@ fn a_filter_fits_the_link_type_in_the_namespace() {
     assert_eq!(format!("{filtered:?}"), format!("{:?}", options("only-here").filter(raw)));
 }
 
-/// The kernel removes the outer tag of a received frame. In lent and copied frames, the tag is
-/// reinserted.
+/// The kernel removes the outer VLAN tag of a received frame. The device reinserts the tag, both in
+/// lent and in copied frames.
 #[test]
 fn vlan_tags_are_put_back() {
     let Some(net) = Net::new() else { return };
     let frames: Vec<Vec<u8>> = (0..100).map(tagged).collect();
     let mut listening = listen(&net, &small("near0"));
-    // The ring has one block less than there are frames, so the last frame is copied to a page.
+    // The number of frames is one more than the number of the ring's blocks, so the last frame is
+    // copied to a page.
     listening.tester.hold_frames();
     for nth in 0..5 {
         net.far(|| send_raw("far0", &frames[nth..=nth]));
@@ -226,15 +232,16 @@ fn vlan_tags_are_put_back() {
     assert!(seen.iter().map(|(_, frame)| frame).eq(&frames));
 }
 
-/// The far kernel leaves checksums to a card. If the option is set, the device completes these
-/// checksums, in lent and in copied frames.
+/// The kernel at the other end leaves checksums to a network card. If the option is set, the device
+/// completes these checksums, both in lent and in copied frames.
 #[test]
 fn checksums_are_finished() {
     let Some(net) = Net::new() else { return };
     for finish_checksums in [true, false] {
         let options = small("near0").finish_checksums(finish_checksums);
         let mut listening = listen(&net, &options);
-        // The ring has one block less than there are frames, so the last frame is copied to a page.
+        // The number of frames is one more than the number of the ring's blocks, so the last frame
+        // is copied to a page.
         listening.tester.hold_frames();
         for nth in 0..5 {
             net.far(|| send(FAR, NEAR, nth..nth + 1, 100));
@@ -340,7 +347,7 @@ fn the_kernels_hash_is_taken_where_it_is_asked_for() {
 fn what_the_kernel_drops_is_counted() {
     let Some(net) = Net::new() else { return };
     let mut listening = listen(&net, &small("near0"));
-    // The queue is not polled meanwhile, and a ring of 512 KiB cannot hold 2 MB.
+    // The queue is not polled while 2 MB of frames are sent, and the ring has only 512 KiB.
     net.far(|| send(FAR, NEAR, 0..2000, 1000));
     let frames = listening.rest();
     let lost = listening.tester.lost();
@@ -350,8 +357,8 @@ fn what_the_kernel_drops_is_counted() {
     assert!(numbers.windows(2).all(|pair| pair[0] < pair[1]));
 }
 
-/// Dropped frames are reported when the ring is empty, however little time has passed: the clock
-/// stands still.
+/// Dropped frames are reported when the ring is empty, even if no time has passed: in this test,
+/// the clock stands still.
 #[test]
 fn what_the_kernel_drops_is_counted_soon() {
     let Some(net) = Net::new() else { return };
@@ -366,8 +373,8 @@ fn what_the_kernel_drops_is_counted_soon() {
     assert!(listening.tester.lost() > 0);
 }
 
-/// No frame is returned. The ring still continues, and frames that cannot be lent are copied while
-/// there is a page.
+/// The test returns no frame to the device. The ring must still accept new frames. Frames that
+/// cannot be lent are copied, as long as there is a free page.
 #[test]
 fn frames_that_stay_out_do_not_stop_the_ring() {
     let Some(net) = Net::new() else { return };
@@ -382,8 +389,8 @@ fn frames_that_stay_out_do_not_stop_the_ring() {
             seen += listening.poll().unwrap().1.len() as u64;
         }
     }
-    // Four frames were lent, and at least three of them were rescued. One frame was copied to the
-    // tester's only page, and the last one was lost.
+    // Four frames were lent, and at least three of their blocks were rescued. One frame was copied
+    // to the only page, and the last frame was lost.
     assert_eq!((seen, rounds), (5, 6));
     assert!((3 + 1..=4 + 1).contains(&listening.tester.copied()), "{}", listening.tester.copied());
     listening.tester.release_frames();
@@ -452,9 +459,8 @@ fn an_interface_goes_down_and_comes_up() {
     assert_eq!(number(&frames[19].1, 14), 19);
 }
 
-/// The kernel reports the state of an interface by name, and the name may change between the
-/// request for the name and the request for the flags. The queue checks an interface that is down
-/// in every poll.
+/// The state of an interface is requested by its name, and the name may change between two
+/// requests. While an interface is down, the queue checks its state in every poll.
 #[test]
 fn an_interface_that_is_renamed_while_it_is_looked_at_is_not_gone() {
     let Some(net) = Net::new() else { return };
@@ -474,7 +480,7 @@ fn an_interface_that_is_renamed_while_it_is_looked_at_is_not_gone() {
     });
     bring_up(&net);
     net.far(|| send(FAR, NEAR, 7..8, 0));
-    // There may also be ARP packets.
+    // The kernel's own ARP packets may also arrive.
     let is_ours = |(_, frame): &Headed| frame[12..14] == [8, 0] && number(frame, 14) == 7;
     while !listening.poll().unwrap().1.iter().any(is_ours) {}
 }

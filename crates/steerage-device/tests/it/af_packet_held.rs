@@ -1,4 +1,5 @@
-//! Live interfaces with handlers that keep their packets. The ring must not stop.
+//! Tests live interfaces with handlers that keep their packets. Kept packets must not stop the
+//! ring.
 
 use std::net::UdpSocket;
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -19,14 +20,14 @@ const BURSTS: u32 = 50;
 const PAYLOAD: usize = 500;
 
 fn input(net: &Net) -> Input {
-    // The timeout exceeds the time to send a burst on a busy machine. With a shorter timeout, a
-    // burst would take several blocks.
+    // The block timeout is longer than the time to send a burst on a busy machine. With a shorter
+    // timeout, a burst would take several blocks.
     let timeout = Duration::from_millis(40);
     let options = AfPacketOptions::new("near0").buffer(BUFFER_MIN).block_timeout(timeout).direction(Direction::In);
     net.near(|| options.open().unwrap()).input
 }
 
-/// Sends all bursts. Each burst starts after the previous one was received.
+/// Sends all bursts. Each burst of datagrams starts after the previous burst was received.
 fn send(net: &Net, handle: &Handle) -> u64 {
     let received = |expected: u64| {
         let start = Instant::now();
@@ -38,10 +39,10 @@ fn send(net: &Net, handle: &Handle) -> u64 {
     net.far(|| {
         let sockets: Vec<UdpSocket> = (0..FLOWS).map(|_| UdpSocket::bind((FAR, 0)).unwrap()).collect();
         for number in 0..BURST * BURSTS {
-            // This payload reveals whether a frame's memory was overwritten or cleared before it is
-            // read.
+            // A payload that shows whether the memory of a frame was overwritten or cleared before
+            // the frame was read.
             let payload = (number + 1).to_be_bytes().repeat(PAYLOAD / 4);
-            // The call reports an ICMP error for an earlier datagram, if there was one.
+            // If an earlier datagram caused an ICMP error, this call reports it.
             while sockets[number as usize % FLOWS].send_to(&payload, (NEAR, 9)).is_err() {}
             if (number + 1) % BURST == 0 {
                 received(u64::from(number + 1));
@@ -74,7 +75,7 @@ impl Handler for Stalls {
             stalls.send(()).unwrap();
             go_on.recv().unwrap();
         }
-        // The data that was borrowed before the stall is unchanged.
+        // The packet data that was borrowed before the stall must be unchanged.
         assert!(first.is_some_and(is_sound));
         for packet in packets.drain(..) {
             let count = if is_sound(packet.data()) { &mut self.sound } else { &mut self.unsound };
@@ -146,7 +147,7 @@ fn a_handler_that_keeps_all_does_not_stop_the_ring() {
     handle.stop();
     let outcome = running.join();
     let ledger = &outcome.snapshot;
-    // No packet was lost to a panic of a handler, so no frame had changed.
+    // No handler has panicked, so no handler has found a changed frame.
     assert_eq!((ledger.received(), ledger.delivered(), ledger.reordered()), (sent, sent, Some(0)));
     assert_eq!(ledger.queues[0].verdicts.kept, 256);
     assert_eq!(outcome.reports.iter().map(|(_, kept)| kept).sum::<usize>(), 256);

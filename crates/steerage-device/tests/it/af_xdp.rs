@@ -1,5 +1,5 @@
-//! Takes packets from interfaces, and checks each frame that arrives over a veth pair between two
-//! namespaces.
+//! Tests AF_XDP: takes packets from interfaces, and checks each frame that arrives over a veth pair
+//! between two namespaces.
 
 use std::net::UdpSocket;
 use std::ops::Range;
@@ -19,7 +19,7 @@ use steerage_fixtures::{HANG, until};
 
 use crate::common::send_raw;
 
-/// A queue under test, with a clock.
+/// A queue under test and its clock.
 struct Taking {
     tester: QueueTester,
     start: Instant,
@@ -29,7 +29,8 @@ fn options(take: &str) -> AfXdpOptions {
     AfXdpOptions::new("near0").take(take.parse().unwrap())
 }
 
-/// A process that another test has started may hold the program of an ended queue until it begins its own program.
+/// Another test may have forked a child process. The child has the XDP program of an ended queue
+/// open, until the child executes another program.
 fn take(net: &Net, options: &AfXdpOptions) -> Taking {
     let mut taking = None;
     until("the interface is free", || {
@@ -42,7 +43,7 @@ fn take(net: &Net, options: &AfXdpOptions) -> Taking {
     taking.unwrap()
 }
 
-/// Opens the first queue, and polls it once, so that frames are taken from now on.
+/// Opens the first queue, and polls it once. After this poll, the device takes frames.
 fn try_take(net: &Net, options: &AfXdpOptions) -> Result<Taking, DeviceError> {
     let queue = net.near(|| options.open())?.input.queues.remove(0);
     let mut taking = Taking { tester: QueueTester::new(queue)?, start: Instant::now() };
@@ -64,7 +65,7 @@ impl Taking {
         frames
     }
 
-    /// Stops the queue. No more frames may arrive, and all of its pages must return.
+    /// Stops the queue. No more frames may arrive, and all pages of the queue must return.
     fn end(mut self) {
         assert!(self.tester.stop());
         loop {
@@ -87,7 +88,7 @@ fn send(net: &Net, numbers: Range<u32>, bytes: usize) {
     });
 }
 
-/// A number, followed by bytes that depend on the number and on their position.
+/// Returns a payload: a number, and then bytes that depend on the number and on their position.
 fn payload(number: u32, bytes: usize) -> Vec<u8> {
     let pattern = (0..bytes).map(|at| (at as u32).wrapping_mul(31).wrapping_add(number) as u8);
     number.to_be_bytes().into_iter().chain(pattern).take(bytes).collect()
@@ -107,7 +108,8 @@ fn frames_come_in_order_in_every_mode() {
     for (mode, runs) in [(Mode::Auto, "native, copy"), (Mode::Copy, "native, copy"), (Mode::Skb, "skb, copy")] {
         let mut taking = take(&net, &options("all").mode(mode));
         assert!(taking.tester.mode().is_some_and(|mode| mode.starts_with(runs)));
-        // The test sends more datagrams than there are pages, so that each page returns.
+        // The test sends more datagrams than there are pages, so each page must return and be used
+        // again.
         let count = 4 * TESTER_PAGES as u32;
         for first in (0..count).step_by(64) {
             send(&net, first..first + 64, 100);
@@ -120,8 +122,9 @@ fn frames_come_in_order_in_every_mode() {
     }
 }
 
-/// A poll that emptied the ring names a time if frames arrive at short intervals: 10 us here, by the
-/// clock of the test. A poll that found nothing waits for the socket.
+/// If frames arrive at short intervals, a poll that emptied the ring returns the time of the next
+/// poll. In this test, the next poll is 10 us later, by the clock of the test. A poll that found no
+/// frame waits for the socket.
 #[test]
 fn frames_may_wait_after_a_poll_that_emptied_the_ring() {
     let Some(net) = Net::new() else { return };
@@ -135,7 +138,8 @@ fn frames_may_wait_after_a_poll_that_emptied_the_ring() {
             assert!(taking.start.elapsed() < HANG, "what should come does not");
             let (polled, frames) = taking.tester.poll(now, POLL_BUDGET).unwrap();
             frames.iter().for_each(|frame| assert_eq!(Some(number(frame)), numbers.next()));
-            // Frames that arrive between the poll's last read and its end are due now.
+            // Frames that arrived between the last read of the ring and the end of the poll are due
+            // at once.
             match polled {
                 Polled::Coalesce(until) if !frames.is_empty() && until == now + wait => waits += 1,
                 Polled::Drained if frames.is_empty() || waits == 0 => {}
@@ -146,16 +150,17 @@ fn frames_may_wait_after_a_poll_that_emptied_the_ring() {
                 now = now + Duration::from_micros(10);
             }
         }
-        // An empty poll in between does not make the interval longer.
+        // An empty poll between two other polls does not make the interval longer.
         assert_eq!(taking.tester.poll(now, POLL_BUDGET).unwrap().0, Polled::Drained);
     }
     assert!(waits > 0 && taking.tester.lost() == 0, "{waits}");
     taking.end();
 }
 
-/// While handlers hold all pages but those of the ring, frames are dropped and counted, and their
-/// pages stay in the ring: the kernel never has too few. When the pages return, frames are handed
-/// over again. The frames have one page each, or several.
+/// Handlers hold all pages except the pages of the ring. Frames are then dropped and counted, and
+/// their pages stay in the ring, so that the kernel never has too few pages. When the pages return,
+/// frames are handed over again. In one part of the test each frame has one page, and in another
+/// part each frame has several pages.
 #[test]
 fn without_another_page_a_frame_is_dropped_and_its_page_stays_in_the_ring() {
     let Some(net) = Net::with("mtu 9000") else { return };
@@ -163,13 +168,13 @@ fn without_another_page_a_frame_is_dropped_and_its_page_stays_in_the_ring() {
         let mut taking = take(&net, &options("all").ring(256));
         taking.tester.hold_frames();
         let held = TESTER_PAGES as u32 / pages;
-        // The ring has room for all pages of 64 frames.
+        // The ring has room for the pages of 64 frames.
         for first in (0..held).step_by(64) {
             let count = 64.min(held - first);
             send(&net, first..first + count, bytes);
             taking.frames(count as usize);
         }
-        // More frames than the ring has pages find no other page.
+        // The test sends more frames than the ring has pages, and no other page is free.
         for round in 1..=8 {
             send(&net, 0..64, bytes);
             while taking.tester.no_page() < 64 * round {
@@ -185,9 +190,9 @@ fn without_another_page_a_frame_is_dropped_and_its_page_stays_in_the_ring() {
     }
 }
 
-/// Handlers get the bytes that were sent, whether a frame was copied out of the ring or keeps its
-/// page. Only frames of up to `copybreak` bytes are copied, which can be changed while the queue
-/// receives.
+/// Handlers get the bytes that were sent, both if a frame is copied out of the ring's page and if
+/// it keeps the page. Only frames of up to `copybreak` bytes are copied. The value of `copybreak`
+/// can be changed while the queue receives.
 #[test]
 fn short_frames_are_copied_out_of_the_ring() {
     const COUNT: u64 = 2000;
@@ -221,7 +226,7 @@ fn short_frames_are_copied_out_of_the_ring() {
 /// The length of the longest frame of the test.
 const LONGEST: usize = 242;
 
-/// Checks the bytes of each frame.
+/// A handler that checks the bytes of each frame.
 struct Checks;
 
 impl Handler for Checks {
@@ -242,7 +247,8 @@ impl Handler for Checks {
 fn jumbo_frames_are_whole() {
     let Some(net) = Net::with("mtu 9000") else { return };
     let sizes = [100, 3797, 3798, 3799, 7637, 7638, 7639, 8972];
-    // A chunk is a page of the kernel, and the kernel leaves its first 256 bytes free.
+    // A chunk is a page of the kernel, and the kernel leaves the first 256 bytes of each chunk
+    // free.
     let in_one = |bytes: usize| ethernet::BYTES + 28 + bytes <= 4096 - 256;
     for mode in [Mode::Auto, Mode::Skb] {
         let mut taking = take(&net, &options("udp").mode(mode));
@@ -259,9 +265,9 @@ fn jumbo_frames_are_whole() {
     }
 }
 
-/// The MTU is raised during the run. Frames longer than a chunk arrive in several chunks, and
-/// frames longer than the maximum are lost and counted. Later frames arrive, and no page is
-/// missing.
+/// The MTU is raised during the run. Frames that are longer than a chunk arrive in several chunks.
+/// Frames that are longer than the maximum are lost and counted. Later frames still arrive, and no
+/// page is missing at the end.
 #[test]
 fn longer_frames_than_before_come_in_parts_or_are_lost_and_counted() {
     let Some(net) = Net::new() else { return };
@@ -297,7 +303,7 @@ fn it_goes_on_when_the_interface_is_up_again() {
     taking.end();
 }
 
-/// Frames that the previous owner of a queue did not read disappear with that owner.
+/// A queue does not deliver frames that an earlier queue of the interface did not read.
 #[test]
 fn a_new_start_hands_over_nothing_of_before() {
     let Some(net) = Net::new() else { return };
@@ -377,9 +383,10 @@ fn what_is_wrong_is_said() {
     }
 }
 
-// ---- which frames are taken
+// ---- tests of the decision which frames AF_XDP takes
 
-/// A frame of that type for another machine, so that the kernel does not answer it.
+/// Makes a frame with the EtherType `kind` for another machine, so that the kernel does not reply
+/// to the frame.
 fn frame(kind: u16, body: &[&[u8]]) -> Vec<u8> {
     let addresses = [2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 2];
     let mut frame = [&addresses[..], &kind.to_be_bytes(), &body.concat()].concat();
@@ -387,7 +394,7 @@ fn frame(kind: u16, body: &[&[u8]]) -> Vec<u8> {
     frame
 }
 
-/// An IPv4 packet from 10.1.2.3 to 192.0.2.1.
+/// Makes an IPv4 packet from 10.1.2.3 to 192.0.2.1.
 fn ipv4(protocol: u8, fragment: u16, options: usize, body: &[u8]) -> Vec<u8> {
     let mut header = vec![0x45 + options as u8, 0, 0, 100, 0, 1, 0, 0, 64, protocol, 0, 0, 10, 1, 2, 3, 192, 0, 2, 1];
     header[6..8].copy_from_slice(&fragment.to_be_bytes());
@@ -396,7 +403,7 @@ fn ipv4(protocol: u8, fragment: u16, options: usize, body: &[u8]) -> Vec<u8> {
     header
 }
 
-/// An IPv6 packet from 2001:db8::1 to 2001:db8:8000::2.
+/// Makes an IPv6 packet from 2001:db8::1 to 2001:db8:8000::2.
 fn ipv6(next: u8, body: &[u8]) -> Vec<u8> {
     let [from, to] = [[0x2001, 0xdb8, 0, 0, 0, 0, 0, 1], [0x2001, 0xdb8, 0x8000, 0, 0, 0, 0, 2]];
     FrameBuilder::ip(from, to, next).packet(body)
@@ -461,7 +468,7 @@ fn what_is_named_is_taken_and_the_rest_passes() {
     let kinds = kinds();
     for mode in [Mode::Native, Mode::Skb] {
         for (expression, wanted) in TABLE {
-            // Every expression matches the last frame.
+            // The last frame of the list matches every expression.
             let last = frame(0x0800, &[&ipv4(17, 0, 0, &ports(61_000, 61_001))]);
             let expression = format!("{expression} or src port 61000 dst port 61001");
             let mut taking = take(&net, &options(&expression).mode(mode));
@@ -506,7 +513,8 @@ fn a_socket_that_listens_selects_the_same() {
     assert!(cut.into_iter().all(|frame| all.run(frame, frame.len() as u32) > 0));
 }
 
-/// The loopback interface has no XDP program that sees frames of Ethernet.
+/// The loopback interface is not supported, because an XDP program sees no Ethernet frames on this
+/// interface.
 #[test]
 fn without_xdp_the_same_packets_are_listened_to() {
     let Some(net) = Net::new() else { return };
@@ -537,8 +545,8 @@ fn without_xdp_the_same_packets_are_listened_to() {
     });
 }
 
-/// Given cut frames from another host, the program neither hangs nor takes frames that it cannot
-/// parse.
+/// Another host sends frames that are cut off. The XDP program must not hang, and must not take
+/// frames that it cannot parse.
 #[test]
 fn cut_frames_are_no_trouble() {
     let Some(net) = Net::new() else { return };

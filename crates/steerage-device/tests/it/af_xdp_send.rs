@@ -1,5 +1,5 @@
-//! Sends with AF_XDP: checks the frames that leave over a veth pair between two namespaces, their
-//! order, and the counts of all further frames.
+//! Tests sending with AF_XDP. The test checks the frames that leave over a veth pair between two
+//! namespaces, their order, and the counts of all other frames.
 
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +22,8 @@ use steerage_fixtures::{HANG, assert_at_rest, until};
 
 const FLOWS: u64 = 64;
 
-/// The offset of a frame's number and pattern, after the Ethernet, IPv4 and UDP headers.
+/// The offset of a frame's payload, which is a number and a pattern. The payload follows the
+/// Ethernet, IPv4 and UDP headers.
 const NUMBER: usize = 42;
 
 /// A device that delivers numbered frames of [`FLOWS`] flows in turn, with varying lengths.
@@ -31,7 +32,7 @@ struct Numbered {
     end: u64,
     lens: std::ops::RangeInclusive<usize>,
     link: LinkType,
-    /// The size of a buffer, if frames arrive in several buffers.
+    /// The size of a receive buffer, if each frame arrives in several buffers.
     buffer: Option<usize>,
 }
 
@@ -82,8 +83,8 @@ impl RxQueue for Numbered {
     }
 }
 
-/// A numbered frame to an address in the far network. The far kernel does not own the address, so
-/// the far kernel sends no reply.
+/// Makes a numbered frame to an address in the far network. The kernel at the other end does not
+/// own the address, so it sends no reply.
 fn numbered(number: u64, len: usize) -> Vec<u8> {
     let flow = (number % FLOWS) as u8;
     let from = ([10, 209, 0, flow], 0x4e00 | u16::from(flow));
@@ -117,7 +118,7 @@ fn what_is_sent_arrives() {
         let Some(net) = Net::with(&format!("numtxqueues {queues} numrxqueues {queues}")) else { return };
         for cpus in [1, 4] {
             let before = net.arrived();
-            // The shortest and the longest frames that can be sent.
+            // The lengths include those of the shortest and the longest frames that can be sent.
             let ledger = ended(sending(&net, Numbered::input(20_000, 14..=1514), cpus));
             assert_eq!((sent(&ledger), ledger.dropped().total()), (20_000, 0), "{queues} queues, {cpus} CPUs");
             assert_eq!(ledger.outputs[0].bytes, ledger.queues[0].received_bytes);
@@ -126,9 +127,9 @@ fn what_is_sent_arrives() {
     }
 }
 
-/// Receives frames at the far end until `done`. Checks that each frame is complete, and that the
-/// frames of each flow are in order. The kernel may lose frames if the machine is busy. Returns how
-/// many frames arrived.
+/// Receives frames at the far end of the veth pair until `done` is true. Checks that each frame is
+/// complete, and that the frames of each flow are in order. The kernel may lose frames if the
+/// machine is busy. Returns how many frames arrived.
 fn check_far(net: &Net, lens: &std::ops::RangeInclusive<usize>, done: &AtomicBool) -> u64 {
     let options = AfXdpOptions::new("far0").take("src port 19968-20224".parse().unwrap()).mode(Mode::Native);
     let queue = net.far(|| options.open()).unwrap().input.queues.remove(0);
@@ -157,7 +158,7 @@ fn check_far(net: &Net, lens: &std::ops::RangeInclusive<usize>, done: &AtomicBoo
     }
 }
 
-/// Flows move between CPUs all the time, and each CPU sends through its own ring.
+/// Flows move between CPUs throughout the test, and each CPU sends through its own ring.
 fn ordered(net: &Net, lens: std::ops::RangeInclusive<usize>, frames: u64, buffer: Option<usize>) {
     let done = AtomicBool::new(false);
     let ledger = thread::scope(|scope| {
@@ -207,7 +208,8 @@ fn frames_in_several_pages_leave_in_order_and_whole() {
 #[test]
 fn what_is_none_for_the_interface_is_refused() {
     let Some(net) = Net::new() else { return };
-    // These frames are longer than the MTU, shorter than a header, or without an Ethernet header.
+    // The frames of this test cannot be sent: they are longer than the MTU, shorter than a header,
+    // or have no Ethernet header.
     let long = ended(sending(&net, Numbered::input(1000, 1515..=1600), 2));
     let short = ended(sending(&net, Numbered::input(1000, 1..=13), 2));
     let raw = Numbered { next: 0, end: 1000, lens: 60..=70, link: LinkType::RAW, buffer: None };
@@ -228,7 +230,7 @@ fn down_up_and_gone() {
     let refused = || handle.snapshot().dropped().get(DropReason::TxRefused);
     until("it sends", || sent(&handle.snapshot()) > 100);
     net.must(&format!("-n {} link set near0 down", net.near));
-    // More packets than a ring has room for.
+    // The test waits until more packets were sent than a ring has room for.
     until("it refuses", || refused() > 3000);
     assert_eq!(handle.snapshot().dropped().get(DropReason::TxFull), 0);
     let before = (net.arrived(), sent(&handle.snapshot()));
@@ -248,11 +250,11 @@ fn down_up_and_gone() {
     assert_eq!(error, Some("near0: cannot send by the interface: the interface was deleted"));
 }
 
-/// Packets are taken from the interface and sent back through it, both through the same queues and
-/// without a copy.
+/// Packets are taken from the interface and sent back through it. Both directions use the same
+/// queues, and packets are not copied.
 #[test]
 fn what_is_taken_goes_back_by_the_same_queues() {
-    // The packets of the last case have three chunks each.
+    // In the last case, each packet has three chunks.
     for (queues, mtu, bytes) in [(1, 1500, 500), (2, 1500, 500), (2, 9000, 8000)] {
         let wishes = format!("numtxqueues {queues} numrxqueues {queues} mtu {mtu}");
         let Some(net) = Net::with(&wishes) else { return };

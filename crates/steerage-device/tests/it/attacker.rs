@@ -1,5 +1,6 @@
-//! Attacks on the memory of a device by a crate without `unsafe`. Only the holder of the claim to
-//! blocks can write, read and lend them, and no device gives its claim away.
+//! Tests attacks on the memory of a device by a crate that has no `unsafe` code. Only the owner of
+//! the claim to a device's blocks can write, read and lend them, and no device gives its claim
+//! away.
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -36,7 +37,7 @@ fn region() -> Arc<Region> {
     Region::map(1, PAGE_BYTES_MIN).unwrap().0
 }
 
-/// If a memory had two owners, there would be two mutable slices of the same address.
+/// If a block had two owners, safe code could get two mutable slices of the same memory.
 #[test]
 fn a_device_gives_its_memory_away_once() {
     let mut queues: Vec<Box<dyn RxQueue>> = vec![Box::new(capture())];
@@ -49,8 +50,8 @@ fn a_device_gives_its_memory_away_once() {
     }
 }
 
-/// The kernel writes to these blocks at any time, so a slice of a block would change while it is
-/// borrowed.
+/// The kernel writes to these blocks at any time. Therefore a slice of a block would change while
+/// it is borrowed.
 #[test]
 fn blocks_without_their_claim_show_no_byte() {
     let Some(net) = Net::new() else { return };
@@ -63,14 +64,14 @@ fn blocks_without_their_claim_show_no_byte() {
     assert_eq!(blocks.out_in_all(), 0);
 }
 
-/// A device around another device. If the test requests it, this device replaces the inner device's
-/// blocks with its own.
+/// A device that wraps another device. If the test requests it, this device replaces the inner
+/// device's blocks with its own.
 struct Around {
     inner: Box<dyn RxQueue>,
     own: (Option<Blocks>, Claim),
     stolen: Option<Blocks>,
     exchanges: bool,
-    /// Whether this device could access the blocks that it is polled with.
+    /// True if this device could access the blocks with which it is polled.
     touched: Arc<Mutex<bool>>,
 }
 
@@ -105,8 +106,8 @@ impl RxQueue for Around {
     }
 }
 
-/// If the outer device could swap the blocks, the inner device would see no lent frame. The inner
-/// device would then let the kernel overwrite memory that handlers are reading.
+/// If the outer device could swap the blocks, the inner device would see no lent frames. It would
+/// then let the kernel overwrite memory that handlers are reading.
 #[test]
 fn a_device_around_another_one_does_not_get_at_its_blocks() {
     let Some(net) = Net::new() else { return };

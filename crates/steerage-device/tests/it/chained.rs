@@ -1,4 +1,5 @@
-//! Sends frames in several pages, and checks all of their bytes for each kind of output.
+//! Sends frames that consist of several pages, and checks all of their bytes for each kind of
+//! output.
 
 use std::path::Path;
 use std::time::Instant;
@@ -13,11 +14,11 @@ use steerage_fixtures::{HANG, assert_at_rest};
 
 use steerage_fixtures::queues::drain;
 
-/// The number of packets: so few that a packet socket has room for all of them.
+/// The number of packets. The number is small enough that a packet socket has room for all packets.
 const PACKETS: usize = 200;
 
-/// The specs of devices with frames of 64 bytes and of 5000 bytes. Each device has a version with
-/// whole frames and a version with short buffers.
+/// Returns the texts that name devices with frames of 64 bytes and of 5000 bytes. Each device
+/// occurs twice: with whole frames, and with short buffers.
 fn specs(buffer: usize, seed: u64) -> [(String, String); 2] {
     [64, 5000].map(|size| {
         let whole = format!("synthetic:size={size},packets={PACKETS},flows=8,seed={seed}");
@@ -48,7 +49,7 @@ fn listen(tester: &mut QueueTester) -> Vec<Vec<u8>> {
     while came.len() < 2 * PACKETS {
         assert!(start.elapsed() < HANG, "{} came, {} were lost", came.len(), tester.lost());
         let (_, frames) = tester.poll(Timestamp::ZERO + start.elapsed(), POLL_BUDGET).unwrap();
-        // The kernel may send frames of its own.
+        // The kernel may also send its own frames, which the test ignores.
         came.extend(frames.into_iter().filter(|frame| steerage_device::synthetic::parse_payload(frame).is_some()));
     }
     came.sort();

@@ -1,4 +1,5 @@
-//! Helpers for the tests of several devices: the testers of queues, and sending raw frames.
+//! Code that the tests of several devices share: testers of queues, and functions that send raw
+//! frames.
 
 use std::os::fd::AsRawFd;
 

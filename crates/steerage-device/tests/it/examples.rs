@@ -88,7 +88,8 @@ fn the_counter_says_what_is_wrong() {
     assert!(error.to_string().contains("packets=many"), "{error}");
 }
 
-/// Whether short frames are copied out of the ring's pages or not, each frame arrives.
+/// Each frame arrives, both if short frames are copied out of the ring's pages and if they are not
+/// copied.
 #[test]
 fn a_ring_of_pages_keeps_those_of_short_frames() {
     for (copybreak, copied) in [(0, 0), (59, 0), (60, 50_000), (1513, 50_000), (1514, 100_000), (usize::MAX, 100_000)] {
@@ -107,8 +108,8 @@ fn by_connection_id_a_connection_stays_on_its_cpu() {
     assert!(by_cid.scattered.is_empty(), "{:?}", by_cid.scattered);
     assert!(by_cid.by_cpu.iter().all(|(_, connections)| *connections > 0), "{:?}", by_cid.by_cpu);
     assert_eq!(by_cid.by_cpu.iter().map(|(_, connections)| connections).sum::<usize>(), 200);
-    // A flow has three random buckets on 4 CPUs. In a sixteenth of the cases, all three are on the
-    // same CPU.
+    // Each connection has packets in three random buckets on 4 CPUs. With a probability of one
+    // sixteenth, all three buckets are on the same CPU.
     assert!(by_address.scattered.len() > 150, "{}", by_address.scattered.len());
     for seen in [by_cid, by_address] {
         assert_eq!(seen.snapshot.delivered(), 4 * 200);
@@ -127,8 +128,8 @@ fn flows_move_with_their_buckets() {
     assert_at_rest(&outcome.snapshot, 1_000_000);
 }
 
-/// The device's choice of buckets takes effect although device hashes are off. All packets of
-/// a tenant are on one CPU, whatever their flows are.
+/// The buckets that the device chooses are used, although the hashes of devices are switched off.
+/// All packets of a tenant are on one CPU, even if they belong to different flows.
 #[test]
 fn what_the_driver_picks_stays_together() {
     const PACKETS: u32 = 20_000;
@@ -199,8 +200,8 @@ fn blocks<'a>(page: &'a str, language: &str) -> Vec<&'a str> {
     page.split(fence.as_str()).skip(1).map(|rest| rest.split("\n```").next().unwrap_or_default()).collect()
 }
 
-/// The crates that a program uses, as Cargo.toml names them. Each is imported, or named in a path
-/// such as `signal_hook::flag`, at the latest after a space or a bracket.
+/// Returns the crates that a program uses, with their names in Cargo.toml. A program uses a crate
+/// if it imports the crate, or if a path such as `signal_hook::flag` follows a space or a bracket.
 fn crates_of(program: &str) -> BTreeSet<String> {
     const KNOWN: [&str; 3] = ["signal_hook", "tokio", "steerage"];
     let words = program.split(|c: char| !c.is_alphanumeric() && !matches!(c, '_' | ':'));
@@ -208,13 +209,13 @@ fn crates_of(program: &str) -> BTreeSet<String> {
     roots.filter(|root| KNOWN.iter().any(|known| root.starts_with(known))).map(|root| root.replace('_', "-")).collect()
 }
 
-/// The names at the left of a block of dependencies.
+/// Returns the names on the left-hand side of a block of dependencies.
 fn dependencies(block: &str) -> BTreeSet<String> {
     block.lines().filter_map(|line| Some(line.split_once(" = ")?.0.to_owned())).collect()
 }
 
-/// The blocks of the tutorial are the program, whole and in order. `.ci/full as_pasted` builds them
-/// in a new package.
+/// The code blocks of the tutorial, in order, are together the complete program. `.ci/full
+/// as_pasted` builds these blocks in a new package.
 #[test]
 fn the_tutorial_is_the_program() {
     let page = include_str!("../../../../docs/write-an-ids.md");
@@ -226,8 +227,8 @@ fn the_tutorial_is_the_program() {
     assert_eq!(dependencies(blocks(page, "toml")[0]), crates_of(program));
 }
 
-/// Each block of the guide is a whole program, without hidden lines, from the crates that the page
-/// names at its beginning. The blocks run as tests of the documentation.
+/// Each code block of the guide is a whole program without hidden lines. The program uses only the
+/// crates that the page names at its beginning. The blocks run as tests of the documentation.
 #[test]
 fn the_guide_has_whole_programs() {
     let page = include_str!("../../../../docs/functions.md");

@@ -1,5 +1,5 @@
-//! Tests the hashes that a device sets: their values, which packets they keep together, and that
-//! the receiving CPU then reads no header.
+//! Tests the hashes that a device sets: their values, and which packets they keep together. Also
+//! tests that the receiving CPU reads no header if the device has set a hash.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -30,8 +30,8 @@ struct Got {
 
 type Log = Arc<Mutex<Vec<Got>>>;
 
-/// A handler that records each packet, and only requires that each direction of a flow stays
-/// together.
+/// A handler that records each packet. The handler requires only that the packets of one direction
+/// of a flow stay together.
 struct Notes {
     log: Log,
     reads: bool,
@@ -61,7 +61,8 @@ fn two_cpus() -> Builder {
     Builder::new().virtual_cpus(3).rps_cpus(mask).policy(Hash).check_order(true)
 }
 
-/// Runs `send`. Returns the `count` packets that it sent, without probes, and the final ledger.
+/// Runs `send`. Returns the `count` packets that `send` has sent, without the probes, and the final
+/// ledger.
 fn received(builder: Builder, input: Input, count: usize, send: impl FnOnce(&Handle)) -> (Vec<Got>, Snapshot) {
     let log = Log::default();
     let of_cpus = Arc::clone(&log);
@@ -86,8 +87,8 @@ fn inputs(net: &Net, hash: DeviceHash) -> [(&'static str, Input); 2] {
     net.near(|| [("af_packet", listening.open().unwrap().input), ("af_xdp", taking.open().unwrap().input)])
 }
 
-/// With AF_XDP, frames that arrive before the first poll go to the kernel. This function therefore
-/// sends probes until one is received.
+/// With AF_XDP, frames that arrive before the first poll go to the kernel. Therefore this function
+/// first sends probe packets until one of them is received.
 fn wait_for_polls(net: &Net, kind: &str, handle: &Handle) {
     if kind == "af_xdp" {
         until("AF_XDP polls", || {
@@ -120,8 +121,8 @@ struct Part {
 
 const WHOLE: Part = Part { offset: 0, more: false };
 
-/// A UDP packet over IPv4, from host 10.1.0.`from` to 10.1.0.`to`. In a later fragment, the ports
-/// are payload.
+/// Makes a UDP packet over IPv4, from host 10.1.0.`from` to 10.1.0.`to`. In a later fragment, the
+/// bytes of the ports are payload.
 fn udp4(from: (u8, u16), to: (u8, u16), id: u16, part: Part) -> Vec<u8> {
     let built = FrameBuilder::ip([10, 1, 0, from.0], [10, 1, 0, to.0], protocol::UDP).with_ip(|ip| {
         let more = if part.more { ipv4::MORE_FRAGMENTS } else { 0 };
@@ -153,7 +154,7 @@ fn both_directions() -> Vec<Vec<u8>> {
 
 /// Both devices report the same hash for a packet. The kernel computes this hash, so it is equal
 /// for both directions of a flow, and different for each flow. The packet goes to the CPU that the
-/// map has for the hash's bucket, and steerage hashes nothing.
+/// map contains for the hash's bucket, and steerage computes no hash.
 #[test]
 fn the_kernels_values_steer() {
     let Some(net) = Net::new() else { return };
@@ -182,8 +183,8 @@ fn the_kernels_values_steer() {
     assert_eq!(by_device[0], by_device[1]);
 }
 
-/// Three fragments of a datagram per flow, over IPv4 or IPv6. In every second flow, the last
-/// fragment comes first.
+/// Returns three fragments of a datagram for each flow, over IPv4 or IPv6. In every second flow,
+/// the last fragment comes first.
 fn datagrams() -> Vec<[Vec<u8>; 3]> {
     let parts = [Part { offset: 0, more: true }, Part { offset: 24, more: true }, Part { offset: 48, more: false }];
     let of = |flow: u16| {
@@ -203,7 +204,8 @@ fn datagrams() -> Vec<[Vec<u8>; 3]> {
 fn fragments_of_a_datagram_meet() {
     let Some(net) = Net::new() else { return };
     let datagrams = datagrams();
-    // The first fragment of every datagram, then the second of every datagram, and so on.
+    // The first fragment of every datagram comes first, then the second fragment of every datagram,
+    // and so on.
     let frames: Vec<Vec<u8>> = (0..3).flat_map(|nth| datagrams.iter().map(move |parts| parts[nth].clone())).collect();
     let whole = both_directions();
     for (kind, input) in inputs(&net, DeviceHash::Always) {
@@ -265,8 +267,8 @@ fn fragments_of_sockets_meet() {
     }
 }
 
-/// A hash is used only if the device guarantees the required affinity. A handler that needs both
-/// directions gets steerage's hash.
+/// The device's hash is used only if the device guarantees the required affinity. A handler that
+/// needs both directions gets steerage's hash.
 #[test]
 fn where_directions_must_meet_the_hash_is_ours() {
     struct BothDirections;
@@ -292,12 +294,13 @@ fn where_directions_must_meet_the_hash_is_ours() {
     assert!(hash(DeviceHash::Never, Some(Affinity::OneDirection)).iter().all(|hash| *hash != "device"));
     // A packet of a veth may have the hash of a card, which steerage does not see.
     assert!(hash(DeviceHash::IfSafe, Some(Affinity::OneDirection)).iter().all(|hash| *hash != "device"));
-    // A user who insists on the hash takes responsibility for its affinity.
+    // If the user requires the device's hash, the user is responsible for its affinity.
     assert_eq!(hash(DeviceHash::Always, None), ["device"; 2]);
 }
 
-/// A bridge and a veth pass on packets with the hash that a card gave them, whose key may be
-/// published. The packets that a TAP receives come from a program, and only the kernel hashes them.
+/// A bridge and a veth pass on packets with the hash that a card gave them, and the card's key may
+/// be a published key. The packets that a TAP receives come from a program, so no card has hashed
+/// them.
 #[test]
 fn a_hash_of_unknown_origin_is_not_used() {
     let Some(net) = Net::new() else { return };
@@ -349,8 +352,8 @@ fn set_hash(number: u16) -> Option<FlowHash> {
     (number % 3 != 0).then(|| FlowHash(u32::from(number).wrapping_mul(0x9e37_79b9)))
 }
 
-/// A frame without a hash is steered by the hash that its packet later reports. No hash of the
-/// device is replaced.
+/// If a frame has no hash, it is steered by the hash that its packet later reports. Hashes that the
+/// device has set stay unchanged.
 #[test]
 fn frames_without_a_hash_get_ours() {
     let hasher = || FlowHasher::keyed(&HashKey::MICROSOFT);
@@ -379,7 +382,8 @@ fn hashes_that_are_not_wanted_are_replaced() {
     assert_ne!(ledger.queues[0].hash, "device");
 }
 
-/// If one CPU has all buckets, the hash of a packet does not choose its CPU, and is not computed.
+/// If one CPU has all buckets, the hash of a packet is not needed to choose a CPU, and is not
+/// computed.
 #[test]
 fn nothing_is_hashed_while_one_cpu_has_all_buckets() {
     for cpus in [1, 2] {
@@ -413,7 +417,7 @@ fn queues_have_masks_of_their_own() {
     let ledger = running.join().snapshot;
     let masks = ledger.queues.iter().map(|queue| queue.rps_cpus.iter().map(|cpu| cpu.0).collect::<Vec<u16>>());
     assert!(masks.eq([vec![2], vec![0, 1, 2, 3], vec![0, 3]]));
-    // All three queues bring the same packets: a packet of the first queue is on CPU 2.
+    // All three queues receive the same packets. CPU 2 handles a packet of the first queue.
     let count = |cpu| log.lock().unwrap().iter().filter(|got| got.cpu == CpuId(cpu)).count();
     let counts: Vec<usize> = (0..4).map(count).collect();
     assert_eq!(counts.iter().sum::<usize>(), 9000);
@@ -423,8 +427,8 @@ fn queues_have_masks_of_their_own() {
 const HIDDEN: usize = 60;
 const HIDDEN_BYTES: usize = 64;
 
-/// A device that lends frames from memory that is unreadable from delivery until the device is
-/// closed.
+/// A device that lends frames from memory that cannot be read after the delivery, until the device
+/// is closed.
 struct Hidden {
     blocks: Option<(Blocks, Claim)>,
     claim: Option<Claim>,
@@ -466,21 +470,22 @@ impl RxQueue for Hidden {
 
 fn protect(bytes: &[u8], to: i32) {
     assert_eq!(bytes.as_ptr().addr() % 4096, 0);
-    // SAFETY: the memory stays mapped. While it is unreadable, reading it ends the process, which
-    // is what the test checks.
+    // SAFETY: the memory stays mapped. Reading this memory while it is unreadable would end the
+    // process, which is what the test checks.
     let done = unsafe { libc::mprotect(bytes.as_ptr().cast_mut().cast(), bytes.len(), to) };
     assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// Two CPUs step through frames that cannot be read. The receiving CPU steers them by the device's
-/// hash over both CPUs, without reading their memory. Reading the memory would end the process.
+/// Two CPUs handle frames whose memory cannot be read. The receiving CPU steers the frames to both
+/// CPUs by the device's hash, without reading their memory. Reading the memory would end the
+/// process.
 #[test]
 fn headers_are_untouched_where_they_are_received() {
     hide(true);
 }
 
-/// Checks that the previous test can fail. Without hashes, the receiving CPU reads the headers, and
-/// reading the headers ends the process.
+/// Checks that the previous test can fail. If the device sets no hashes, the receiving CPU reads
+/// the headers, which ends the process.
 #[test]
 fn headers_are_read_where_there_is_no_hash() {
     use std::os::unix::process::ExitStatusExt;

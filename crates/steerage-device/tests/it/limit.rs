@@ -1,4 +1,4 @@
-//! A limited device delivers exactly its limit of frames.
+//! Tests that a limited device delivers exactly its limit of frames.
 
 use steerage::{Timestamp, device::Polled};
 use steerage_device::limit::Limit;

@@ -1,5 +1,5 @@
-//! Super-frames between two kernels, which are received whole, steered as one packet, and then sent
-//! whole, cut, or merged.
+//! Tests super-frames between two kernels. The super-frames are received whole, steered as one
+//! packet, and then sent whole, cut, or merged.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -63,7 +63,8 @@ fn two_kernels_exchange_super_frames() {
             datagrams_in_one_piece(&namespaces, 0, 1, address(to));
             tcp_transfer(&namespaces, 0, 1, address(to), BYTES);
         }
-        // Read this count now, because the interfaces disappear at the end of the run.
+        // Read the number of received packets now, because the interfaces disappear at the end of
+        // the run.
         let arrived = namespaces.received_by(1, "right");
         let ledger = end(running);
         assert_eq!(namespaces.checksum_errors(), 0);
@@ -71,7 +72,7 @@ fn two_kernels_exchange_super_frames() {
         assert!(super_frames > 100 && packets > ledger.queues[0].received, "{super_frames} of {packets}");
         assert_eq!(counted(&ledger, 0, "wire_bytes"), ledger.queues[0].received_bytes);
         assert_eq!(counted(&ledger, 0, "bad_offloads") + counted(&ledger, 1, "bad_offloads"), 0);
-        // The super-frames were sent uncut.
+        // The output has sent the super-frames uncut.
         let sent = ledger.outputs[1].packets;
         assert!(arrived <= sent && sent < packets, "{arrived} of {sent}, {packets} on the wire");
         interfaces_are_gone(&namespaces);
@@ -88,12 +89,14 @@ fn super_frames_are_cut_where_they_must_be_and_packets_are_merged_where_they_can
         tcp_transfer(&namespaces, 0, 1, address(to), BYTES);
         tcp_transfer(&namespaces, 1, 0, address(back), BYTES);
     }
-    // Read these counts now, because the interfaces disappear at the end of the run.
+    // Read the numbers of received packets now, because the interfaces disappear at the end of the
+    // run.
     let (right, left) = (namespaces.received_by(1, "right"), namespaces.received_by(0, "left"));
     let ledger = end(running);
     assert_eq!(namespaces.checksum_errors(), 0);
     assert!(counted(&ledger, 0, "super_frames") > 100);
-    // Super-frames to the right arrived as single packets, and packets to the left arrived merged.
+    // Super-frames to the interface `right` arrived as single packets, and packets to the interface
+    // `left` arrived merged.
     assert!(right > ledger.outputs[1].packets, "{right}");
     assert!(left < ledger.outputs[0].packets, "{left}");
 }
@@ -106,14 +109,14 @@ fn order_is_kept_while_masks_change() {
     let (handle, done) = (running.handle(), AtomicBool::new(false));
     thread::scope(|scope| {
         scope.spawn(|| {
-            // The number of changes is limited, in case a transfer fails.
+            // The number of changes is limited, so that the test ends even if a transfer fails.
             for nth in 0..6000 {
                 if done.load(Ordering::Relaxed) {
                     break;
                 }
                 let mask = CpuMask::parse_list(["0", "1", "0-1"][nth % 3], 2).unwrap();
                 handle.set_rps_cpus(&mask).unwrap();
-                // A hundred changes per second.
+                // During the test, the mask changes a hundred times per second.
                 thread::sleep(Duration::from_millis(10));
             }
         });
@@ -126,8 +129,8 @@ fn order_is_kept_while_masks_change() {
     assert!(ledger.queues.iter().all(|queue| queue.reordered == Some(0)));
 }
 
-/// The relevant features of interfaces, in the order in which a test switches them. Without `tx`,
-/// the kernel completes checksums before an interface sends. `tso` and `gso` require `tx`.
+/// The features of interfaces that a test switches on and off, in this order. Without `tx`, the
+/// kernel completes checksums before an interface sends. `tso` and `gso` require `tx`.
 const FEATURES: [&str; 8] = [
     "tso off",
     "gso off",
@@ -141,8 +144,8 @@ const FEATURES: [&str; 8] = [
 
 const SWITCHES: usize = 4 * FEATURES.len();
 
-/// Transfers data by TCP, and switches features of these interfaces whenever another part of the
-/// data has arrived.
+/// Transfers data by TCP. Whenever another part of the data has arrived, switches features of these
+/// interfaces on or off.
 fn transfer_while_features_change(namespaces: &Namespaces, to: &str, interfaces: &[(usize, &str)]) {
     let change = |part: usize| {
         for (nth, device) in interfaces {
@@ -168,7 +171,7 @@ fn a_transfer_between_tuns_survives_changing_features() {
         }
         let ledger = end(running);
         assert_eq!(namespaces.checksum_errors(), 0);
-        // Some frames stood for several packets, and some did not.
+        // Some frames stood for several packets, and other frames stood for one packet.
         let (super_frames, received) = (counted(&ledger, 0, "super_frames"), ledger.queues[0].received);
         assert!(super_frames > 100 && super_frames < received, "{super_frames} of {received}");
         interfaces_are_gone(&namespaces);
@@ -203,6 +206,7 @@ fn packet_sockets_pass_super_frames_on_while_features_change() {
     let ledger = end(running);
     assert_eq!(namespaces.checksum_errors(), 0);
     let (sent, arrived) = (ledger.outputs[1].packets, ledger.outputs[1].bytes);
-    // On average, frames are longer than an MTU, although some were sent while offloads were off.
+    // On average, frames are longer than the MTU, although some frames were sent while offloads
+    // were off.
     assert!(arrived / sent > 1514, "{arrived} bytes in {sent} frames");
 }

@@ -18,15 +18,16 @@ use steerage_fixtures::{HANG, until};
 /// The size of a message, which becomes one super-frame.
 const MESSAGE_BYTES: usize = 60_000;
 const DATAGRAM_BYTES: usize = 1000;
-/// The number of messages of each flow while the CPU is stopped: more than all blocks have room
-/// for, but fewer than the backlog in frames.
+/// The number of messages of each flow that are sent while the CPU is stopped. The messages do not
+/// all fit into the blocks, but their number is less than the number of frames that the backlog may
+/// have.
 const MESSAGES: u32 = 900;
 
 const _: () = assert!(MESSAGES as usize * MESSAGE_BYTES > 32 << 20 && (MESSAGES as usize) < BACKLOG_DEFAULT);
 
 type Signals = (Sender<()>, Receiver<()>);
 
-/// What each flow has received: the CPU, the number of the last message, and the number of
+/// For each flow that was received: the CPU, the number of the last message, and the number of
 /// messages. The key is the sender's port.
 type Seen = Arc<Mutex<BTreeMap<u16, (CpuId, u32, u32)>>>;
 
@@ -49,8 +50,8 @@ impl Handler for Stops {
             if number == 0 {
                 let (stops, go_on) = self.signals.lock().unwrap().take().expect("a CPU stops once");
                 stops.send(()).unwrap();
-                // This wait also ends if the test fails. The wait has no timeout, because the
-                // messages of other CPUs take long on a busy machine.
+                // The wait of the stopped handler also ends if the test fails. The wait has no
+                // timeout, because the messages of other CPUs take long on a busy machine.
                 let _ = go_on.recv();
                 continue;
             }
@@ -70,7 +71,7 @@ fn send(socket: &UdpSocket, to: SocketAddr, number: u32) {
     socket.send_to(&message, to).unwrap();
 }
 
-/// Sends from the sockets of `from` to `to`, which reaches the input.
+/// Sends from the sockets `from` to the address `to`. The packets to this address reach the input.
 fn others_go_on(input: Input, from: impl Fn() -> UdpSocket, to: SocketAddr) {
     let seen = Seen::default();
     let ((stops, stopped), (to_go_on, go_on)) = (mpsc::channel(), mpsc::channel());
@@ -81,12 +82,13 @@ fn others_go_on(input: Input, from: impl Fn() -> UdpSocket, to: SocketAddr) {
     };
     let builder = Builder::new().virtual_cpus(2).policy(Hash).check_order(true).input(input);
     let running = builder.build(make).unwrap().start().unwrap();
-    // If the test fails, this sender is dropped before the run, which waits for the CPU.
+    // If the test fails, this channel sender is dropped before the running instance. Dropping the
+    // instance waits for the stopped CPU.
     let to_go_on = to_go_on;
     let handle = running.handle();
     let owner = handle.snapshot().queues[0].cpu;
 
-    // Flows of both CPUs. The CPU that polls the queue must continue.
+    // The sockets of flows on both CPUs. The CPU that polls the queue must not stop.
     let count = |socket: &UdpSocket| {
         let port = socket.local_addr().unwrap().port();
         seen.lock().unwrap().get(&port).copied()
@@ -107,7 +109,7 @@ fn others_go_on(input: Input, from: impl Fn() -> UdpSocket, to: SocketAddr) {
     for number in 2..MESSAGES + 2 {
         send(&is_stopped, to, number);
         send(&goes_on, to, number);
-        // On a busy machine, a kernel may drop a message before the queue is polled.
+        // On a busy machine, the kernel may drop a message before the queue is polled.
         let before = lost;
         until("the other CPU's message comes", || {
             lost = handle.snapshot().dropped().get(DropReason::Device);
@@ -149,15 +151,15 @@ fn a_stopped_cpu_leaves_a_udp_socket_to_the_others() {
     others_go_on(udp.input().unwrap(), from, udp.local_addr());
 }
 
-/// The kernel fills the blocks of a packet ring in turn, so it reaches the blocks of the stopped
-/// CPU repeatedly.
+/// The kernel fills the blocks of a packet ring in turn, so it repeatedly reaches blocks whose
+/// frames wait for the stopped CPU.
 #[test]
 fn a_stopped_cpu_leaves_an_interface_to_the_others() {
     let Some(namespaces) = Namespaces::new(2) else { return };
     namespaces.veth((1, "near"), (0, "left"));
     namespaces.address(0, 1, "left");
     namespaces.address(1, 2, "near");
-    // Nothing reads from this socket, which only prevents the kernel from replying.
+    // No code reads from this socket. The socket only prevents the kernel from replying.
     let unread = namespaces.within(1, || UdpSocket::bind("10.210.0.2:0").unwrap());
     let input = namespaces.within(1, || {
         let options = AfPacketOptions::new("near").direction(Direction::In).offloads(true);

@@ -45,14 +45,14 @@ fn without_privileges_no_interface_is_opened() {
         capabilities::drop_all().unwrap();
         without();
         thread::spawn(without).join().unwrap();
-        // Dropping again changes nothing.
+        // Dropping the privileges a second time changes nothing.
         capabilities::drop_all().unwrap();
     });
     dropped.join().unwrap();
     listen().unwrap();
 }
 
-/// The kept capabilities are enough for the named files, but not for any interface.
+/// With the kept capabilities, the thread can open the named files, but no interface.
 #[test]
 fn files_of_others_are_read_and_written_if_they_are_needed() {
     if !is_root() {
@@ -80,7 +80,7 @@ fn files_of_others_are_read_and_written_if_they_are_needed() {
         });
         scope.spawn(|| {
             let ours = Scratch::new();
-            // A user's own files require no capability, so no capability is kept.
+            // A user's own files can be opened without a capability, so no capability is kept.
             let kept = capabilities::drop_except(&Needed::default().written_files(&ours.join("flows.csv"))).unwrap();
             assert_eq!(status("CapPrm:"), "0000000000000000");
             assert!(!read() && !write("3"));

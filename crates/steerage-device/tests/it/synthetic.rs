@@ -1,4 +1,5 @@
-//! The synthetic device. Checks its frames with an independent parser, its numbers, and its rate.
+//! Tests the synthetic device. An independent parser checks its frames. The tests also check the
+//! numbers in the frames, and the rate.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -136,8 +137,8 @@ fn segments_of_a_tcp_flow_continue_each_other() {
     }
 }
 
-/// The same seed generates the same frames, in polls of any size. A different seed generates
-/// different frames.
+/// With the same seed, the device generates the same frames, in polls of any size. A different seed
+/// generates different frames.
 #[test]
 fn the_seed_decides() {
     let spec = "synthetic:flows=1000,packets=5000,zipf=1,mix=udp4+tcp6,queues=2,seed=";
@@ -176,7 +177,7 @@ fn the_first_flow_of_zipf_is_the_largest() {
     for frame in frames("synthetic:zipf=1,flows=1000,packets=100000,queues=2") {
         counts[parse_payload(&frame).unwrap().0 as usize] += 1;
     }
-    // The harmonic number of 1000 is 7.485.
+    // The weights are 1, 1/2, 1/3 and so on up to 1/1000. Their sum is 7.485.
     let expected = |flow: usize| 100_000.0 / 7.485 / (flow + 1) as f64;
     for flow in [0, 1, 2, 9] {
         let ratio = f64::from(counts[flow]) / expected(flow);
@@ -195,16 +196,17 @@ fn a_live_source_follows_the_clock() {
     let start = Timestamp::from_nanos(5_000);
     let (polled, frames) = tester.poll(start, 64).unwrap();
     assert_eq!((polled, frames.len()), (Polled::NotBefore(start + Duration::from_micros(1)), 1));
-    // One nanosecond too early, nothing is due. After 10 us, 10 frames are due.
+    // One nanosecond before the next frame is due, a poll delivers nothing. After 10 us, 10 frames
+    // are due.
     assert!(tester.poll(start + Duration::from_nanos(999), 64).unwrap().1.is_empty());
     let (polled, frames) = tester.poll(start + Duration::from_micros(10), 64).unwrap();
     assert_eq!((polled, frames.len()), (Polled::NotBefore(start + Duration::from_micros(11)), 10));
-    // A poll takes its budget and leaves the rest in the ring.
+    // A poll delivers frames up to its budget and leaves the other due frames in the ring.
     let later = start + Duration::from_micros(110);
     assert_eq!(tester.poll(later, 64).unwrap().0, Polled::More);
     assert_eq!(tester.poll(later, 64).unwrap().1.len(), 36);
     assert_eq!(tester.lost(), 0);
-    // The schedule ignores a time that goes back. Otherwise, nothing would be due.
+    // If the time goes back, no frame is due.
     assert!(tester.poll(Timestamp::ZERO, 64).unwrap().1.is_empty());
 }
 
@@ -223,7 +225,7 @@ fn what_finds_the_ring_full_is_lost_and_counted() {
         }
     }
     assert_eq!((received, tester.lost()), (1 + RING, 10_000 - RING));
-    // Lost and received frames add up to the requested number.
+    // The numbers of lost and of received frames add up to the requested number of frames.
     let end = late + Duration::from_secs(1);
     loop {
         let (polled, frames) = tester.poll(end, 64).unwrap();
@@ -234,7 +236,7 @@ fn what_finds_the_ring_full_is_lost_and_counted() {
         }
     }
     assert_eq!(received + tester.lost(), 20_000);
-    // Lost frames took no numbers.
+    // Lost frames have no numbers, so the numbers of the received frames have no gap.
     let mut last: HashMap<u32, u64> = HashMap::new();
     for (flow, number) in all.iter().map(|frame| parse_payload(frame).unwrap()) {
         assert!(last.insert(flow, number).is_none_or(|last| number == last + 1));
@@ -248,8 +250,8 @@ fn queues_share_the_rate_in_full() {
         let queues = testers(open(spec).unwrap());
         let count = queues.len() as u64;
         for mut tester in queues {
-            // Every queue's first frame is due at once, so each queue has one frame more than its
-            // share, rounded down.
+            // The first frame of each queue is due at once. Therefore each queue has delivered its
+            // share, rounded down, plus one frame.
             for micros in (0..=1_000_000).step_by(100) {
                 let now = Timestamp::ZERO + Duration::from_micros(micros);
                 while tester.poll_and_count(now, 64).map(|(polled, n)| (frames += n as u64, polled).1).unwrap()

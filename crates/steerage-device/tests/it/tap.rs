@@ -1,4 +1,5 @@
-//! TUN and TAP, with the kernel's network stack at the other end. A handler joins two interfaces.
+//! Tests TUN and TAP, with the kernel's network stack at the other end. The handler of these tests
+//! forwards packets between two interfaces.
 
 use std::net::UdpSocket;
 
@@ -15,7 +16,7 @@ fn wire(namespaces: &Namespaces, specs: [&str; 2]) -> Running<()> {
     for (nth, spec) in specs.into_iter().enumerate() {
         let input = namespaces.within(nth, || open(spec).unwrap());
         queues.push(input.queues.len());
-        // The output has the same name, so it shares the interface.
+        // The output has the same name as the input, so both share the interface.
         let bare = spec.split(',').next().unwrap();
         let output = namespaces.within(nth, || output::open(bare).unwrap());
         assert_eq!((input.name.get(), input.kind), (output.name.get(), output.kind));
@@ -36,7 +37,7 @@ fn two_kernels_speak_over_two_taps() {
     assert_eq!(ledger.verdicts().transmitted, ledger.outputs.iter().map(|output| output.packets).sum::<u64>());
 }
 
-/// A TUN that routes: it carries packets for addresses other than its own.
+/// A TUN that is used for routing: it carries packets for other addresses than its own.
 #[test]
 fn two_kernels_route_over_two_tuns() {
     let Some(namespaces) = Namespaces::new(2) else { return };
@@ -55,7 +56,7 @@ fn the_kernel_spreads_flows_over_queues() {
     converse(&namespaces, 0, 1);
     let echo = namespaces.within(1, || Echo::new(address("10.210.0.2")));
     let at = echo.1;
-    // Each exchange has a different port.
+    // Each exchange of datagrams uses a different port.
     namespaces.within(0, || (0..64).for_each(|_| udp_exchange(at, 1, 100)));
     let ledger = end(running);
     assert_eq!(ledger.queues.len(), 8);
@@ -122,7 +123,7 @@ fn one_that_is_down_refuses_and_goes_on_when_it_is_up() {
     assert!(ledger.outputs.iter().all(|output| output.error.is_none()));
 }
 
-/// Pages have the length that the MTU at the start requires.
+/// The length of the pages fits the MTU at the start of the run.
 #[test]
 fn what_a_greater_mtu_lets_through_is_counted_as_lost() {
     let Some(namespaces) = Namespaces::new(2) else { return };
@@ -146,7 +147,8 @@ fn what_the_kernel_drops_is_counted() {
     let input = namespaces.within(0, || open("tap:slow").unwrap());
     namespaces.must(0, "addr add 10.210.0.1/24 dev slow");
     let mut tester = QueueTester::new(input.queues.into_iter().next().unwrap()).unwrap();
-    // The kernel decides how many packets its queue holds.
+    // The test waits until the kernel's queue is full, because the kernel decides how many packets
+    // fit.
     until("its queue is full", || {
         shoot(&namespaces, 0, "slow", 500, 100);
         namespaces.counted(0, "slow", 11) > 0
@@ -156,7 +158,7 @@ fn what_the_kernel_drops_is_counted() {
         tester.stop();
         tester.lost()
     };
-    // The drops are read only at the end.
+    // The device reads the number of drops only at the end.
     assert_eq!(poll_until(Polled::Drained, Timestamp::ZERO), 0);
     let dropped = namespaces.counted(0, "slow", 11);
     assert_eq!(poll_until(Polled::Ended, Timestamp::ZERO), dropped);
@@ -186,13 +188,14 @@ fn mistakes_are_told_in_a_line() {
     assert!(error("tun:t").starts_with(&format!("{again}as tap")), "{}", error("tun:t"));
     assert!(error("tap:t,queues=2").starts_with(&format!("{again}with 1 queue(s)")));
     drop(kept);
-    // The interface is gone, so it can be created as another type. The test must first wait until
-    // no forked child of another test has the interface open. Such a child has it open until it
-    // executes another program.
+    // The interface has been removed, so it can be created as another type. The test must first
+    // wait until no forked child of another test has the interface open. A forked child has the
+    // interface open until the child executes another program.
     let is_gone = || namespaces.within(0, || nix::net::if_::if_nametoindex("t").is_err());
     until("nobody has it open", is_gone);
     drop(namespaces.within(0, || open("tun:t,queues=2").unwrap()));
-    // An interface that another program created for several queues, and that is persistent.
+    // In this test, another program has created the interface for several queues and made it
+    // persistent.
     namespaces.must(0, "tuntap add dev kept mode tap multi_queue");
     for spec in ["tap:kept", "tap:kept,queues=3", "tap:kept"] {
         drop(namespaces.within(0, || open(spec).unwrap()));

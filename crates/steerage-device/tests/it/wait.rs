@@ -1,4 +1,5 @@
-//! A live input that waits for an output without room, and a stop that ends the wait.
+//! Tests a live input that waits for an output that has no room. Also tests that a stop ends the
+//! wait.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -15,7 +16,7 @@ use steerage_fixtures::manual_clock::{self, ManualClock};
 const BATCH: u64 = HANDLE_BUDGET as u64;
 const BACKLOG: usize = 2 * POLL_BUDGET;
 
-/// A live device with this many frames in its buffer.
+/// A live device that has a number of frames in its buffer.
 struct Live {
     buffered: Arc<AtomicU64>,
     stopping: bool,
@@ -39,7 +40,7 @@ impl RxQueue for Live {
     }
 }
 
-/// An output with room for this many packets, which counts them in no account.
+/// An output that has room for a number of packets. The output counts its packets in no account.
 struct Slow(Arc<AtomicU64>);
 
 impl TxQueue for Slow {
@@ -68,7 +69,7 @@ struct Run {
 }
 
 impl Run {
-    /// CPU 0 receives, and `handles` handles the packets.
+    /// CPU 0 receives the packets, and the CPU `handles` handles them.
     fn new(waits: bool, handles: u16) -> Self {
         let (buffered, room) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
         let queue = Live { buffered: Arc::clone(&buffered), stopping: false };

@@ -8,23 +8,23 @@ use crate::basis::{AdviceBasis, InterfaceQueues, Operands, RateFrom};
 use crate::explained::TrafficExplanation;
 use crate::shares::Shares;
 
-/// How long a CPU may do other work while packets arrive, in seconds: a time slice, at least 4 ms
-/// at 250 ticks per second.
+/// The time in seconds during which a CPU may do other work while packets arrive for it. A time
+/// slice of the kernel's scheduler is at least 4 ms at 250 ticks per second.
 const AWAY_S: f64 = 0.004;
 
 /// The default backlog of Linux, which is also the default of steerage.
 const BACKLOG_DEFAULT: u64 = steerage::limits::BACKLOG_DEFAULT as u64;
 
-/// The placeholder for the name of an interface if the user named no interface.
+/// The name that commands contain in place of an interface if the user named no interface.
 const SOME_INTERFACE: &str = "IFACE";
 
-/// A `netdev_max_backlog` above the default.
+/// A value for `netdev_max_backlog` that is above the default.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BacklogMax(pub(super) u64);
 
 impl BacklogMax {
-    /// Room for the packets that arrive for the busiest CPU in a time slice, if the default backlog
-    /// is too small for these packets.
+    /// Returns the backlog that holds all packets which arrive for the busiest CPU in one time
+    /// slice. `None` if the default backlog is large enough.
     pub(super) fn of(rate: Option<f64>, busiest: f64) -> Option<Self> {
         let packets = (rate? * busiest * AWAY_S).ceil() as u64;
         (packets > BACKLOG_DEFAULT).then(|| Self(packets.next_power_of_two().min(steerage::limits::BACKLOG_MAX as u64)))
@@ -34,17 +34,18 @@ impl BacklogMax {
 #[derive(Debug, Serialize)]
 pub(super) struct Commands {
     pub(super) steerage: Vec<String>,
-    /// Empty for a capture that one CPU can handle.
+    /// The commands for the kernel's own steering. For a capture that one CPU can handle, the list
+    /// is empty.
     pub(super) kernel: Vec<String>,
-    /// For a capture.
+    /// Returns the command `steerage parallel`, if the device is a capture.
     pub(super) parallel: Option<Parallel>,
 }
 
-/// The command that divides a capture among copies of a tool.
+/// The command `steerage parallel`, which divides a capture among copies of a tool.
 #[derive(Debug, Serialize)]
 pub(super) struct Parallel {
     pub(super) command: String,
-    /// How many times as fast as one copy of the tool it is at most.
+    /// The upper limit for the speed-up of all copies over one copy of the tool.
     pub(super) speed_up: f64,
 }
 
@@ -60,8 +61,9 @@ impl Parallel {
 }
 
 impl Commands {
-    /// Makes the commands. `stuck` says that one flow is more than a CPU can handle. `torn` says
-    /// that the default hash of network cards would separate the directions of flows.
+    /// Creates the commands. `stuck` is true if one flow has more packets than a CPU can handle.
+    /// `torn` is true if the default hash of network cards would separate the two directions of
+    /// flows.
     pub(super) fn of(
         traffic: &TrafficExplanation,
         way: &Assignment,
@@ -70,12 +72,12 @@ impl Commands {
         torn: bool,
     ) -> Self {
         let (basis, parallel) = (&traffic.basis, Parallel::of(traffic));
-        // A single CPU has no backlog.
+        // If a single CPU handles all packets, there is no backlog.
         let backlog = backlog.filter(|_| way.cpus.len() > 1);
         let stuck = stuck && way.cpus.len() > 1;
         let mask = way.mask.to_bitmap(basis.candidates.nr_cpu_ids);
-        // A capture does not say which interface receives such traffic, and an interface need not
-        // be told to do what it does anyway.
+        // If one CPU is enough, no command for the kernel is needed. A capture does not name its
+        // interface, and the verdict on an interface has its own commands.
         let kernel = match (parallel.is_some() || basis.kernel.is_some(), way.cpus.len()) {
             (true, 1) => Vec::new(),
             _ => for_the_kernel(basis, way, &mask, backlog, stuck, torn),
@@ -100,10 +102,11 @@ fn for_steerage(
         run += &format!(" --backlog {packets}");
     }
     let mut commands = vec![run];
-    // Only a run on an interface can be changed while it runs. A run on a file has ended before the
-    // user has typed the command.
+    // Only a run on an interface can be changed while it runs. A run on a file ends before the user
+    // has typed the command.
     for InterfaceQueues { name, .. } in &basis.interfaces {
-        commands.push(format!("steerage set sys/class/net/{name}/queues/rx-0/rps_cpus {mask}"));
+        let path = format!("sys/class/net/{name}/queues/rx-0/rps_cpus");
+        commands.push(format!("steerage set {} {mask}", shell_word(&path)));
     }
     if stuck {
         commands.push(format!("steerage set proc/sys/net/core/flow_limit_cpu_bitmap {mask}"));
@@ -111,10 +114,10 @@ fn for_steerage(
     commands
 }
 
-/// The command and its devices. Capitals stand for values that only the user knows.
+/// The command and its devices. Words in capitals stand for values that only the user knows.
 fn command(basis: &AdviceBasis, devices: &str) -> String {
     let name = basis.command.name;
-    let interfaces: Vec<&str> = basis.interfaces.iter().map(|interface| interface.name.as_str()).collect();
+    let interfaces: Vec<String> = basis.interfaces.iter().map(|interface| shell_word(&interface.name)).collect();
     let interfaces = if interfaces.is_empty() { SOME_INTERFACE.to_owned() } else { interfaces.join(" ") };
     match basis.command.operands {
         Operands::Inputs => format!("steerage {name} {devices}"),
@@ -135,7 +138,8 @@ fn for_the_kernel(
     let interfaces = if basis.interfaces.is_empty() { &some[..] } else { &basis.interfaces };
     let mut commands: Vec<String> = interfaces.iter().map(|interface| write_mask(interface, mask)).collect();
     if way.cpus.len() > 1 && torn {
-        commands.extend(interfaces.iter().map(|interface| format!("sudo ethtool -K {} rxhash off", interface.name)));
+        let off = |interface: &InterfaceQueues| format!("sudo ethtool -K {} rxhash off", shell_word(&interface.name));
+        commands.extend(interfaces.iter().map(off));
     }
     if let Some(BacklogMax(packets)) = backlog {
         commands.push(format!("sudo sysctl net.core.netdev_max_backlog={packets}"));
@@ -147,7 +151,7 @@ fn for_the_kernel(
 }
 
 fn write_mask(interface: &InterfaceQueues, mask: &str) -> String {
-    let queues = format!("/sys/class/net/{}/queues", interface.name);
+    let queues = shell_word(&format!("/sys/class/net/{}/queues", interface.name));
     match interface.queues {
         1 => format!("echo {mask} | sudo tee {queues}/rx-0/rps_cpus"),
         _ => format!("for q in {queues}/rx-*; do echo {mask} | sudo tee $q/rps_cpus; done"),
@@ -162,7 +166,8 @@ mod tests {
     fn a_backlog_has_room_for_a_time_slice() {
         let most = |rate, busiest| BacklogMax::of(rate, busiest).map(|backlog| backlog.0);
         assert_eq!((most(None, 1.0), most(Some(1e6), 0.25)), (None, None));
-        // The results are 4,000 packets and 250,000 packets, both rounded up, and the maximum.
+        // The expected backlogs are 4,000 packets and 250,000 packets, each rounded up to a power
+        // of two, and then the maximum backlog.
         assert_eq!((most(Some(2e6), 0.5), most(Some(1e8), 0.625)), (Some(4096), Some(262_144)));
         assert_eq!(most(Some(1e12), 1.0), Some(steerage::limits::BACKLOG_MAX as u64));
     }
@@ -175,6 +180,10 @@ mod tests {
             write_mask(&interface(4), "f"),
             "for q in /sys/class/net/eth1/queues/rx-*; do echo f | sudo tee $q/rps_cpus; done"
         );
+        // The kernel accepts this interface name, so the command must quote the name. A shell must
+        // not execute it.
+        let hostile = InterfaceQueues { name: "$(id)".to_owned(), queues: 1 };
+        assert_eq!(write_mask(&hostile, "f"), "echo f | sudo tee '/sys/class/net/$(id)/queues'/rx-0/rps_cpus");
         assert_eq!(InterfaceQueues::read("no-such-interface").queues, 1);
     }
 }

@@ -11,29 +11,33 @@ use crate::analysis::Volume;
 use crate::candidates::CandidateCpus;
 use crate::shares::Shares;
 
-/// The highest average load of the busiest CPU. The remaining time is for bursts: with random
-/// arrivals (M/M/1), a queue holds 2.3 packets on average at a load of 70 %, and nine at 90 %.
+/// The highest average load that the advice allows for the busiest CPU. The CPU's remaining time is
+/// for bursts. With random arrivals (M/M/1), a queue holds 2.3 packets on average at a load of 70
+/// %, and nine packets at a load of 90 %.
 pub(super) const BUSY_MAX: f64 = 0.7;
 
-/// If there is no rate, or no number of CPUs keeps up with the rate, choose the fewest CPUs that
-/// reach this share of the highest throughput.
+/// If the packet rate is unknown, or if no number of CPUs keeps up with it, the advice is the
+/// smallest number of CPUs that reaches this share of the highest throughput.
 const NEAR_THE_MOST: f64 = 0.9;
 
-/// A live device takes this many nanoseconds per packet: with AF_PACKET, a million packets take 0.07 to 0.08 s on one CPU.
+/// Receiving from a live device takes this many nanoseconds per packet: with AF_PACKET, a million
+/// packets take 0.07 to 0.08 s on one CPU.
 const LIVE_NS: f64 = 75.0;
 
-/// The costs per packet in ns, without the work on the packet. The policy and the simulator have the same costs.
+/// The costs of steering a packet in ns, without the work of the packet function. The policy and
+/// the simulator use the same costs.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct AssumedCosts {
     #[serde(skip)]
     pub(super) path: PathCosts,
-    /// Receiving and hashing, on the CPU that receives.
+    /// The cost of receiving and hashing a packet, on the CPU that receives.
     pub(super) receive_ns: f64,
-    /// The cost of handing over to another CPU, on the CPU that receives. The second value is for a
-    /// CPU that shares no cache with the receiver.
+    /// The cost of handing a packet over to another CPU. The receiving CPU bears this cost.
+    /// `hand_over_far_ns` is the cost if the two CPUs share no cache.
     pub(super) hand_over_ns: f64,
     pub(super) hand_over_far_ns: f64,
-    /// The cost of taking over, on the other CPU. The second value is for CPUs that share no cache.
+    /// The cost of taking over a packet from the receiving CPU. The other CPU bears this cost.
+    /// `take_over_far_ns` is the cost if the two CPUs share no cache.
     pub(super) take_over_ns: f64,
     pub(super) take_over_far_ns: f64,
 }
@@ -47,7 +51,8 @@ impl AssumedCosts {
         Self { path, receive_ns, hand_over_ns, hand_over_far_ns, take_over_ns, take_over_far_ns }
     }
 
-    /// The costs with this work. The class of CPUs that are far is 1.
+    /// Returns these costs, with the packet function's time per packet (`work_ns`) included. Far
+    /// CPUs belong to class 1.
     pub(super) fn with_work(&self, work_ns: f64) -> Costs {
         self.path.with_work(work_ns)
     }
@@ -58,46 +63,47 @@ impl AssumedCosts {
 pub(super) struct Assignment {
     /// The CPUs that receive or work.
     pub(super) cpus: CpuMask,
-    /// The CPUs that packets are spread over; empty for no steering.
+    /// The CPUs over which packets are spread. The mask is empty if packets are not steered.
     pub(super) mask: CpuMask,
     /// The number of CPUs in the mask, or 1 without steering.
     pub(super) spread: usize,
-    /// The busiest CPU's share of the packets with an even map, which is the map of the kernel and
-    /// the first map of steerage.
+    /// The busiest CPU's share of the packets if an even map spreads the buckets. The kernel uses
+    /// an even map, and steerage starts with an even map.
     pub(super) busiest: f64,
-    /// The busiest CPU's share after buckets are balanced.
+    /// The busiest CPU's share of the packets after the policy has balanced the buckets.
     pub(super) balanced: f64,
-    /// The packets per second that these CPUs can handle.
+    /// The number of packets per second that the CPUs of the assignment can handle.
     pub(super) throughput: f64,
-    /// Whether the busiest CPU is the one that receives.
+    /// Whether the busiest CPU is the CPU that receives packets.
     pub(super) receiver_is_busiest: bool,
 }
 
 impl Assignment {
-    /// The load of the busiest CPU at a rate in packets per second.
+    /// Returns the load of the busiest CPU if `rate` packets arrive per second.
     pub(super) fn load(&self, rate: Option<f64>) -> Option<f64> {
         rate.map(|rate| rate / self.throughput)
     }
 }
 
-/// The assignment that was chosen.
+/// The assignment with the advised number of CPUs.
 #[derive(Debug)]
 pub(super) struct Choice {
     pub(super) best: Assignment,
-    /// The assignment to one CPU that does everything, for comparison.
+    /// The assignment of all work to one CPU, for comparison.
     pub(super) one: Assignment,
     /// The assignment with one CPU that receives and another CPU that does the work. `None` if
     /// there is only one CPU.
     pub(super) collector: Option<Assignment>,
-    /// Whether the choice keeps up with the rate; `None` if there is no rate.
+    /// Whether the chosen CPUs keep up with the packet rate. `None` if the rate is not known.
     pub(super) is_enough: Option<bool>,
-    /// The highest load of the busiest CPU that is enough.
+    /// The number of CPUs is enough if the load of the busiest CPU is at most this high.
     pub(super) busy_max: f64,
 }
 
 impl Choice {
-    /// Chooses the fewest CPUs that keep up with the rate. If no number of CPUs keeps up, or there
-    /// is no rate, chooses the fewest CPUs that come near the highest throughput.
+    /// Chooses the smallest number of CPUs that keeps up with the packet rate. If no number of CPUs
+    /// keeps up, or if the rate is not known, chooses the smallest number of CPUs that comes near
+    /// the highest throughput.
     pub(super) fn make(
         buckets: &[Volume; BUCKETS],
         candidates: &CandidateCpus,
@@ -129,19 +135,21 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    /// The assignment of the packets to the first `cpus` candidates. With `works_along`, the
-    /// receiving CPU works too. Otherwise, it leaves the work to the other CPUs.
+    /// Computes the assignment of the packets to the first `cpus` candidate CPUs. If `works_along`
+    /// is true, the receiving CPU also handles packets. If `works_along` is false, only the other
+    /// CPUs handle packets.
     fn way(&self, cpus: usize, works_along: bool) -> Assignment {
         let order = &self.candidates.order[..cpus];
         let receiver = order[0];
         let spread: &[CpuId] = if works_along || cpus == 1 { order } else { &order[1..] };
         let mask: CpuMask = spread.iter().copied().collect();
         let shares = Shares::even(self.buckets, spread.len());
-        // An even map gives its ranges of buckets to the CPUs in the order of their numbers.
+        // An even map assigns consecutive ranges of buckets to the CPUs, in the order of the CPUs'
+        // numbers.
         let others = mask.iter().zip(shares.each()).filter(|(cpu, _)| *cpu != receiver);
         let class = |cpu| usize::from(self.candidates.distances.far.contains(cpu));
         let others = others.map(|(cpu, share)| Workers { capacity: 1.0, class: class(cpu), share: Some(share) });
-        // If one CPU has all buckets, nothing is hashed.
+        // If one CPU has all buckets, no packet is hashed.
         let kind = match (works_along, spread.len()) {
             (_, 1) if cpus == 1 => RegimeKind::Inline,
             (false, 1) => RegimeKind::Collector,
@@ -159,9 +167,10 @@ impl Work<'_> {
         }
     }
 
-    /// The busiest CPU's share if each bucket, the largest first, goes to the CPU with the least
-    /// load. The result is within a third of the best assignment (Graham, 1969). With as many
-    /// buckets as here, the result is much nearer to the best assignment.
+    /// Computes the busiest CPU's share of the packets after balancing. Each bucket, the largest
+    /// first, is assigned to the CPU that has the least load so far. The share is at most a third
+    /// larger than that of the best assignment (Graham, 1969). With 4,096 buckets, the difference
+    /// is usually much smaller.
     fn balanced(&self, cpus: usize) -> f64 {
         let mut buckets: Vec<u64> = self.buckets.iter().map(|weight| weight.packets).collect();
         let all: u64 = buckets.iter().sum();

@@ -14,7 +14,7 @@ use crate::basis::{Rate, RateFrom};
 use crate::candidates::CandidateCpus;
 use crate::explained::TrafficExplanation;
 
-/// The sentences that give the reasons for the advice.
+/// The sentences that state why the advice was given.
 #[derive(Debug, Serialize)]
 pub(super) struct Reasons {
     pub(super) cpus: String,
@@ -22,7 +22,8 @@ pub(super) struct Reasons {
     pub(super) busiest: String,
     pub(super) elephants: String,
     pub(super) hash: String,
-    /// The sentence about backlogs and the interface's own queues, if these matter.
+    /// The sentence about backlogs and about the interface's receive queues, if they matter for the
+    /// advice.
     pub(super) queues: Option<String>,
 }
 
@@ -51,7 +52,8 @@ fn percents(share: f64) -> String {
     format!("{:.1} %", 100.0 * share)
 }
 
-/// `1,234 ns` up to 10 us, `123.4 us`, `12.3 ms`; longer times as everywhere.
+/// Formats a duration: up to 10 us as `1,234 ns`, then as `123.4 us`, then as `12.3 ms`. Longer
+/// durations have the same format as in all other reports.
 fn short(time: Duration) -> String {
     match time.as_nanos() as u64 {
         ns @ ..10_000 => format!("{} ns", grouped(ns)),
@@ -60,7 +62,7 @@ fn short(time: Duration) -> String {
     }
 }
 
-/// `at 1.2 Mpps (the recording's average)`.
+/// Formats a packet rate and its origin, such as `at 1.2 Mpps (the recording's average)`.
 fn at(rate: &Rate) -> String {
     let from = match rate.from {
         RateFrom::Listening => "as seen just now",
@@ -169,7 +171,8 @@ fn of_elephants(way: &Assignment, elephants: &[Elephant], stuck: bool) -> String
     format!("{have} more than 1/{spread} of the packets; {flow} has {share}, which stay on one CPU{limited}")
 }
 
-/// Whether the default hash of network cards would put the two directions of a flow on different queues.
+/// Whether the default hash of network cards would put the two directions of any flow on different
+/// queues.
 pub(super) fn is_torn(traffic: &TrafficExplanation) -> bool {
     advice::torn(traffic) > 0
 }

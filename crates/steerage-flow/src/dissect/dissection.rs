@@ -1,4 +1,4 @@
-//! The result of a dissection, for tools.
+//! [`Dissection`] is the result of dissecting a frame, for tools.
 
 use std::fmt;
 use std::ops::Range;
@@ -7,7 +7,7 @@ use crate::flow_key::FlowKey;
 
 use crate::limits::{FLOW_HEADERS_MAX, VLAN_IDS};
 
-/// Selects the flow of a packet inside a tunnel: the inner flow or the tunnel's own.
+/// Selects the flow of a packet inside a tunnel: the inner flow, or the flow of the tunnel itself.
 ///
 /// ```
 /// use steerage_flow::LinkType;
@@ -27,56 +27,58 @@ use crate::limits::{FLOW_HEADERS_MAX, VLAN_IDS};
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Layers {
-    /// The flow of the innermost IP header that can be read, so that the flows inside a tunnel
-    /// spread over the CPUs.
+    /// The flow of the innermost IP header that can be read. So the flows inside a tunnel spread
+    /// over the CPUs.
     #[default]
     Inner,
-    /// The flow of the first IP header, so that all packets of a tunnel stay together.
+    /// The flow of the outermost IP header. So all packets of a tunnel stay together.
     Outer,
 }
 
-/// The result of [`dissect`](super::dissect). Offsets are in bytes from the first byte of the
+/// The result of [`dissect`](super::dissect). All offsets are in bytes from the first byte of the
 /// frame.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Dissection {
-    /// The key of the frame, whose source is the sender. An ICMP error has the key of the flow that
-    /// the error quotes, in the direction of the error itself: from the receiver of the quoted
-    /// packet to its sender. An ICMP query has its identifier as both ports. The ports are 0 for a
-    /// fragment other than the first, and for a packet cut off before the ports.
+    /// The flow key of the frame. The source is the frame's sender. An ICMP error has the key of
+    /// the flow that the error quotes, in the direction of the error itself: from the receiver of
+    /// the quoted packet to its sender. The key of an ICMP query has the query's identifier as both
+    /// ports. The ports are 0 for all fragments but the first, and for a packet that is cut off
+    /// before the ports.
     pub key: FlowKey,
-    /// True if `key` is the key of an IP flow. Otherwise `key` consists of the link addresses and
+    /// True if `key` is the key of an IP flow. If false, `key` consists of the link addresses and
     /// the EtherType.
     pub is_flow: bool,
-    /// The reason why dissection ended.
+    /// The reason why the dissection ended.
     pub end: End,
-    /// The innermost IP header that was read, or the outermost for [`Layers::Outer`]. An IP header
-    /// quoted by an ICMP error does not count.
+    /// The innermost IP header that was read. For [`Layers::Outer`], the outermost IP header. An IP
+    /// header that an ICMP error quotes is not stored here.
     pub ip: Option<IpLayer>,
-    /// The offset of the header after `ip` and its extension headers, if the frame contains any
-    /// part of that header.
+    /// The offset of the header that follows `ip` and its extension headers, if the frame contains
+    /// any part of it.
     pub transport_offset: Option<u32>,
-    /// The offset of the payload of TCP, UDP or SCTP. If the frame is cut off, the offset may be
-    /// after its end.
+    /// The offset of the payload of a TCP, UDP or SCTP packet. If the frame is cut off, this offset
+    /// may be after the frame's end.
     pub payload_offset: Option<u32>,
-    /// The TCP flags: the lower 8 bits as in RFC 9293, and bit 8 is AE (RFC 9768).
+    /// The TCP flags: the lower 8 bits are those of RFC 9293, and bit 8 is AE (RFC 9768).
     pub tcp_flags: Option<u16>,
     /// The ICMP type and code.
     pub icmp: Option<(u8, u8)>,
     /// True if `key` is the key of a flow that an ICMP error quotes.
     pub is_quoted: bool,
     /// The fragments in the frame, at most two, from the outermost to the innermost. There are two
-    /// if a fragment of an inner packet is carried in a fragment of a tunnel's packet.
+    /// fragments if a fragment of an inner packet is inside a fragment of a tunnel's packet.
     pub fragments: [Option<Fragment>; 2],
-    /// The VLAN identifiers of the tags before the first IP header, the outermost tag first.
+    /// The VLAN identifiers of the tags before the first IP header, beginning with the outermost
+    /// tag.
     pub vlans: [Option<u16>; VLAN_IDS],
-    /// The innermost tunnel that was entered.
+    /// The innermost tunnel that the dissection entered.
     pub tunnel: Option<Tunnel>,
     pub(super) headers: Headers,
 }
 
 impl Dissection {
-    /// An empty dissection, which the walk fills in.
+    /// Returns an empty dissection, into which the walk then writes its results.
     #[inline(always)]
     pub(super) fn blank() -> Self {
         Self {
@@ -96,19 +98,19 @@ impl Dissection {
         }
     }
 
-    /// The key, if it is the key of an IP flow.
+    /// The flow key, if it is the key of an IP flow.
     #[must_use]
     pub fn flow(&self) -> Option<FlowKey> {
         self.is_flow.then_some(self.key.by_words())
     }
 
-    /// The headers that were read, in order.
+    /// The headers that were read, in the order in which they are in the frame.
     #[must_use]
     pub fn headers(&self) -> impl ExactSizeIterator<Item = Header> + DoubleEndedIterator + '_ {
         self.headers.iter()
     }
 
-    /// The entry of `fragments` that belongs to `ip`.
+    /// The fragment in `fragments` whose IP header is `ip`.
     #[must_use]
     pub fn fragment(&self) -> Option<&Fragment> {
         let at = self.ip?.offset;
@@ -126,34 +128,34 @@ pub struct IpLayer {
     pub version: u8,
     /// The protocol of the IP payload, after all extension headers that were read.
     pub protocol: u8,
-    /// The packet length that the IP header states, including the header itself, in bytes (IPFIX's
-    /// octet count). `None` if the header states no length, as in a jumbogram (RFC 2675) or a
-    /// packet that the kernel merged from many.
+    /// The length of the packet that the IP header states, including the header itself, in bytes
+    /// (IPFIX calls it the octet count). `None` if the header states no length: in a jumbogram (RFC
+    /// 2675), or in a packet that the kernel merged from several packets.
     pub stated_bytes: Option<u32>,
 }
 
-/// A fragment of a datagram.
+/// A fragment of an IP datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Fragment {
-    /// The offset of the IP header that marks the fragment.
+    /// The offset of the IP header that says that the packet is a fragment.
     pub ip_offset: u32,
     /// The datagram's identification: 16 bits for IPv4, 32 bits for IPv6.
     pub id: u32,
-    /// The position of the fragment's data in the datagram, in bytes: 0 for the first fragment.
+    /// The position of the fragment's data within the datagram, in bytes. 0 for the first fragment.
     pub offset: u32,
-    /// The number of bytes of data in the fragment, as the headers state it.
+    /// The number of data bytes in the fragment, as the headers state it.
     pub bytes: u32,
-    /// True if more fragments follow this one.
+    /// True if more fragments follow this fragment.
     pub more: bool,
-    /// A key that is equal for all fragments of the datagram: addresses, identification and, for
+    /// A key that is the same for all fragments of the datagram: addresses, identification and, for
     /// IPv4 only, the protocol (RFC 791, RFC 8200).
     pub datagram: FlowKey,
 }
 
 impl Fragment {
-    /// A fragment whose header is at `ip_offset` and which carries the bytes `data` of its
-    /// datagram. Use this function to test code that reads fragments.
+    /// Creates a fragment whose IP header is at `ip_offset` and which carries the bytes `data` of
+    /// its datagram. This function is for tests of code that reads fragments.
     #[must_use]
     pub const fn new(ip_offset: u32, id: u32, data: Range<u32>, more: bool, datagram: FlowKey) -> Self {
         Self { ip_offset, id, offset: data.start, bytes: data.end - data.start, more, datagram }
@@ -178,7 +180,7 @@ impl Fragment {
 pub struct Tunnel {
     /// The kind of tunnel.
     pub kind: HeaderKind,
-    /// The identifier of the tunnel.
+    /// The tunnel's identifier, such as a VXLAN network identifier.
     ///
     /// | tunnel | identifier |
     /// |---|---|
@@ -197,7 +199,7 @@ pub struct Tunnel {
 }
 
 impl Tunnel {
-    /// A tunnel of this kind, with its identifier.
+    /// Creates a tunnel of this kind with an identifier.
     #[must_use]
     pub const fn new(kind: HeaderKind, id: Option<u32>) -> Self {
         Self { kind, id }
@@ -214,7 +216,7 @@ pub struct Header {
     pub offset: u32,
 }
 
-/// The kinds of headers that are read.
+/// The kinds of headers that the dissection reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "each is the name of a header")]
@@ -260,7 +262,7 @@ pub enum HeaderKind {
 }
 
 impl HeaderKind {
-    /// All kinds of headers, each at the index that equals its number.
+    /// All kinds of headers, sorted by their numbers.
     pub const ALL: [Self; 38] = [
         Self::Ethernet,
         Self::Vlan,
@@ -348,16 +350,16 @@ impl fmt::Display for HeaderKind {
     }
 }
 
-/// The reason why dissection ended.
+/// The reason why the dissection of a frame ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum End {
-    /// All headers that the flow's key needs were read.
+    /// All headers that the flow key needs were read.
     Complete,
     /// The frame ends within a header.
     Truncated,
-    /// The packet is a fragment other than the first, so that its payload is data from the middle
-    /// of a datagram.
+    /// The packet is not the first fragment of a datagram, so its payload is data from the middle
+    /// of the datagram.
     LaterFragment,
     /// A header contradicts its standard.
     Malformed,
@@ -368,17 +370,17 @@ pub enum End {
     UnknownLink,
     /// The payload of the frame, or of a tunnel, has this unsupported EtherType.
     UnknownEtherType(u16),
-    /// The frame has a length in place of an EtherType, and the LLC header (IEEE 802.2) names an
+    /// The frame has a length instead of an EtherType, and its LLC header (IEEE 802.2) names an
     /// unsupported protocol.
     UnknownLlc,
-    /// The rest of the frame is encrypted.
+    /// The remaining bytes of the frame are encrypted.
     Encrypted,
     /// The PPP payload has this unsupported protocol.
     UnknownPpp(u16),
-    /// The IP payload has this unsupported protocol. The flow's key consists of addresses and
+    /// The IP payload has this unsupported protocol. The flow key then consists of addresses and
     /// protocol.
     UnknownProtocol(u8),
-    /// The payload of a tunnel has no stated type, or is not IP.
+    /// The type of a tunnel's payload is not stated, or the payload is not IP.
     UnknownPayload,
 }
 
@@ -401,9 +403,9 @@ impl fmt::Display for End {
     }
 }
 
-/// A list of headers with a fixed size and four bytes for each entry. The list is small because it
-/// must be cleared for every frame. The upper bits of an entry are the header's kind, as its index
-/// in [`HeaderKind::ALL`]. The lower bits are the header's offset.
+/// A list of headers with a fixed size. Each entry has four bytes. The list is small, because it
+/// must be cleared for every frame. The upper bits of an entry are the header's kind, as an index
+/// in [`HeaderKind::ALL`]. The lower bits of an entry are the header's offset.
 #[derive(Clone)]
 pub(super) struct Headers {
     list: [u32; FLOW_HEADERS_MAX],
@@ -411,9 +413,9 @@ pub(super) struct Headers {
 }
 
 const OFFSET_BITS: u32 = 24;
-/// All offsets in a frame fit into these bits.
+/// The number of bits is sufficient for the offset of any header in a frame.
 const OFFSET_MASK: u32 = (1 << OFFSET_BITS) - 1;
-/// The longest frame whose header offsets fit into an entry of the list, in bytes.
+/// The maximum length of a frame whose header offsets fit in an entry of the list, in bytes.
 pub const FRAME_BYTES_MAX: usize = OFFSET_MASK as usize;
 
 impl Headers {

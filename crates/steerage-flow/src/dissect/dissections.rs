@@ -1,11 +1,12 @@
-//! Remembers the dissections of a batch of packets, so that each header is read only once.
+//! [`Dissections`] stores the dissections of a batch of packets, so that each header is read only
+//! once.
 
 use std::cell::{Cell, Ref, RefCell};
 
 use super::Dissection;
 
-/// The dissections of a batch's packets, indexed by position. Memory is allocated only at
-/// construction.
+/// The dissections of the packets in a batch, by the packet's position. Memory is allocated only
+/// when this value is created.
 ///
 /// ```
 /// use steerage_flow::{LinkType, dissect::{Layers, Dissections, dissect}};
@@ -31,8 +32,8 @@ impl Dissections {
         Self { each: (0..packets).map(|_| RefCell::default()).collect(), are_some: Cell::new(false) }
     }
 
-    /// Returns the remembered dissection of the packet at `nth`, or calls `dissect` and remembers
-    /// its result.
+    /// Returns the stored dissection of the packet at position `nth`. If there is none, calls
+    /// `dissect` and stores its result.
     pub fn get_or(&self, nth: usize, dissect: impl FnOnce() -> Dissection) -> Ref<'_, Dissection> {
         let known = &self.each[nth];
         if known.borrow().is_none() {
@@ -42,14 +43,14 @@ impl Dissections {
         Ref::map(known.borrow(), |known| known.as_ref().expect("it was just filled in"))
     }
 
-    /// Drops the dissection of the packet at `nth`, because the packet has changed.
+    /// Drops the stored dissection of the packet at position `nth`, because the packet has changed.
     pub fn forget(&self, nth: usize) {
         if self.are_some.get() {
             *self.each[nth].borrow_mut() = None;
         }
     }
 
-    /// Drops all dissections before the next batch.
+    /// Drops all stored dissections before the next batch.
     pub fn clear(&self) {
         if self.are_some.take() {
             self.each.iter().for_each(|known| *known.borrow_mut() = None);

@@ -1,8 +1,8 @@
-//! The flow that Linux's own hash sees, which steers packets in RPS.
+//! The flow as Linux's own flow hash sees it. Linux steers packets by this hash in RPS.
 //!
 //! The hash is computed by `__skb_get_hash_net` (net/core/flow_dissector.c of Linux 6.18) from the
-//! fields in [`KernelFlow`]. Linux draws the key of its hash at boot, so the hash itself cannot be
-//! predicted. Packets with equal fields stay on one CPU.
+//! fields in [`KernelFlow`]. Linux chooses the key of its hash at boot, so the hash itself cannot
+//! be predicted. But packets with equal fields stay on one CPU.
 
 use crate::flow_key::FlowKey;
 use crate::wire::{be16, be32, be128, ethertype, ipv4, ipv6, protocol};
@@ -10,7 +10,8 @@ use crate::wire::{be16, be32, be128, ethertype, ipv4, ipv6, protocol};
 use super::dissection::{Dissection, Header, HeaderKind};
 use super::tunnel::gre;
 
-/// The fields of a packet that Linux's own flow hash covers, without a network card's help.
+/// The fields of a packet that Linux includes in its flow hash, if the network card provides no
+/// hash.
 ///
 /// ```
 /// use steerage_flow::LinkType;
@@ -27,21 +28,22 @@ use super::tunnel::gre;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KernelFlow {
-    /// The addresses of the last IP header that Linux reads, in ascending order, with the first four
-    /// bytes of the header after it if Linux counts them as ports. `None` if Linux reads no IP
-    /// header: then all packets of one EtherType are one flow.
+    /// The addresses of the last IP header that Linux reads, in ascending order. If Linux treats
+    /// the first four bytes of the next header as ports, these bytes follow the addresses. `None`
+    /// if Linux reads no IP header. If Linux reads no IP header, all packets with the same
+    /// EtherType are one flow.
     key: Option<FlowKey>,
     ethertype: u16,
-    /// The first VLAN tag, with its priority.
+    /// The first VLAN tag, including its priority.
     vlan: u16,
-    /// The key of the last GRE header, or the call of PPTP.
+    /// The key of the last GRE header, or the call identifier of PPTP.
     gre: u32,
-    /// The flow label of IPv6, at which Linux stops reading.
+    /// The IPv6 flow label. If an IPv6 header has a flow label, Linux reads no header after it.
     label: u32,
 }
 
 impl KernelFlow {
-    /// Finds the fields in a frame. `found` is the frame's dissection with
+    /// Finds these fields in a frame. The argument `found` is the dissection of the frame with
     /// [`Layers::Inner`](super::Layers::Inner).
     #[must_use]
     pub fn of(frame: &[u8], found: &Dissection) -> Self {
@@ -59,7 +61,8 @@ impl KernelFlow {
         seen
     }
 
-    /// Adds the fields of a header. Returns false if Linux reads no header after this header.
+    /// Adds the fields of one header. Returns false if Linux reads no further header after this
+    /// one.
     fn add(&mut self, frame: &[u8], header: Header) -> bool {
         let bytes = frame.get(header.offset as usize..).unwrap_or_default();
         match header.kind {
@@ -101,10 +104,11 @@ impl KernelFlow {
     }
 }
 
-/// The bits of the flow label in the first word of an IPv6 header (RFC 8200, 3).
+/// The bits of the flow label in the first 32 bits of an IPv6 header (RFC 8200, 3).
 const FLOW_LABEL: u32 = 0x000f_ffff;
 
-/// The four bytes that Linux hashes as ports (`__skb_flow_get_ports`): for ESP and AH, the SPI.
+/// The four bytes that Linux hashes as ports (`__skb_flow_get_ports`). For ESP and AH, the hashed
+/// bytes are the SPI.
 fn ports(protocol: u8, payload: Option<&[u8]>) -> (u16, u16) {
     let at = match protocol {
         protocol::AUTHENTICATION => 4,
@@ -115,7 +119,7 @@ fn ports(protocol: u8, payload: Option<&[u8]>) -> (u16, u16) {
     ports.map_or((0, 0), |ports| (be16(ports, 0), be16(ports, 2)))
 }
 
-/// The key of a GRE header, or the call in PPTP's version of GRE.
+/// The key of a GRE header, or the call identifier in PPTP's version of GRE.
 fn gre_key(header: &[u8]) -> Option<u32> {
     let flags = be16(header.first_chunk::<2>()?, 0);
     let at = if flags & gre::CHECKSUM != 0 { 8 } else { 4 };
@@ -130,7 +134,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Whether Linux reads a header of this kind after the last header.
+    /// Returns true if Linux reads a header of this kind after the last header.
     fn enters(&self, kind: HeaderKind) -> bool {
         use HeaderKind::{Ethernet, Gre, Ipv4, Ipv6, Ipv6Extension, Ppp, Pppoe, Vlan};
         let Some(last) = self.last else { return true };

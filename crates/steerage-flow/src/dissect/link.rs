@@ -6,29 +6,30 @@ use crate::limits::{MPLS_LABELS_MAX, VLAN_TAGS_MAX};
 use crate::link_type::LinkType;
 use crate::wire::{be16, be32, checksum, ethernet, ethertype, ipv4, ipv6, ppp, vlan};
 
-/// LLC and SNAP headers before an EtherType, with organisation code 0 (RFC 1042).
+/// LLC and SNAP headers before an EtherType, with the organisation code 0 (RFC 1042).
 const SNAP: [u8; 6] = [0xaa, 0xaa, 3, 0, 0, 0];
-/// The address families in BSD loopback headers. IPv4 has one number. IPv6 has a different number
-/// on each kind of BSD (<https://www.tcpdump.org/linktypes/LINKTYPE_NULL.html>).
+/// The address families in BSD loopback headers. IPv4 has one number. The number for IPv6 differs
+/// between the BSD systems (<https://www.tcpdump.org/linktypes/LINKTYPE_NULL.html>).
 const FAMILY_IPV4: u32 = 2;
 const FAMILIES_IPV6: [u32; 3] = [24, 28, 30];
-/// The device types for which the protocol field of a Linux cooked header is not an EtherType:
+/// Device types of a Linux cooked header for which the header's protocol field is not an EtherType:
 /// FRAD, radiotap and netlink (<https://www.tcpdump.org/linktypes/LINKTYPE_LINUX_SLL.html>). For IP
-/// in GRE (778) the field is GRE's protocol type, which equals the EtherType for IP and MPLS.
+/// in GRE (778), the protocol field is GRE's protocol type, which equals the EtherType for IP and
+/// MPLS.
 const ARPHRD_OTHERWISE: [u16; 3] = [770, 803, 824];
-/// The flags of a MACsec tag (IEEE 802.1AE, 9.5): the sender's identifier is present, the payload
-/// is encrypted, or the payload was changed in another way.
+/// Flags of a MACsec tag (IEEE 802.1AE, 9.5): the sender's identifier is present, the payload is
+/// encrypted, or the payload was changed in another way.
 const MACSEC_SENDER: u8 = 0x20;
 const MACSEC_CHANGED: u8 = 0x08 | 0x04;
 /// The explicit null labels of IPv4 (0) and IPv6 (2), which state the type of the payload (RFC
 /// 3032).
 const MPLS_EXPLICIT_NULL: [u32; 2] = [0, 2];
-/// The most bytes after an IPv6 packet that its frame has: the checksum of the frame, or padding of
-/// a packet without payload.
+/// The maximum number of bytes that a frame has after its IPv6 packet: the frame's checksum, or
+/// padding of a packet without payload.
 const TRAILER_MAX: usize = 4;
 
 impl Walk<'_> {
-    /// The first step of the walk for a frame of this link type.
+    /// Returns the first step of the walk for a frame of this link type.
     pub(super) fn link(&mut self, link: LinkType) -> Result<Step, End> {
         if link != LinkType::ETHERNET {
             self.stations = Some(Stations::default());
@@ -77,8 +78,8 @@ impl Walk<'_> {
             ethertype::NSH => self.nsh(),
             _ if ethertype < ethertype::MIN && self.peek() == Some(&SNAP) => {
                 let header = self.take::<8>(HeaderKind::Snap)?;
-                // An EtherType must follow here. A number below `MIN`, which would be a length,
-                // becomes the unknown type `MIN - 1`.
+                // Reads an EtherType at a position where a length is not allowed. A number below
+                // `MIN` is no EtherType, and is replaced by the unknown type `MIN - 1`.
                 Ok(Step::EtherType(be16(header, 6).max(ethertype::MIN - 1)))
             }
             _ if ethertype < ethertype::MIN => Err(End::UnknownLlc),
@@ -92,7 +93,7 @@ impl Walk<'_> {
         }
         let tag = self.take::<{ vlan::BYTES }>(HeaderKind::Vlan)?;
         if self.is_outermost() {
-            // Inside a provider backbone's frame, the tags of the customer's frame follow.
+            // In a provider backbone's frame, the tags of the customer's frame follow.
             if let Some(id) = self.out.vlans.iter_mut().find(|id| id.is_none()) {
                 *id = Some(be16(tag, 0) & vlan::ID);
             }
@@ -101,8 +102,8 @@ impl Walk<'_> {
         Ok(Step::EtherType(be16(tag, 2)))
     }
 
-    /// IEEE 802.1ah: a byte of priority and flags, the service's identifier, and then a whole
-    /// Ethernet frame.
+    /// IEEE 802.1ah: a byte with priority and flags, the identifier of the service, and then a
+    /// whole Ethernet frame.
     fn backbone(&mut self) -> Result<Step, End> {
         let tag = self.take::<4>(HeaderKind::Backbone)?;
         self.enter(HeaderKind::Backbone, Some(be32(tag, 0) & 0x00ff_ffff));
@@ -110,8 +111,8 @@ impl Walk<'_> {
     }
 
     /// IEEE 802.1AE (MACsec): flags, a short length, the packet number and, optionally, the
-    /// sender's identifier. Most payloads are encrypted. If a MACsec payload is only authenticated,
-    /// its EtherType follows the tag.
+    /// sender's identifier. Most MACsec payloads are encrypted. If a MACsec payload is
+    /// authenticated but not encrypted, its EtherType follows the tag.
     fn macsec(&mut self) -> Result<Step, End> {
         let tag = self.take::<6>(HeaderKind::Macsec)?;
         if tag[0] & MACSEC_CHANGED != 0 {
@@ -123,10 +124,11 @@ impl Walk<'_> {
         Ok(Step::EtherType(u16::from_be_bytes(ethertype)))
     }
 
-    /// RFC 3032: a list of labels, whose last label is marked. MPLS does not state the type of its
-    /// payload, so the first four bits of an IP header identify IP, and a header that looks like
-    /// Ethernet's identifies a pseudowire. Many Ethernet addresses begin with the four bits of IP. If
-    /// both are possible, only an IP header with a right checksum or length is IP.
+    /// RFC 3032: a list of labels. A bit marks the last label. MPLS does not state the type of its
+    /// payload. Therefore the first four bits of an IP header identify IP, and a header that looks
+    /// like Ethernet identifies a pseudowire. Many Ethernet addresses begin with the same four bits
+    /// as an IP header. If the payload could be both, it is IP only if the IP header has a correct
+    /// checksum or length.
     pub(super) fn mpls(&mut self) -> Result<Step, End> {
         let first = self.take::<4>(HeaderKind::Mpls)?;
         let (first, mut label) = (be32(first, 0), be32(first, 0));
@@ -155,7 +157,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Whether the checksum of the IPv4 header here, or the length in the IPv6 header, is right.
+    /// Returns true if the header at this offset is plausible: an IPv4 header with a correct
+    /// checksum, or an IPv6 header with a correct length.
     fn ip_fits(&self) -> bool {
         let rest = self.rest();
         match rest.first_chunk::<{ ipv4::BYTES }>() {
@@ -181,8 +184,8 @@ impl Walk<'_> {
         Ok(Step::Ppp)
     }
 
-    /// RFC 1661 and RFC 1662: optional address and control bytes, then the PPP protocol. The
-    /// protocol has two bytes, or one byte if that byte is odd.
+    /// RFC 1661 and RFC 1662: optional address and control bytes, followed by the PPP protocol. The
+    /// PPP protocol has two bytes, or one byte if that byte is odd.
     pub(super) fn ppp(&mut self) -> Result<Step, End> {
         let start = self.offset();
         if self.peek() == Some(&ppp::IN_HDLC) {
@@ -248,9 +251,9 @@ impl Walk<'_> {
         Ok(Step::EtherType(protocol))
     }
 
-    /// The address family of a BSD loopback header is in the byte order of the machine that wrote
-    /// the capture. That may differ from this machine's byte order. In `LOOP` headers the address
-    /// family is always big-endian.
+    /// The address family in a BSD loopback header has the byte order of the machine that wrote the
+    /// capture. The byte order of the capture may differ from the byte order of this machine. In
+    /// `LOOP` headers, the address family is always big-endian.
     fn bsd_loopback(&mut self, either_order: bool) -> Result<Step, End> {
         let header = self.take::<4>(HeaderKind::BsdLoopback)?;
         let big = u32::from_be_bytes(*header);
@@ -261,7 +264,7 @@ impl Walk<'_> {
         if FAMILIES_IPV6.into_iter().any(is) { Ok(Step::Ipv6) } else { Err(End::UnknownPayload) }
     }
 
-    /// Cisco's security group tag: version 1, with one option. The EtherType is the last field, or
+    /// Cisco's security group tag has version 1 and one option. The EtherType is the last field, or
     /// the first field if the tag is inside GRE (as Wireshark reads it).
     fn metadata(&mut self) -> Result<Step, End> {
         let header = self.take::<8>(HeaderKind::CiscoMetadata)?;
@@ -272,7 +275,7 @@ impl Walk<'_> {
         Ok(Step::EtherType(ethertype))
     }
 
-    /// IP whose version is stated only by the first four bits of its header.
+    /// Reads an IP packet whose version is stated only by the first four bits of its header.
     pub(super) fn ip(&mut self) -> Result<Step, End> {
         match self.peek::<1>() {
             None => Err(End::Truncated),

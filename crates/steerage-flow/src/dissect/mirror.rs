@@ -1,5 +1,5 @@
-//! Reads the headers that mirroring, redirection and Teredo put around a packet on its way. Each
-//! function returns the step for the payload that its header states.
+//! Reads headers that are added to a packet on its way by mirroring, redirection or Teredo. Each
+//! function reads one header, and returns the step for the header's payload.
 
 use super::dissection::{End, HeaderKind};
 use super::walk::{Step, Walk};
@@ -10,20 +10,20 @@ use crate::wire::{be16, be32};
 /// 2.
 const ERSPAN_2: u8 = 1;
 const ERSPAN_3: u8 = 2;
-/// The session's identifier in the second half of an ERSPAN header's first word.
+/// The session identifier in the second half of an ERSPAN header's first 32 bits.
 const ERSPAN_SESSION: u32 = 0x03ff;
-/// The bits of an ERSPAN type III header that give the payload's type (Ethernet or IP) and announce
+/// Bits of an ERSPAN type III header: the type of the payload (Ethernet or IP), and a flag for
 /// another 8 bytes.
 const ERSPAN_FRAME: u16 = 0x7c00;
 const ERSPAN_IP: u16 = 2 << 10;
 const ERSPAN_MORE: u16 = 0x0001;
 
-/// The first two bytes of Teredo's indications (RFC 4380, 5.1.1): an authentication, and the origin
-/// of a packet.
+/// The first two bytes of Teredo's indications (RFC 4380, 5.1.1): authentication, and the origin of
+/// a packet.
 const TEREDO_AUTHENTICATION: [u8; 2] = [0, 1];
 const TEREDO_ORIGIN: [u8; 2] = [0, 0];
-/// A Teredo authentication has 4 bytes before its two variable fields, and a nonce and a
-/// confirmation after them. A Teredo origin has a port and an address.
+/// A Teredo authentication has 4 bytes before its two variable fields. After the variable fields, a
+/// nonce and a confirmation follow. A Teredo origin consists of a port and an address.
 const TEREDO_AUTHENTICATION_LEN: usize = 4;
 const TEREDO_NONCE_LEN: usize = 8 + 1;
 const TEREDO_ORIGIN_LEN: usize = 8;
@@ -31,12 +31,13 @@ const TEREDO_ORIGIN_LEN: usize = 8;
 /// The first byte of an unencrypted CAPWAP header: version 0 (RFC 5415, 4.1).
 const CAPWAP_CLEAR: u8 = 0;
 const CAPWAP_DTLS: u8 = 1;
-/// Flags of CAPWAP's first word: the payload is an 802.11 frame, and the payload is a fragment.
+/// Flags in the first 32 bits of a CAPWAP header: the payload is an 802.11 frame, or the payload is
+/// a fragment.
 const CAPWAP_NATIVE: u32 = 0x0100;
 const CAPWAP_FRAGMENT: u32 = 0x0080;
 
 /// Constants of TZSP: version 1, the packet types that contain a frame, the number for Ethernet
-/// frames, and the tags without a length byte.
+/// frames, and the tags that have no length byte.
 const TZSP_VERSION: u8 = 1;
 const TZSP_RECEIVED: u8 = 0;
 const TZSP_TO_SEND: u8 = 1;
@@ -45,7 +46,7 @@ const TZSP_PADDING: u8 = 0;
 const TZSP_END: u8 = 1;
 
 impl Walk<'_> {
-    /// draft-foschiano-erspan, 4.2: version, VLAN, class and flags, session, and then an index.
+    /// draft-foschiano-erspan, 4.2: version, VLAN, class and flags, session, and an index.
     pub(super) fn erspan_2(&mut self) -> Result<Step, End> {
         let header = self.take::<8>(HeaderKind::Erspan)?;
         if header[0] >> 4 != ERSPAN_2 {
@@ -55,8 +56,8 @@ impl Walk<'_> {
         Ok(Step::Ethernet)
     }
 
-    /// draft-foschiano-erspan, 4.3: the fields of type II, then a time, a group tag, and further
-    /// fields.
+    /// draft-foschiano-erspan, 4.3: the fields of type II, followed by a time, a group tag, and
+    /// further fields.
     pub(super) fn erspan_3(&mut self) -> Result<Step, End> {
         let header = self.take::<12>(HeaderKind::Erspan)?;
         if header[0] >> 4 != ERSPAN_3 {
@@ -72,8 +73,9 @@ impl Walk<'_> {
         }
     }
 
-    /// WCCP carries an IPv4 packet. Version 2 puts a header of four bytes before the packet, with
-    /// the same GRE protocol type, so the first byte tells the two versions apart.
+    /// WCCP contains an IPv4 packet. Version 2 of WCCP adds a header of four bytes before the
+    /// packet, but uses the same GRE protocol type. The first byte distinguishes the two versions
+    /// of WCCP.
     pub(super) fn wccp(&mut self) -> Result<Step, End> {
         match self.peek::<1>() {
             None => return Err(End::Truncated),
@@ -86,7 +88,7 @@ impl Walk<'_> {
         Ok(Step::Ip)
     }
 
-    /// RFC 4380, 5.1.1: at most one indication of each kind, and then an IPv6 packet.
+    /// RFC 4380, 5.1.1: at most one indication of each kind, followed by an IPv6 packet.
     pub(super) fn teredo(&mut self) -> Result<Step, End> {
         let start = self.offset();
         if self.peek() == Some(&TEREDO_AUTHENTICATION) {
@@ -107,9 +109,9 @@ impl Walk<'_> {
         }
     }
 
-    /// RFC 5415, 4.3: the header's length in words, the payload's type, and the fragment flag. Only
-    /// Ethernet payloads are read; an 802.11 payload is not. All fragments keep the tunnel's own
-    /// key, because only the first fragment has ports.
+    /// RFC 5415, 4.3: the header's length in units of four bytes, the payload's type, and the
+    /// fragment flag. Only Ethernet payloads are read, and no 802.11 payloads. All fragments keep
+    /// the key of the tunnel's own flow, because only the first fragment has ports.
     pub(super) fn capwap(&mut self) -> Result<Step, End> {
         let start = self.offset();
         match self.peek::<1>() {
@@ -132,8 +134,8 @@ impl Walk<'_> {
         Ok(Step::Ethernet)
     }
 
-    /// TZSP: version, packet type, and type of the encapsulated frame; tags up to an end tag; then
-    /// the frame.
+    /// TZSP: version, packet type, and type of the encapsulated frame. These fields are followed by
+    /// tags up to an end tag, and then by the frame.
     pub(super) fn tzsp(&mut self) -> Result<Step, End> {
         let header = self.take::<4>(HeaderKind::Tzsp)?;
         if header[0] != TZSP_VERSION {

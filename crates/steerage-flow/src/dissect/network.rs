@@ -46,7 +46,7 @@ impl<'a> Walk<'a> {
         let header = self.begin_ip::<{ ipv6::BYTES }>(6)?;
         self.take::<{ ipv6::BYTES }>(HeaderKind::Ipv6)?;
         let protocol = header[6];
-        // RFC 2675: a payload length of 0 before hop-by-hop options means that these options state
+        // RFC 2675: if the payload length is 0 and hop-by-hop options follow, these options state
         // the length.
         let stated = match be16(header, 4) {
             0 if protocol == protocol::HOP_BY_HOP => 0,
@@ -56,8 +56,8 @@ impl<'a> Walk<'a> {
         Ok(Step::Protocol(protocol))
     }
 
-    /// Returns the complete IP header, if its version is right and the limit on nested IP headers
-    /// is not exceeded.
+    /// Returns the complete IP header. Returns `None` if the IP version is wrong or the limit on
+    /// nested IP headers is exceeded.
     fn begin_ip<const N: usize>(&mut self, version: u8) -> Result<&'a [u8; N], End> {
         if self.depth == IP_LAYERS_MAX {
             return Err(End::TooDeep);
@@ -108,8 +108,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// RFC 8200, 4: an extension header has the type of the next header, and then its own length in
-    /// units of 8 bytes without the first 8.
+    /// RFC 8200, 4: an extension header begins with the type of the next header. The header's own
+    /// length follows, in units of 8 bytes, without the first 8 bytes.
     pub(super) fn extension(&mut self, protocol: u8) -> Result<Step, End> {
         // If the walk ends here, the key contains the type of this extension header.
         self.set_protocol(protocol);
@@ -125,7 +125,7 @@ impl<'a> Walk<'a> {
         let header = self.take::<8>(kind)?;
         match protocol {
             protocol::FRAGMENT => return self.ipv6_fragment(header, start),
-            // RFC 4302: the length of an authentication header is in words of four bytes, minus
+            // RFC 4302: the length of an authentication header is in units of four bytes, minus
             // two.
             protocol::AUTHENTICATION => self.skip((4 * (usize::from(header[1]) + 2)).saturating_sub(8)),
             _ => self.skip(8 * usize::from(header[1])),

@@ -1,26 +1,30 @@
 //! Reads the headers of overlays: VXLAN and its extension, NSH, LISP, GUE, L2TP, EoIP, and Ethernet
-//! below MPLS labels. Each function returns the step for the payload that its header states. Where a
-//! header does not state its payload, the payload must look like an Ethernet frame.
+//! after MPLS labels. Each function reads one header, and returns the step for the header's
+//! payload. If a header does not state the type of its payload, the payload must look like an
+//! Ethernet frame.
 
 use super::dissection::{End, HeaderKind};
 use super::walk::{Step, Walk};
 use crate::wire::{be16, be32, ethernet, ethertype, ipv4, next_protocol, ppp};
 
-/// The flag in a VXLAN header that says that the identifier is valid (RFC 7348, 5).
+/// The flag in a VXLAN header that says that the network identifier is valid (RFC 7348, 5).
 const VXLAN_VALID: u8 = 0x08;
-/// The flag of VXLAN-GPE (draft-ietf-nvo3-vxlan-gpe, 3.1) and of LISP (RFC 9305, 3) that says that
-/// the header's fourth byte is the payload's type.
+/// The flag of VXLAN-GPE (draft-ietf-nvo3-vxlan-gpe, 3.1) and LISP (RFC 9305, 3) that says that the
+/// fourth byte of the header is the payload's type.
 const TYPED: u8 = 0x04;
-/// The flag of LISP that says that the instance identifier is valid (RFC 9300, 5.3).
+/// The flag in a LISP header that says that the instance identifier is valid (RFC 9300, 5.3).
 const LISP_INSTANCE: u8 = 0x08;
-/// The bits of LISP that say by which key the payload is encrypted, or 0 (RFC 9300, 5.3).
+/// The bits in a LISP header that name the key with which the payload is encrypted, or 0 (RFC 9300,
+/// 5.3).
 const LISP_KEY: u8 = 0x03;
-/// The version of NSH, in the upper two bits, and the bits of the length in words (RFC 8300, 2.2).
+/// The version of NSH, in the upper two bits, and the bits of its length in units of four bytes
+/// (RFC 8300, 2.2).
 const NSH_VERSION: u8 = 0xc0;
 const NSH_WORDS: u16 = 0x003f;
 const NSH_WORDS_MIN: u16 = 2;
-/// The version of GUE, in the upper two bits: with a header, or before IP without a header. Then the
-/// control flag, and the length of the optional fields in words (draft-ietf-intarea-gue, 3).
+/// The version of GUE, in the upper two bits. In one version of GUE, a header precedes the payload.
+/// In the other version, the IP packet follows without a header. The control flag of GUE, and the
+/// length of its optional fields in units of four bytes (draft-ietf-intarea-gue, 3).
 const GUE_VERSION: u8 = 0xc0;
 const GUE_BARE: u8 = 0x40;
 const GUE_CONTROL: u8 = 0x20;
@@ -33,16 +37,17 @@ mod l2tp {
     pub(super) const OFFSET: u16 = 0x0200;
     pub(super) const VERSION: u16 = 0x000f;
 }
-/// The lengths of a cookie and of the sublayer header after it, together (RFC 3931, 4.1 and 4.6).
-/// The two ends agree on both by their control channel.
+/// The possible lengths of an L2TP cookie together with the sublayer header that follows it (RFC
+/// 3931, 4.1 and 4.6). The two ends of the tunnel agree on both lengths through their control
+/// channel.
 const L2TP_COOKIES: [usize; 4] = [0, 4, 8, 12];
 /// The upper four bits of a pseudowire's control word (RFC 4385, 3).
 const CONTROL_WORD: u8 = 0;
 const CONTROL_WORD_BYTES: usize = 4;
 
 impl Walk<'_> {
-    /// RFC 7348, 5: the header consists of flags, a reserved field, the identifier, and a reserved
-    /// field.
+    /// RFC 7348, 5: the header consists of flags, a reserved field, the network identifier, and a
+    /// reserved field.
     pub(super) fn vxlan(&mut self) -> Result<Step, End> {
         let header = self.take::<8>(HeaderKind::Vxlan)?;
         if header[0] & VXLAN_VALID == 0 {
@@ -52,7 +57,7 @@ impl Walk<'_> {
         Ok(Step::Ethernet)
     }
 
-    /// draft-ietf-nvo3-vxlan-gpe, 3: the header of VXLAN, with the payload's type.
+    /// draft-ietf-nvo3-vxlan-gpe, 3: a VXLAN header that also states the payload's type.
     pub(super) fn vxlan_gpe(&mut self) -> Result<Step, End> {
         let header = self.take::<8>(HeaderKind::VxlanGpe)?;
         let id = (header[0] & VXLAN_VALID != 0).then_some(be32(header, 4) >> 8);
@@ -60,8 +65,8 @@ impl Walk<'_> {
         if header[0] & TYPED == 0 { Ok(Step::Ethernet) } else { of_next_protocol(header[3]) }
     }
 
-    /// RFC 8300, 2: version, flags and length; metadata type and payload type; the service path; and
-    /// then metadata.
+    /// RFC 8300, 2: version, flags and length; metadata type and payload type; the service path;
+    /// and metadata.
     pub(super) fn nsh(&mut self) -> Result<Step, End> {
         let header = self.take::<8>(HeaderKind::Nsh)?;
         let words = be16(header, 0) & NSH_WORDS;
@@ -73,8 +78,8 @@ impl Walk<'_> {
         of_next_protocol(header[3])
     }
 
-    /// RFC 9300, 5.3: flags and nonce, then the instance identifier and status bits, then IP. RFC
-    /// 9305 adds the payload's type.
+    /// RFC 9300, 5.3: flags and nonce, instance identifier and status bits, and then the IP packet.
+    /// RFC 9305 adds the payload's type.
     pub(super) fn lisp(&mut self) -> Result<Step, End> {
         let header = self.take::<8>(HeaderKind::Lisp)?;
         if header[0] & LISP_KEY != 0 {
@@ -84,8 +89,8 @@ impl Walk<'_> {
         if header[0] & TYPED == 0 { Ok(Step::Ip) } else { of_next_protocol(header[3]) }
     }
 
-    /// draft-ietf-intarea-gue, 3: version, control flag and length; the payload's IP protocol; flags;
-    /// and then optional fields.
+    /// draft-ietf-intarea-gue, 3: version, control flag and length; the IP protocol of the payload;
+    /// flags; and optional fields.
     pub(super) fn gue(&mut self) -> Result<Step, End> {
         let [first] = *self.peek::<1>().ok_or(End::Truncated)?;
         if first & GUE_VERSION == GUE_BARE {
@@ -105,8 +110,8 @@ impl Walk<'_> {
         self.inner(header[1], End::UnknownPayload)
     }
 
-    /// RFC 2661, 3.1: flags and version, length, tunnel, session, sequence numbers, and padding; then
-    /// PPP. Version 3 (RFC 3931, 4.1.2.1) has a reserved field and a session.
+    /// RFC 2661, 3.1: flags and version, length, tunnel, session, sequence numbers, and padding,
+    /// followed by PPP. Version 3 of L2TP (RFC 3931, 4.1.2.1) has a reserved field and a session.
     pub(super) fn l2tp_in_udp(&mut self) -> Result<Step, End> {
         let header = self.take::<2>(HeaderKind::L2tp)?;
         let flags = be16(header, 0);
@@ -132,7 +137,7 @@ impl Walk<'_> {
         Ok(Step::Ppp)
     }
 
-    /// RFC 3931, 4.1.1: the session, or 0 before a control message.
+    /// RFC 3931, 4.1.1: the session. The session is 0 before a control message.
     pub(super) fn l2tp_in_ip(&mut self) -> Result<Step, End> {
         self.note(HeaderKind::L2tp, self.offset())?;
         match self.peek::<4>() {
@@ -141,8 +146,8 @@ impl Walk<'_> {
         }
     }
 
-    /// The session, a cookie and a sublayer header of version 3, and then Ethernet or PPP. Only the
-    /// control channel states which of these there are.
+    /// L2TP version 3: the session, a cookie and a sublayer header, followed by Ethernet or PPP.
+    /// Only the control channel states which of these fields are present.
     fn l2tp_session(&mut self) -> Result<Step, End> {
         let session = be32(self.peek::<4>().ok_or(End::Truncated)?, 0);
         self.skip(4);
@@ -164,16 +169,16 @@ impl Walk<'_> {
         Err(End::UnknownPayload)
     }
 
-    /// MikroTik's Ethernet over IP, after the first four bytes of a GRE header: a length, and the
-    /// tunnel's identifier, whose lower byte is first.
+    /// MikroTik's Ethernet over IP. After the first four bytes of a GRE header, a length and the
+    /// tunnel's identifier follow. The lower byte of the identifier comes first.
     pub(super) fn eoip(&mut self) -> Result<Step, End> {
         let header = self.take::<4>(HeaderKind::Eoip)?;
         self.enter(HeaderKind::Eoip, Some(u16::from_le_bytes([header[2], header[3]]).into()));
         Ok(Step::Ethernet)
     }
 
-    /// A pseudowire's Ethernet frame after MPLS labels, with a control word or without (RFC 4448).
-    /// MPLS does not state which.
+    /// A pseudowire's Ethernet frame after MPLS labels, with or without a control word (RFC 4448).
+    /// MPLS does not state whether there is a control word.
     pub(super) fn pseudowire(&mut self) -> Result<Step, End> {
         let Some([first]) = self.peek::<1>() else { return Err(End::Truncated) };
         if first >> 4 == CONTROL_WORD && self.is_ethernet(self.offset() + CONTROL_WORD_BYTES) {
@@ -183,8 +188,9 @@ impl Walk<'_> {
         if self.is_ethernet(self.offset()) { Ok(Step::Ethernet) } else { Err(End::UnknownPayload) }
     }
 
-    /// Whether the bytes at this offset look like an Ethernet frame: the sender's address is not a
-    /// group's, and a known EtherType and the first byte of such a payload follow.
+    /// Returns true if the bytes at this offset look like an Ethernet frame: the sender's address
+    /// is not a group address, a known EtherType follows, and the first byte of the payload fits
+    /// this EtherType.
     pub(super) fn is_ethernet(&self, at: usize) -> bool {
         let Some(header) = self.peek_at::<{ ethernet::BYTES + 1 }>(at) else { return false };
         let payload = header[ethernet::BYTES];
@@ -200,7 +206,7 @@ impl Walk<'_> {
     }
 }
 
-/// The step for a payload type of VXLAN-GPE, NSH and LISP, which share their numbers for these.
+/// Returns the step for a payload type of VXLAN-GPE, NSH or LISP, which use the same numbers.
 fn of_next_protocol(number: u8) -> Result<Step, End> {
     match number {
         next_protocol::IPV4 => Ok(Step::Ipv4),
@@ -228,7 +234,8 @@ mod tests {
     fn read(frame: &[u8]) -> Dissection {
         let found = dissect(frame, LinkType::ETHERNET, Layers::Inner);
         assert_eq!(flow_key(frame, LinkType::ETHERNET, Layers::Inner), found.flow());
-        // Cut anywhere, the frame has the flow inside, the flow outside, or none.
+        // The frame is cut at every position. The result is always the inner flow, the outer flow,
+        // or no flow.
         for length in 0..frame.len() {
             let _ = dissect(&frame[..length], LinkType::ETHERNET, Layers::Inner);
         }
@@ -240,7 +247,7 @@ mod tests {
         read(&outer.frame(&[header, payload].concat()))
     }
 
-    /// In IPv4 with this protocol.
+    /// Creates an IPv4 packet with this protocol.
     fn in_ip(protocol: u8, header: &[u8], payload: &[u8]) -> Dissection {
         let mut frame = FrameBuilder::udp(([192, 0, 2, 1], 0), ([192, 0, 2, 2], 0)).frame(b"");
         frame.truncate(ethernet::BYTES + ipv4::BYTES);
@@ -269,7 +276,7 @@ mod tests {
         assert_inside(&found(0x0c, 4, &[nsh(3), frame].concat()), HeaderKind::Nsh, Some(7));
         assert_inside(&found(0x0c, 4, &[nsh(4), nsh(1), packet].concat()), HeaderKind::Nsh, Some(7));
         assert_eq!(found(0x0c, 9, &[]).end, End::UnknownPayload);
-        // However deep the headers are nested, the work ends.
+        // The walk ends for any depth of nested headers.
         let deep = in_udp((50_000, port::VXLAN_GPE), &gpe(0x0c, 4), &[nsh(4).repeat(40), inner()].concat());
         assert_eq!((deep.end, deep.key.to_string().as_str()), (End::TooDeep, "udp 192.0.2.1:50000 > 192.0.2.2:4790"));
     }
@@ -323,7 +330,7 @@ mod tests {
         assert_inside(&gue(&[2, protocol::ETHERNET, 0, 0, 9, 9, 9, 9, 9, 9, 9, 9], &frame), HeaderKind::Gue, None);
         assert_inside(&gue(&[], &packet), HeaderKind::Gue, None);
         assert_eq!(gue(&[0x20, 1, 0, 0], &packet).end, End::Complete);
-        // A transport header right after GUE belongs to the addresses outside.
+        // A transport header directly after GUE belongs to the outer addresses.
         let bare = gue(&[0, protocol::TCP, 0, 0], &[0; 40]);
         assert_eq!(
             (bare.end, bare.key.to_string().as_str()),
@@ -347,8 +354,8 @@ mod tests {
         assert_eq!((other.end, other.is_flow), (End::UnknownPayload, false));
     }
 
-    /// Ethernet addresses may begin with the version of IP, and IP addresses may look like an
-    /// EtherType.
+    /// Ethernet addresses may begin with the same bits as an IP header, and IP addresses may look
+    /// like an EtherType.
     #[test]
     fn ethernet_or_ip_below_mpls() {
         let below = |payload: &[u8]| {
@@ -361,7 +368,7 @@ mod tests {
                 assert_inside(&below(&frame), HeaderKind::Mpls, Some(17));
             }
         }
-        // Sources whose bytes are the EtherTypes of VLAN tags, ARP, MPLS and IPv4.
+        // Source addresses whose bytes are the EtherTypes of VLAN tags, ARP, MPLS and IPv4.
         for source in [[129, 0, 1, 1], [8, 6, 1, 1], [136, 71, 1, 1], [8, 0, 0x45, 1]] {
             let frame = FrameBuilder::tcp((source, 1), ([10, 1, 1, 2], 2)).frame(b"data");
             let [a, b, c, d] = source;

@@ -7,9 +7,9 @@ use super::dissection::Layers;
 use super::ports;
 use super::transport::PORTS_LEN;
 
-/// Reads the key of a plain frame, or returns `None`. A plain frame is Ethernet with at most one
-/// tag, then IP without options, extension headers or fragmentation, then TCP or UDP outside of
-/// tunnels.
+/// Returns the key of a plain frame, or `None` for any other frame. A plain frame is Ethernet with
+/// at most one VLAN tag, followed by IP without options, extension headers or fragmentation, and by
+/// TCP or UDP outside of tunnels.
 #[inline(always)]
 pub(crate) fn plain(frame: &[u8], layers: Layers) -> Option<FlowKey> {
     let head: &[u8; ethernet::BYTES + vlan::BYTES] = frame.first_chunk()?;
@@ -55,14 +55,14 @@ fn plain_ipv6(header: &[u8; ipv6::BYTES + PORTS_LEN], layers: Layers) -> Option<
     plain.then(|| FlowKey::v6_bits((be128(header, 8), source), (be128(header, 24), destination), protocol))
 }
 
-/// SCTP is left to the walk, because SCTP is so rare that other packets should not pay for a
-/// compare.
+/// SCTP is left to the walk. SCTP is rare, and another comparison here would cost time for every
+/// packet.
 #[inline(always)]
 fn has_common_ports(protocol: u8) -> bool {
     matches!(protocol, protocol::TCP | protocol::UDP)
 }
 
-/// A separate function, so that the compiler moves this code out of the common case.
+/// This code is a separate function, so that the compiler moves it out of the common case.
 #[cold]
 #[inline(never)]
 fn is_tunnel(protocol: u8, source: u16, destination: u16, layers: Layers) -> bool {

@@ -7,15 +7,15 @@ use crate::wire::port::{
     CAPWAP, GENEVE, GRE, GTP_U, GUE, L2TP, LISP, MPLS, TEREDO, TZSP, VXLAN, VXLAN_GPE, VXLAN_LINUX,
 };
 
-/// These ports identify a tunnel only as the destination port, because the source port depends on
-/// the inner flow.
+/// UDP ports that identify a tunnel only as destination port, because the tunnel's source port
+/// depends on the inner flow.
 pub(super) const TO: [u16; 10] = [GTP_U, GRE, VXLAN, GENEVE, MPLS, TZSP, VXLAN_LINUX, VXLAN_GPE, LISP, GUE];
-/// These ports identify a tunnel as the source or the destination port, because the other side of
-/// such a tunnel uses an arbitrary port.
+/// UDP ports that identify a tunnel as source or destination port, because the other side of such a
+/// tunnel uses an arbitrary port.
 pub(super) const TO_OR_FROM: [u16; 3] = [TEREDO, CAPWAP, L2TP];
 
-/// All ports that identify a tunnel in network byte order: source ports at the first
-/// [`FROM_LANES`], and destination ports after them.
+/// All ports that identify a tunnel, in network byte order. The first [`FROM_LANES`] are source
+/// ports, and destination ports follow.
 pub(crate) static LANES: [[u8; 2]; 16] = {
     assert!(TO.len() + 2 * TO_OR_FROM.len() == 16);
     let (mut lanes, mut at) = ([[0; 2]; 16], 0);
@@ -38,14 +38,15 @@ pub(crate) static LANES: [[u8; 2]; 16] = {
 #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only this kernel compares lanes"))]
 pub(crate) const FROM_LANES: usize = TO_OR_FROM.len();
 
-/// The ports that the user chose for VXLAN. 0 if unused. They are the only settings of dissection,
-/// and are for the whole process, so that all readers of a frame agree.
+/// The UDP ports that the user chose for VXLAN. An unused entry is 0. The chosen VXLAN ports are
+/// the only settings of dissection. The chosen ports apply to the whole process, so that all
+/// functions read a frame in the same way.
 static CHOSEN: [AtomicU16; VXLAN_PORTS_MAX] = [const { AtomicU16::new(0) }; VXLAN_PORTS_MAX];
 
-/// Reads UDP packets to these ports as VXLAN, in addition to ports 4789 and 8472, in the whole
-/// process, whatever the source port is. Replaces the ports of an earlier call. Call this function
-/// before frames are read. At most [`VXLAN_PORTS_MAX`](crate::limits::VXLAN_PORTS_MAX) ports are
-/// used, and port 0 is ignored.
+/// Reads UDP packets to these ports as VXLAN in the whole process, in addition to the ports 4789
+/// and 8472. The source port does not matter. The ports replace those of an earlier call. Call this
+/// function before frames are read. At most [`VXLAN_PORTS_MAX`](crate::limits::VXLAN_PORTS_MAX)
+/// ports are used, and port 0 is ignored.
 pub fn set_vxlan_ports(ports: &[u16]) {
     // The unused entries come last, because `are_chosen` reads only the first entry.
     let mut used = ports.iter().copied().filter(|port| *port != 0);
@@ -58,13 +59,14 @@ pub fn set_vxlan_ports(ports: &[u16]) {
     }
 }
 
-/// Whether the user chose a port. The kernel for plain frames compares only [`LANES`].
+/// Returns true if the user chose a port for VXLAN. The code that hashes plain frames compares only
+/// the ports in [`LANES`].
 pub(crate) fn are_chosen() -> bool {
     CHOSEN[0].load(Ordering::Relaxed) != 0
 }
 
-/// Returns the port that identifies a tunnel, if `from` or `to` does. All ports of VXLAN give
-/// [`VXLAN`].
+/// Returns the port that identifies a tunnel, if one of `from` and `to` does. All ports of VXLAN
+/// are returned as [`VXLAN`].
 #[inline(always)]
 pub(super) fn of_tunnel(from: u16, to: u16) -> Option<u16> {
     match (from, to) {
@@ -76,8 +78,8 @@ pub(super) fn of_tunnel(from: u16, to: u16) -> Option<u16> {
     }
 }
 
-/// For each upper byte of a port, true if some port with that byte identifies a tunnel. The entries
-/// for destination ports come first; the entries for source ports begin at 256.
+/// For each upper byte of a port: true if any port with this upper byte identifies a tunnel. The
+/// entries for destination ports come first. The entries for source ports begin at index 256.
 static UPPER_BYTES: [AtomicBool; 512] = {
     let (mut bytes, mut at) = ([const { AtomicBool::new(false) }; 512], 0);
     while at < TO.len() {
@@ -93,7 +95,8 @@ static UPPER_BYTES: [AtomicBool; 512] = {
     bytes
 };
 
-/// Returns false for nearly all packets, with two loads: the ports identify no tunnel.
+/// Returns false if the ports identify no tunnel. For nearly all packets, `may_be_tunnel` takes
+/// only two loads.
 #[inline(always)]
 pub(super) fn may_be_tunnel(from: u16, to: u16) -> bool {
     let [[from, _], [to, _]] = [from.to_be_bytes(), to.to_be_bytes()];

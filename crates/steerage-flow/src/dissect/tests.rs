@@ -1,4 +1,4 @@
-//! Dissects headers built by hand, and arbitrary bytes.
+//! Dissects headers that the tests build, and arbitrary bytes.
 
 use crate::flow_key::FlowKey;
 use proptest::prelude::*;
@@ -12,7 +12,7 @@ use crate::wire::{ethertype, port, protocol};
 const MACS: [u8; 12] = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
 const STATIONS: &str = "link 02:00:00:00:00:01 > 02:00:00:00:00:02";
 const UDP: [u8; 8] = [0x9c, 0x40, 0, 53, 0, 8, 0, 0];
-/// Next header, length in units of 8 bytes beyond the first 8, and padding.
+/// An extension header: next header, length in units of 8 bytes beyond the first 8, and padding.
 const DESTINATION_TO_UDP: [u8; 8] = [protocol::UDP, 0, 1, 4, 0, 0, 0, 0];
 const FLOW4: &str = "udp 10.0.0.1:40000 > 10.0.0.2:53";
 const FLOW6: &str = "udp [fd00::1]:40000 > [fd00::2]:53";
@@ -39,7 +39,7 @@ fn v4(protocol: u8, payload: &[u8]) -> Vec<u8> {
     v4_full(protocol, 0, &[], payload)
 }
 
-/// An outer packet for tunnels, from 192.0.2.1 to 192.0.2.2.
+/// Creates an outer packet for tunnels, from 192.0.2.1 to 192.0.2.2.
 fn outer4(protocol: u8, payload: &[u8]) -> Vec<u8> {
     let mut packet = v4(protocol, payload);
     packet[12..20].copy_from_slice(&[192, 0, 2, 1, 192, 0, 2, 2]);
@@ -220,7 +220,7 @@ fn icmp_queries_go_by_identifier_both_ways() {
     assert_eq!(shown6(58, &[&[135, 0, 0, 0, 0, 7, 0, 1]]), "icmp6 fd00::1 > fd00::2", "neighbour solicitation");
 }
 
-/// A capture cuts headers at any byte. What is there is read.
+/// A capture may cut headers at any byte. What is there is read.
 #[test]
 fn cut_headers_are_read_as_far_as_they_go() {
     let header = [&[0x9c, 0x40, 0, 53, 0, 0, 0, 1, 0, 0, 0, 2, 0x50, 0x13, 1, 0][..], &[0; 4]].concat();
@@ -260,7 +260,7 @@ fn icmp_errors_go_by_what_they_quote() {
     assert_eq!(shown6(58, &[&error]), "udp [fd00::2]:53 > [fd00::1]:40000");
 }
 
-/// The kind and the identifier of a tunnel.
+/// The kind of a tunnel and its identifier.
 type Told = (HeaderKind, Option<u32>);
 
 #[test]
@@ -308,7 +308,7 @@ fn tunnels() {
     }
 }
 
-/// The outer tag of a backbone's frame stays the outer tag.
+/// The outer tag of a backbone's frame stays the outer tag of the result.
 #[test]
 fn tags_of_backbone_and_customer() {
     let customer = tagged(&[0x8100], 0x0800, &v4(17, &UDP));
@@ -317,7 +317,7 @@ fn tags_of_backbone_and_customer() {
     assert_eq!((shown(&frame).as_str(), ethernet(&frame).vlans), (FLOW4, [Some(1), Some(5)]));
 }
 
-/// All frames of a link type that is not read have one key, whatever they contain.
+/// All frames of an unsupported link type have the same key, even if their contents differ.
 #[test]
 fn links_that_are_not_read() {
     for frame in [&[][..], &[7; 60], &eth(0x0800, &v4(17, &UDP))] {
@@ -338,7 +338,7 @@ fn mirrors_and_backbones() {
         [&flags.to_be_bytes()[..], &kind.to_be_bytes(), &rest.concat()].concat()
     };
     let sequence = [0, 0, 0, 9];
-    // Version 1 or 2, VLAN 5, session 0x155.
+    // The ERSPAN header has version 1 or 2, VLAN 5 and session 0x155.
     let erspan_2 = [0x10, 5, 0x01, 0x55, 0, 0, 0, 1];
     let erspan_3 = |flags: [u8; 2]| [&[0x20, 5, 0x01, 0x55, 0, 0, 0, 1, 0, 0][..], &flags].concat();
     let erspan = Some((HeaderKind::Erspan, Some(0x155)));
@@ -380,7 +380,7 @@ fn mirrors_and_backbones() {
         let found = ethernet(&frame);
         assert_eq!((shown(&frame).as_str(), found.end), (flow, End::Complete), "{protocol} {found:?}");
         assert_eq!(found.tunnel.map(|tunnel| (tunnel.kind, tunnel.id)), tunnel);
-        // The outer flow stays the result, whatever part of the inner frame is cut off.
+        // The result is always the outer flow, wherever the inner frame is cut off.
         for len in 34..frame.len() {
             let cut = shown(&frame[..len]);
             assert!(
@@ -389,7 +389,8 @@ fn mirrors_and_backbones() {
             );
         }
     }
-    // The other direction of these tunnels, whose client uses an arbitrary port.
+    // Packets in the opposite direction of these tunnels. The clients of the tunnels use arbitrary
+    // ports.
     for port in [port::TEREDO, port::CAPWAP] {
         let payload = if port == port::TEREDO { inner6.clone() } else { [capwap(2, 0), bridged.clone()].concat() };
         let mut udp = udp_to(50000, &payload);
@@ -506,7 +507,7 @@ fn lengths_flags_and_offsets() {
     assert_eq!((found.transport_offset, found.payload_offset), (Some(62), Some(70)));
 }
 
-/// Bytes that resemble the start of a frame, so that many of them pass the first compares.
+/// Bytes that resemble the start of a frame, so that many of them pass the first checks.
 fn frame_like() -> impl Strategy<Value = Vec<u8>> {
     let start = prop_oneof![
         Just(vec![0x08, 0x00, 0x45]),
@@ -521,7 +522,7 @@ fn frame_like() -> impl Strategy<Value = Vec<u8>> {
     (start, prop::collection::vec(bytes, 0..200), any::<prop::sample::Index>(), 0..9_usize).prop_map(
         |(start, bytes, at, tunnel)| {
             let mut frame = [&MACS[..], &start, &bytes].concat();
-            // The port of a tunnel, most often at the offset at which an IPv4 header ends.
+            // The port of a tunnel, in most cases at the offset at which an IPv4 header ends.
             let port = [&TO[..], &TO_OR_FROM, &[53]].concat()[tunnel].to_be_bytes();
             let ports = 12 + start.len() - 1 + 20;
             let at = [ports + 2, ports, at.index(frame.len())][at.index(3)];

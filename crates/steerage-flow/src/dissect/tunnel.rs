@@ -1,12 +1,12 @@
-//! Reads tunnel headers after IP and UDP. Each function returns the step for the payload that its
-//! header states.
+//! Reads tunnel headers that follow IP and UDP headers. Each function reads one header, and returns
+//! the step for the header's payload.
 
 use super::dissection::{End, HeaderKind};
 use super::walk::{Step, Walk};
 use crate::limits::GTP_EXTENSIONS_MAX;
 use crate::wire::{be16, be32, ethertype, gre as protocol_type};
 
-/// Flags and version of GRE (RFC 2784, RFC 2890, RFC 1701, RFC 2637).
+/// The flags and the version of GRE (RFC 2784, RFC 2890, RFC 1701, RFC 2637).
 pub(super) mod gre {
     pub(in crate::dissect) const CHECKSUM: u16 = 0x8000;
     pub(in crate::dissect) const ROUTING: u16 = 0x4000;
@@ -16,14 +16,14 @@ pub(super) mod gre {
     pub(in crate::dissect) const VERSION: u16 = 0x0007;
 }
 
-/// The bits of a GTP-U header that say version 1 and GTP, not GTP' (3GPP TS 29.281, 5.1).
+/// The bits of a GTP-U header that state version 1, and GTP instead of GTP' (3GPP TS 29.281, 5.1).
 const GTP_VERSION: u8 = 0x30;
 const GTP_VERSION_MASK: u8 = 0xf0;
-/// If an extension header, a sequence number or an N-PDU number is present, the header has all
-/// three fields.
+/// If a GTP-U header has an extension header, a sequence number or an N-PDU number, all three
+/// fields are present.
 const GTP_OPTIONS: u8 = 0x07;
 const GTP_EXTENSION: u8 = 0x04;
-/// The type of a GTP-U message that carries a user's packet.
+/// The type of a GTP-U message that contains a user's packet.
 const GTP_PDU: u8 = 255;
 /// EtherIP, version 3 (RFC 3378).
 const ETHERIP_VERSION: u16 = 0x3000;
@@ -33,7 +33,7 @@ impl Walk<'_> {
         let header = self.take::<4>(HeaderKind::Gre)?;
         let (flags, ethertype) = (be16(header, 0), be16(header, 2));
         match flags & gre::VERSION {
-            // A list of routing entries (RFC 1701, removed by RFC 2784) can be arbitrarily long.
+            // A list of routing entries (RFC 1701, removed by RFC 2784) may have any length.
             0 if flags & gre::ROUTING == 0 => {}
             1 if flags & gre::KEY != 0 && ethertype == ethertype::PPP => return self.pptp(flags),
             1 if flags & gre::KEY != 0 && ethertype == protocol_type::EOIP => return self.eoip(),
@@ -57,8 +57,8 @@ impl Walk<'_> {
         }
     }
 
-    /// RFC 2637, 4.1: length and call identifier are always present, and the sequence number only
-    /// if there is a payload.
+    /// RFC 2637, 4.1: length and call identifier are always present. The sequence number is present
+    /// only if there is a payload.
     fn pptp(&mut self, flags: u16) -> Result<Step, End> {
         let call = be16(self.peek::<4>().ok_or(End::Truncated)?, 2);
         self.skip(4);
@@ -79,8 +79,8 @@ impl Walk<'_> {
         Ok(Step::Ethernet)
     }
 
-    /// RFC 8926, 3.4: the header consists of version, length of the options in words, flags,
-    /// EtherType and identifier.
+    /// RFC 8926, 3.4: the header consists of version, length of the options in units of four bytes,
+    /// flags, EtherType and identifier.
     pub(super) fn geneve(&mut self) -> Result<Step, End> {
         let header = self.take::<8>(HeaderKind::Geneve)?;
         if header[0] >> 6 != 0 {
@@ -92,8 +92,8 @@ impl Walk<'_> {
     }
 
     /// 3GPP TS 29.281, 5: flags, type, length, endpoint identifier, options, and extension headers.
-    /// Each extension header begins with its length in words and ends with the type of the next
-    /// extension header.
+    /// Each extension header begins with its length in units of four bytes, and ends with the type
+    /// of the next extension header.
     pub(super) fn gtp_u(&mut self) -> Result<Step, End> {
         let header = self.take::<8>(HeaderKind::GtpU)?;
         if header[0] & GTP_VERSION_MASK != GTP_VERSION {

@@ -1,9 +1,10 @@
-//! Walks along a frame's headers: one header per step, and a limited number of steps.
+//! Walks through the headers of a frame: one header per step, and a limited number of steps.
 //!
-//! Architecture invariant: every step reads one header and appends that header to a list of fixed
-//! length, except for steps that only dispatch. When the list is full, the walk ends. Therefore the
-//! work for a frame is bounded, however deep its headers are nested. Every read of the frame's
-//! bytes is checked, so that a wrong length in a header cannot lead beyond the end of the frame.
+//! Architecture invariant: every step reads one header and appends it to a list of fixed length.
+//! The only exceptions are steps that only choose the next step. The walk ends when the list is
+//! full. Therefore the work for a frame is bounded, for any depth of nested headers. Every read of
+//! the frame's bytes is checked. So even with a wrong length in a header, the walk never reads
+//! beyond the end of the frame.
 
 use crate::flow_key::FlowKey;
 
@@ -18,17 +19,18 @@ pub(super) enum Step {
     EtherType(u16),
     Ppp,
     Mpls,
-    /// IPv4 or IPv6, according to its first four bits.
+    /// IPv4 or IPv6, according to the first four bits of the header.
     Ip,
     Ipv4,
     Ipv6,
     Protocol(u8),
 }
 
-/// The flow of the innermost IP header so far. The walk makes the key from this flow only at its
-/// end, so that an unreadable inner header leaves the outer flow as the result. Until then the
-/// addresses stay in the frame. A copy would be written in one width and read in another, and store
-/// forwarding would stall the CPU each time.
+/// The flow of the innermost IP header so far. The walk creates the key from this flow only when
+/// the walk ends. So if an inner header cannot be read, the result is the outer flow. Until the
+/// walk ends, the addresses are not copied from the frame. A copy would be written with stores of
+/// one width and read with loads of another width. The CPU could not forward these stores to the
+/// loads, and would stall each time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flow {
     /// The IP version (4 or 6), or 0 if no IP header was read yet.
@@ -40,8 +42,8 @@ pub(super) struct Flow {
 }
 
 impl Flow {
-    /// Returns the key of the flow, with source and destination exchanged if `turned`. Returns
-    /// `None` if no IP header was read.
+    /// Returns the key of the flow. If `turned` is true, source and destination are exchanged.
+    /// Returns `None` if no IP header was read.
     fn key(&self, frame: &[u8], turned: bool) -> Option<FlowKey> {
         let header = frame.get(self.at..)?;
         let (from, to) = self.ports;
@@ -64,7 +66,7 @@ impl Flow {
     }
 }
 
-/// The link addresses and labels, from which the key of a frame without IP is made.
+/// Link addresses and labels. The key of a frame without IP is created from these addresses.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Stations {
     pub(super) source: [u8; 6],
@@ -92,13 +94,14 @@ pub(super) struct Walk<'a> {
     frame: &'a [u8],
     at: usize,
     pub(super) layers: Layers,
-    /// The number of IP headers so far, without the header that an ICMP error quotes.
+    /// The number of IP headers that were read so far, without the header that an ICMP error
+    /// quotes.
     pub(super) depth: usize,
-    /// The number of extension headers after the current IP header.
+    /// The number of extension headers that were read after the current IP header.
     pub(super) extensions: usize,
-    /// The number of VLAN tags after the current Ethernet header.
+    /// The number of VLAN tags that were read after the current Ethernet header.
     pub(super) tags: usize,
-    /// True while the walk is inside the packet that an ICMP error quotes.
+    /// True while the walk reads the packet that an ICMP error quotes.
     pub(super) quoting: bool,
     pub(super) flow: Flow,
     pub(super) stations: Option<Stations>,
@@ -112,7 +115,7 @@ impl<'a> Walk<'a> {
         Self { frame, at, layers, depth, extensions, tags, quoting: false, flow, stations: None, out }
     }
 
-    /// Runs the walk from the first header to the end.
+    /// Runs the walk from the first header to the end of the frame's headers.
     pub(super) fn run(mut self, link: LinkType) {
         let mut step = self.link(link);
         let end = loop {
@@ -140,7 +143,7 @@ impl<'a> Walk<'a> {
         }
         self.out.key = match &self.stations {
             Some(stations) => stations.key(),
-            // The frame has no complete link header, so the key consists of the bytes of the frame.
+            // If the frame has no complete link header, the key consists of the frame's bytes.
             None => FlowKey::from_bytes(self.frame),
         };
     }
@@ -168,8 +171,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The header that the number of an IP protocol announces if one packet is in another. `unknown`
-    /// is the end of the walk for any other number.
+    /// Returns the step for an IP protocol that means that one packet is inside another. For any
+    /// other protocol number, `unknown` is the end of the walk.
     pub(super) fn inner(&mut self, protocol: u8, unknown: End) -> Result<Step, End> {
         match protocol {
             protocol::IPV4 => Ok(Step::Ipv4),
@@ -182,9 +185,9 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Returns true if the walk does not enter tunnels here: the caller asked for the outer flow,
-    /// or the walk is inside a quoted packet. An ICMP error about a tunnel's packet belongs to the
-    /// tunnel's own flow.
+    /// Returns true if the walk does not enter tunnels at this point. Either the caller asked for
+    /// the outer flow, or the walk is inside a quoted packet. An ICMP error about a packet of a
+    /// tunnel belongs to the flow of the tunnel itself.
     pub(super) fn stays_outside(&self) -> bool {
         self.quoting || self.layers == Layers::Outer
     }
@@ -197,7 +200,7 @@ impl<'a> Walk<'a> {
         self.depth == 0
     }
 
-    /// The link addresses, which are recorded only before the first IP header.
+    /// Records the link addresses, but only before the first IP header.
     pub(super) fn outer_stations(&mut self) -> Option<&mut Stations> {
         let is_outermost = self.is_outermost();
         self.stations.as_mut().filter(|_| is_outermost)
@@ -217,8 +220,8 @@ impl<'a> Walk<'a> {
         self.frame.get(at..)?.first_chunk()
     }
 
-    /// Reads a header whose first `N` bytes must be present, records the header, and advances the
-    /// offset by `N` bytes.
+    /// Reads a header whose first `N` bytes must be present, records it, and advances the offset by
+    /// `N` bytes.
     pub(super) fn take<const N: usize>(&mut self, kind: HeaderKind) -> Result<&'a [u8; N], End> {
         let header = self.peek().ok_or(End::Truncated)?;
         self.out.headers.push(kind, self.at)?;
@@ -231,8 +234,8 @@ impl<'a> Walk<'a> {
         self.out.headers.push(kind, offset)
     }
 
-    /// Skips bytes of a header that do not matter for the flow. If the skipped bytes are beyond the
-    /// end of the frame, the next read detects that.
+    /// Skips bytes of a header that the flow does not depend on. If the skipped bytes are beyond
+    /// the end of the frame, the next read detects it.
     pub(super) fn skip(&mut self, bytes: usize) {
         self.at += bytes;
     }

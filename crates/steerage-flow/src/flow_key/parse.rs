@@ -7,7 +7,7 @@ use std::str::FromStr;
 use super::FlowKey;
 use crate::wire::protocol;
 
-/// The reason why a text is not a [`FlowKey`].
+/// The reason why a text cannot be parsed as a [`FlowKey`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ParseFlowKeyError {
@@ -17,7 +17,7 @@ pub enum ParseFlowKeyError {
     Protocol,
     /// An endpoint is neither an address nor an address with a port.
     Endpoint,
-    /// One endpoint is IPv4 and the other IPv6, or only one endpoint has a port.
+    /// One endpoint is IPv4 and the other is IPv6, or only one endpoint has a port.
     Unequal,
 }
 
@@ -58,7 +58,7 @@ fn parse_protocol(name: &str) -> Option<u8> {
     protocol::named(&name).or_else(|| name.strip_prefix("protocol-")?.parse().ok())
 }
 
-/// An address, with a port if the text has one.
+/// Parses an address, and a port if the text has one.
 fn parse_end(text: &str) -> Result<(IpAddr, Option<u16>), ParseFlowKeyError> {
     if let Ok(address) = text.parse() {
         return Ok((address, None));

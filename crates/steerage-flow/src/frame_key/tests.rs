@@ -1,5 +1,5 @@
-//! Compares the hashes of frames in a batch with the hashes of single frames, of keys that
-//! etherparse reads, and of the general code for any rule and any hash.
+//! Compares the hashes of frames in a batch with three references: hashes of single frames, hashes
+//! of keys that etherparse reads, and the general code for any rule and any hash.
 
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 use std::net::SocketAddr;
@@ -17,7 +17,8 @@ const FRAMES: usize = 800_000;
 const FRAMES_READ: usize = 100_000;
 
 const ADDRESSES: [u8; 4] = [1, 2, 2, 0xff];
-/// Common ports, ports of tunnels, and ports with the same upper byte as a tunnel's: NFS and X11.
+/// The list contains common ports, ports of tunnels, and ports that have the same upper byte as a
+/// tunnel's port. NFS and X11.
 const PORTS: [u16; 12] = [53, 443, 443, 2049, 6000, 2152, 3544, 4789, 5247, 6081, 37008, 40000];
 
 struct Random(Rng);
@@ -31,8 +32,8 @@ impl Random {
         all[self.below(all.len())]
     }
 
-    /// A frame that could be plain. In many frames the two endpoints are equal, or differ only in
-    /// their last bytes.
+    /// Creates a frame that may be plain. In many of these frames, the two endpoints are equal or
+    /// differ only in their last bytes.
     fn frame(&mut self) -> Vec<u8> {
         let protocol = self.of(&[6, 17]);
         let mut ip = if self.below(2) == 0 {
@@ -49,7 +50,7 @@ impl Random {
             ip
         };
         ip.extend((0..2).flat_map(|_| self.of(&PORTS).to_be_bytes()));
-        // The rest of the TCP or UDP header, and a few payload bytes.
+        // The rest of the TCP or UDP header, followed by a few payload bytes.
         ip.extend([0; 8]);
         ip.extend([0x50, 0, 0, 0, 0, 0, 0, 0]);
         ip.extend(vec![0; self.below(20)]);
@@ -58,7 +59,7 @@ impl Random {
         [&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1], tag, &ethertype, &ip].concat()
     }
 
-    /// A frame in which some bytes may be wrong, or whose end may be missing.
+    /// Creates a frame in which some bytes may be wrong, or whose end may be missing.
     fn any_frame(&mut self) -> Vec<u8> {
         let mut frame = self.frame();
         for _ in 0..self.of(&[0, 0, 0, 1, 3]) {
@@ -91,7 +92,7 @@ impl FrameAccess<Item> for Items {
     }
 }
 
-/// A rule that does not report which affinity it implements.
+/// A rule that does not state to which affinity it is equivalent.
 struct Unnamed(Affinity);
 
 impl KeyRule for Unnamed {
@@ -106,8 +107,8 @@ fn items(count: usize, mut make: impl FnMut() -> Vec<u8>) -> Vec<Item> {
     (0..count).map(|_| Item { frame: make(), hash: FlowHash(0) }).collect()
 }
 
-/// Compares batches of any length, including runs of one shape. Some frames are fragments, so the
-/// order of the frames matters too.
+/// Compares batches of any length, including sequences of frames with the same shape. Some frames
+/// are fragments, so the result also depends on the order of the frames.
 fn compare(rule: impl KeyRule, layers: Layers, seed: u64) {
     let affinity = rule.affinity().expect("a rule with a name");
     let hasher = FlowHasher::keyed(&HashKey::MICROSOFT);
@@ -140,7 +141,7 @@ fn together_is_as_one_by_one() {
     compare(OneDirection, Layers::Outer, 4);
 }
 
-/// The key of a frame, as the library etherparse reads the frame.
+/// The key of a frame, as the library etherparse reads it.
 fn read_by_etherparse(frame: &[u8]) -> FlowKey {
     let packet = SlicedPacket::from_ethernet(frame).expect("a whole frame");
     let (source, destination) = match packet.net.expect("IP") {
@@ -165,7 +166,8 @@ fn hashes_are_those_of_the_keys_that_etherparse_reads() {
     for _ in 0..FRAMES_READ / TOGETHER {
         let mut batch = items(TOGETHER, || {
             let mut frame = rng.frame();
-            // etherparse compares stated lengths with the frame's length, and steerage does not.
+            // etherparse compares lengths in headers with the frame's length, and steerage does
+            // not.
             let begin = if frame[12] == 0x81 { 18 } else { 14 };
             let length = (frame.len() - begin) as u16;
             let (at, length) = if frame[begin] == 0x45 { (begin + 2, length) } else { (begin + 4, length - 40) };

@@ -1,4 +1,5 @@
-//! A placeholder for the kernels of other architectures. No value of this type can exist.
+//! Stands for the hash kernels that this CPU architecture does not have. No value of this type can
+//! be created.
 
 use super::{HashKey, Kernel, PortLanes, TOGETHER};
 use crate::affinity::Affinity;

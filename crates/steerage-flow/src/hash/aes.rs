@@ -1,25 +1,26 @@
 //! Four rounds of AES as a keyed hash of one block, and a chain of three such hashes for three
 //! blocks.
 //!
-//! Four rounds with independent round keys turn any chosen difference between two inputs into any
-//! chosen difference of the whole state with a probability of at most 2^-113. See Keliher and Sui,
-//! "Exact maximum expected differential and linear probability for two-round AES", IET Information
-//! Security 1(2), 2007. Therefore the states of two different long keys do not become equal between
-//! blocks. The bound says nothing about collisions of the 32 bits that are kept at the end. Each of
-//! these bits depends on the whole state, twice over. For two rounds the bound is 2^-28, and two
-//! rounds are hardly faster: packets are independent, so the CPU overlaps one packet's rounds with
-//! reading the next packet's headers.
+//! With four rounds and independent round keys, the probability that a chosen difference between
+//! two inputs becomes a chosen difference of the whole state is at most 2^-113. See Keliher and
+//! Sui, "Exact maximum expected differential and linear probability for two-round AES", IET
+//! Information Security 1(2), 2007. Therefore the states of two different long keys do not become
+//! equal after a block. The bound on differences says nothing about collisions of the 32 bits that
+//! are kept at the end. Two rounds make each bit of the state depend on the whole state, and four
+//! rounds do this twice. For two rounds, the bound is 2^-28. Two rounds are hardly faster: packets
+//! are independent, so the CPU overlaps the rounds for one packet with reading the headers of the
+//! next packet.
 //!
-//! A long key has three blocks, which are hashed by CBC-MAC with the four rounds as the cipher.
-//! Each block is added only after the previous block has passed all four rounds. Without the round
-//! keys, nobody can make a difference in one block cancel a difference in the next. (The
-//! construction is that of ALRED: Daemen and Rijmen, "A new MAC construction ALRED and a special
-//! instance ALPHA-MAC", 2005.) CBC-MAC is safe for inputs of equal length, and all long keys have
-//! three blocks. Short keys have separate round keys.
+//! A long key has three blocks. The three blocks of a long key are hashed by CBC-MAC, with the four
+//! rounds as the cipher. Each block is added only after the previous block has passed through all
+//! four rounds. Without the round keys, an attacker cannot choose a difference in one block that
+//! cancels a difference in the next block. (This is the construction ALRED: Daemen and Rijmen, "A
+//! new MAC construction ALRED and a special instance ALPHA-MAC", 2005.) CBC-MAC is safe for inputs
+//! of equal length, and all long keys have three blocks. Short keys have separate round keys.
 //!
-//! The inner functions are not compiled for AES themselves. Instead, a function that is compiled
-//! for AES inlines these inner functions. A function can be marked `target_feature` or
-//! `inline(always)`, but not both, and the compiler may ignore the hint `inline`.
+//! The inner functions of this file are not compiled for AES themselves. Instead, the inner
+//! functions are inlined into a function that is compiled for AES. A function can be marked
+//! `target_feature` or `inline(always)`, but not both. The compiler may ignore the hint `inline`.
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
@@ -38,15 +39,16 @@ use x86_64 as instructions;
 /// The number of rounds per block.
 const ROUNDS: usize = 4;
 
-/// The round keys: one key to whiten the block, then one key per round.
+/// The round keys. The first key is added to the block before the rounds, and each round has one
+/// key.
 pub(super) type RoundKeys = [Block; 1 + ROUNDS];
 
-/// A value of this type proves that this CPU has AES, because [`Aes::new`] checks it.
+/// A value of this type proves that this CPU has AES instructions, because [`Aes::new`] checks it.
 #[derive(Clone)]
 pub(super) struct Aes {
     pub(super) short: RoundKeys,
     pub(super) long: RoundKeys,
-    /// True if this CPU has the instructions that hash plain frames from their bytes.
+    /// True if this CPU also has the instructions that hash plain frames from their bytes.
     #[cfg(target_arch = "x86_64")]
     pub(super) reads_frames: bool,
 }
@@ -100,7 +102,7 @@ impl Kernel for Aes {
     }
 }
 
-/// Adds the block of these two words to `state`, then applies all rounds.
+/// Adds the block of these two words to `state`, and then applies all rounds.
 ///
 /// # Safety
 ///
@@ -111,7 +113,7 @@ unsafe fn absorb(state: Block, [low, high]: [u64; 2], keys: &RoundKeys) -> Block
     unsafe { absorb_block(state, block(low, high), keys) }
 }
 
-/// Adds `block` to `state`, then applies all rounds.
+/// Adds `block` to `state`, and then applies all rounds.
 ///
 /// # Safety
 ///
@@ -127,8 +129,8 @@ pub(super) unsafe fn absorb_block(state: Block, block: Block, keys: &RoundKeys) 
     state
 }
 
-/// The round keys (low word, high word) of short and of long keys. There are twenty words. Each
-/// word is derived from all of `key` and is independent of the other words, as the bound on
+/// The round keys (low word, high word) for short keys and for long keys. There are twenty words.
+/// Each word is derived from all of `key` and is independent of the other words, as the bound on
 /// differences requires.
 pub(super) fn schedule(key: &HashKey) -> [[[u64; 2]; 1 + ROUNDS]; 2] {
     std::array::from_fn(|form| {

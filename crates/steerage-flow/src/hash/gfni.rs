@@ -1,15 +1,16 @@
-//! The Toeplitz hash of receive side scaling, by products with bit matrices (GFNI).
+//! The Toeplitz hash of receive side scaling, computed by products with bit matrices (GFNI).
 //!
-//! The contribution of input byte `i` to hash byte `j` is linear in the bits of the input byte: a
-//! product with an 8 by 8 bit matrix. The rows of that matrix are the key's bits from `8 * (i + j)`
-//! on, so the matrix depends only on `m = i + j`. Forty matrices serve all inputs. Matrix `m` is
-//! applied to four bytes: the input bytes `m - 3` to `m`, for the hash bytes 3 to 0.
+//! The contribution of input byte `i` to hash byte `j` is linear in the bits of the input byte. The
+//! contribution is therefore a product with a matrix of 8 by 8 bits. The rows of the matrix are the
+//! bits of the key from bit `8 * (i + j)` on, so the matrix depends only on `m = i + j`. So forty
+//! matrices are enough for all inputs. Matrix `m` is multiplied with four input bytes, `m - 3` to
+//! `m`. The products belong to the hash bytes 3 to 0.
 //!
-//! `gf2p8affineqb` multiplies the eight bytes of each 64-bit lane by a matrix of that lane.
-//! Therefore each `m` has a lane, which contains the four input bytes for that matrix. One shuffle
-//! fills the four lanes of a 256-bit register, and one product and one sum process all four lanes.
-//! (DPDK's `rte_thash_gfni` is based on the same fact, with 512-bit registers.) The matrices and
-//! shuffles take 576 bytes and stay in the L1 cache.
+//! The instruction `gf2p8affineqb` multiplies the eight bytes of each 64-bit lane by a matrix for
+//! this lane. Therefore each `m` has a lane, which contains the four input bytes for its matrix.
+//! One shuffle fills the four lanes of a 256-bit register. One product and one XOR then process all
+//! four lanes. (DPDK's `rte_thash_gfni` uses the same fact, with 512-bit registers.) The matrices
+//! and shuffles take 576 bytes and stay in the L1 cache.
 //!
 //! As in `aes`, functions that must be inlined are not compiled for AVX2 themselves.
 
@@ -19,17 +20,17 @@ use crate::flow_key::FlowKey;
 use core::arch::{asm, x86_64::*};
 use std::sync::Arc;
 
-/// The number of lanes in a register, and therefore of matrices.
+/// The number of lanes in a register, which is also the number of matrices in a register.
 const LANES: usize = 4;
-/// The number of registers for a whole block of 16 bytes, whose last byte uses the matrices up to
-/// 15 + 3.
+/// The number of registers for a whole block of 16 bytes. The last byte of the block uses the
+/// matrices up to 15 + 3.
 const STEPS_BLOCK: usize = 19_usize.div_ceil(LANES);
 /// The number of registers for the 12 input bytes of an IPv4 flow.
 const STEPS_V4: usize = 15_usize.div_ceil(LANES);
-/// The number of registers for a rest of 4 bytes.
+/// The number of registers for the last 4 input bytes of an IPv6 flow.
 const STEPS_TAIL: usize = 7_usize.div_ceil(LANES);
 
-/// The matrices of one register, one per lane.
+/// The matrices for one register, one matrix per lane.
 #[derive(Clone, Copy)]
 #[repr(C, align(32))]
 struct Lanes([u64; LANES]);
@@ -94,8 +95,8 @@ impl Kernel for Gfni {
     }
 }
 
-/// Returns the sums of the products of one block's bytes, with a separate sum for each lane. The
-/// block begins at byte `AT` of the input, and `STEPS` registers hold all of its bytes.
+/// Adds up (by XOR) the products of one block's bytes. Each lane of the result has a sum of its
+/// own. The block begins at byte `AT` of the input, and `STEPS` registers contain all of its bytes.
 ///
 /// # Safety
 ///
@@ -108,8 +109,8 @@ unsafe fn product<const AT: usize, const STEPS: usize>(
     matrices: &Matrices,
 ) -> __m256i {
     let matrices = &matrices[AT / LANES..AT / LANES + STEPS];
-    // SAFETY: the intrinsics need AVX2, which the caller promises. Each load reads the 32 bytes of a `Shuffle` or a
-    // `Lanes`, which have 32 bytes and are aligned to 32.
+    // SAFETY: the intrinsics need AVX2, which the caller promises. Each load reads the 32 bytes of
+    // a `Shuffle` or a `Lanes`, which have 32 bytes and are aligned to 32.
     unsafe {
         let block = _mm256_broadcastsi128_si256(_mm_set_epi64x(high as i64, low as i64));
         let mut sum = _mm256_setzero_si256();
@@ -121,7 +122,7 @@ unsafe fn product<const AT: usize, const STEPS: usize>(
     }
 }
 
-/// Multiplies each byte of `bytes` by the matrix in the same lane of `matrices`. (The intrinsic is
+/// Multiplies each byte of `bytes` by the matrix in the same lane of `matrices`. (This intrinsic is
 /// stable only from Rust 1.89 on.)
 ///
 /// # Safety
@@ -131,8 +132,8 @@ unsafe fn product<const AT: usize, const STEPS: usize>(
 #[target_feature(enable = "avx2")]
 unsafe fn affine(bytes: __m256i, matrices: __m256i) -> __m256i {
     let product;
-    // SAFETY: the instruction reads and writes these three registers and nothing else. The caller promises that the
-    // CPU has it.
+    // SAFETY: the instruction reads and writes these three registers and nothing else. The caller
+    // promises that the CPU has GFNI and AVX.
     unsafe {
         asm!("vgf2p8affineqb {}, {}, {}, 0", lateout(ymm_reg) product, in(ymm_reg) bytes, in(ymm_reg) matrices,
             options(pure, nomem, nostack, preserves_flags));
@@ -140,29 +141,30 @@ unsafe fn affine(bytes: __m256i, matrices: __m256i) -> __m256i {
     product
 }
 
-/// Returns matrix `m` of `key`, as the instruction expects it. Row `r` of the matrix computes bit
-/// `r` of the product, counted from the top, and is stored as byte `r` of the result. The
-/// instruction multiplies the top bit of a matrix row by the top bit of an input byte. Therefore row `r` is the eight bits of the key
-/// from `8 * m + r` on. (Matrix 39 would need bits after the end of the key, but it is only
-/// multiplied with bytes after the end of the input.)
+/// Returns matrix `m` of `key` in the format that the instruction expects. Row `r` of the matrix
+/// computes bit `r` of the product, counted from the top. The row is stored as byte `r` of the
+/// result. The instruction multiplies the top bit of a matrix row by the top bit of an input byte.
+/// Therefore row `r` consists of the eight bits of the key from bit `8 * m + r` on. (Matrix 39
+/// would need bits after the end of the key, but it is multiplied only with bytes after the end of
+/// the input.)
 fn matrix(key: &HashKey, m: usize) -> u64 {
     let next = key.as_bytes().get(m + 1).copied().unwrap_or(0);
     let bits = u16::from_be_bytes([key.as_bytes()[m], next]);
     u64::from_le_bytes(std::array::from_fn(|r| (bits >> (8 - r)) as u8))
 }
 
-/// The position of byte `i` of the input in a block of two big-endian words.
+/// The position of input byte `i` in a block of two big-endian words.
 const SHUFFLE: Shuffles = shuffles([7, 6, 5, 4, 3, 2, 1, 0, 15, 14, 13, 12, 11, 10, 9, 8]);
 
-/// Like `SHUFFLE`, for an IPv4 key: source address, destination address, source port and
+/// Like `SHUFFLE`, but for an IPv4 key: source address, destination address, source port and
 /// destination port.
 const SHUFFLE_V4: Shuffles = shuffles([5, 4, 3, 2, 13, 12, 11, 10, 1, 0, 9, 8, ZERO, ZERO, ZERO, ZERO]);
 
-/// A shuffle index with the top bit set, which yields 0.
+/// A shuffle index whose top bit is set, which yields a zero byte.
 const ZERO: u8 = 0x80;
 
-/// The shuffles that move the input bytes `m - 3` to `m` into the low half of lane `m`, for each
-/// `m` of a block. The most significant byte of the hash is then byte 3 of the lane, as in a
+/// The shuffles for the lanes of a block: for each `m`, the input bytes `m - 3` to `m` move to the
+/// low half of lane `m`. So the most significant byte of the hash is byte 3 of the lane, as in a
 /// little-endian number.
 const fn shuffles(place: [u8; 16]) -> Shuffles {
     let mut shuffles = [Shuffle([ZERO; 8 * LANES]); STEPS_BLOCK];

@@ -1,16 +1,17 @@
-//! The 40-byte key of a flow hash: its text form, and the key material that the kernels derive from
-//! it.
+//! [`HashKey`] is the 40-byte key of a flow hash: its text form, and the key material that the
+//! kernels derive from it.
 
 use super::siphash::siphash;
 use std::fs::File;
 use std::io::{self, Read};
 use std::{fmt, str::FromStr};
 
-/// The key of a flow hash: 40 bytes, as RSS hardware uses and `ethtool -x` prints.
+/// The key of a flow hash. A hash key has 40 bytes, as RSS hardware uses them and `ethtool -x`
+/// prints them.
 ///
-/// Each kernel uses all 40 bytes. Toeplitz uses the bits as they are. AES and SipHash derive their
-/// keys from the bytes. For AES and SipHash, a key with a structure (Microsoft's, or one byte
-/// repeated) is therefore as good as any other secret key.
+/// Every hash kernel uses all 40 bytes. Toeplitz uses the key's bits as they are. AES and SipHash
+/// derive their own keys from the 40 bytes. So for AES and SipHash, a key with a structure
+/// (Microsoft's key, or one repeated byte) is as good as any other secret key.
 ///
 /// ```
 /// use steerage_flow::HashKey;
@@ -26,25 +27,25 @@ use std::{fmt, str::FromStr};
 pub struct HashKey([u8; HashKey::LEN]);
 
 impl HashKey {
-    /// The length of a hash key in bytes. Toeplitz needs at least an IPv6 flow's input (36) plus
-    /// the width of the hash (4).
+    /// The length of a hash key in bytes. Toeplitz needs at least 40 bytes: the input of an IPv6
+    /// flow (36) plus the width of the hash (4).
     pub const LEN: usize = 40;
 
-    /// The key of Microsoft's RSS verification suite. The key is public, so it gives no protection
-    /// against an attacker.
+    /// The key of Microsoft's RSS verification suite. Microsoft's key is public, so it gives no
+    /// protection against an attacker.
     pub const MICROSOFT: HashKey = HashKey([
         0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0, 0xca,
         0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b,
         0xbe, 0xac, 0x01, 0xfa,
     ]);
 
-    /// The key with these 40 bytes.
+    /// Creates the key with these 40 bytes.
     #[must_use]
     pub const fn new(bytes: [u8; HashKey::LEN]) -> HashKey {
         HashKey(bytes)
     }
 
-    /// Returns a random key from the kernel.
+    /// Creates a random key with random bytes from the kernel.
     ///
     /// # Errors
     /// An I/O error if `/dev/urandom` cannot be read, for example in a chroot without `/dev`.
@@ -60,10 +61,10 @@ impl HashKey {
         &self.0
     }
 
-    /// Returns 64 bits of key material, which are unrelated for different values of `label`. The
-    /// function is SipHash-2-4, a pseudo-random function, keyed with the first 16 bytes and applied
-    /// to the other 24 bytes and the label. Therefore every output depends on all 40 bytes, and an
-    /// attacker who knows some outputs cannot compute any other output.
+    /// Returns 64 bits of key material. The results for different values of `label` are unrelated.
+    /// The function is SipHash-2-4, a pseudo-random function. The key of SipHash is the first 16
+    /// bytes, and the input is the other 24 bytes and the label. So every result depends on all 40
+    /// bytes, and an attacker who knows some results cannot compute any other result.
     pub(super) fn derive(&self, label: u64) -> u64 {
         let word = |i: usize| {
             let mut bytes = [0; 8];
@@ -74,28 +75,28 @@ impl HashKey {
     }
 }
 
-/// Hides the key: logs have many readers, and a known key makes the hash predictable. See
-/// [`HashKey::as_bytes`].
+/// `Debug` hides the key: logs have many readers, and whoever knows the key can predict the hash.
+/// See [`HashKey::as_bytes`].
 impl fmt::Debug for HashKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("HashKey(..)")
     }
 }
 
-/// The reason why a text is not a [`HashKey`].
+/// The reason why a text cannot be parsed as a [`HashKey`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ParseHashKeyError {
-    /// The text has this many hexadecimal digits instead of 80.
+    /// The text has this number of hexadecimal digits instead of 80.
     Length {
         /// The number of digits.
         digits: usize,
     },
-    /// The text has another character at the position of a hexadecimal digit.
+    /// The text has another character where a hexadecimal digit is expected.
     Digit {
         /// The unexpected character.
         found: char,
-        /// The character's position, counted in characters from 1.
+        /// The position of the unexpected character, counted in characters from 1.
         place: usize,
     },
 }
@@ -115,7 +116,7 @@ impl fmt::Display for ParseHashKeyError {
 
 impl std::error::Error for ParseHashKeyError {}
 
-/// Parses 80 hexadecimal digits, with or without a `:` between bytes. Spaces at both ends are
+/// Parses 80 hexadecimal digits, with or without `:` between the bytes. Spaces at both ends are
 /// ignored.
 impl FromStr for HashKey {
     type Err = ParseHashKeyError;

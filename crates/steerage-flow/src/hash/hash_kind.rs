@@ -1,4 +1,4 @@
-//! The hash functions by name, as they appear on command lines and in configuration files.
+//! The hash functions by name, as they are used in command lines and configuration files.
 
 use std::str::FromStr;
 use std::{error, fmt};
@@ -6,7 +6,7 @@ use std::{error, fmt};
 /// Selects the function that hashes flows. The hash key is separate: see
 /// [`HashKey`](super::HashKey).
 ///
-/// [`FlowHasher::new`](super::FlowHasher::new) makes a hasher of a kind and a key.
+/// [`FlowHasher::new`](super::FlowHasher::new) creates a hasher from a kind and a key.
 /// [`name`](Self::name) and [`Display`](fmt::Display) print the name that [`FromStr`] reads.
 ///
 /// ```
@@ -24,7 +24,7 @@ use std::{error, fmt};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum HashKind {
-    /// AES if this CPU has the instructions, otherwise SipHash:
+    /// AES if this CPU has AES instructions, and SipHash otherwise:
     /// [`FlowHasher::keyed`](super::FlowHasher::keyed).
     #[default]
     Keyed,
@@ -32,7 +32,7 @@ pub enum HashKind {
     Aes,
     /// SipHash-1-3: [`FlowHasher::sip`](super::FlowHasher::sip).
     SipHash,
-    /// The hash of network cards, by the fastest implementation for this CPU:
+    /// The hash of network cards, with the fastest implementation for this CPU:
     /// [`FlowHasher::toeplitz`](super::FlowHasher::toeplitz).
     Toeplitz,
     /// Toeplitz with a table: [`FlowHasher::toeplitz_table`](super::FlowHasher::toeplitz_table).
@@ -48,8 +48,8 @@ impl HashKind {
     pub const ALL: [Self; 6] =
         [Self::Keyed, Self::Aes, Self::SipHash, Self::Toeplitz, Self::ToeplitzTable, Self::ToeplitzGfni];
 
-    /// Returns the name of the kind: `keyed`, `aes`, `siphash`, `toeplitz`, `toeplitz-table` or
-    /// `toeplitz-gfni`.
+    /// Returns the name of this kind of hash: `keyed`, `aes`, `siphash`, `toeplitz`,
+    /// `toeplitz-table` or `toeplitz-gfni`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -62,9 +62,9 @@ impl HashKind {
         }
     }
 
-    /// Returns true if an attacker who does not know the key cannot aim packets at one CPU: AES and
-    /// SipHash. Give such a hash a [random key](super::HashKey::random). Toeplitz stays
-    /// predictable, whatever its key.
+    /// Returns true if an attacker who does not know the key cannot direct packets to a chosen CPU:
+    /// AES and SipHash. Use a [random key](super::HashKey::random) with such a hash. Toeplitz can
+    /// be predicted with any key.
     #[must_use]
     pub const fn is_keyed(self) -> bool {
         matches!(self, Self::Keyed | Self::Aes | Self::SipHash)
@@ -77,7 +77,7 @@ impl fmt::Display for HashKind {
     }
 }
 
-/// Parses the [name](HashKind::name) of a kind, and also `siphash-1-3`, the [name of a
+/// Parses the [name](HashKind::name) of a kind of hash. Also accepts `siphash-1-3`, the [name of a
 /// hasher](super::FlowHasher::name).
 impl FromStr for HashKind {
     type Err = UnknownHash;
@@ -88,7 +88,7 @@ impl FromStr for HashKind {
     }
 }
 
-/// The error for a name that no [`HashKind`] has.
+/// The error for a name that belongs to no [`HashKind`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownHash(String);
 
@@ -101,25 +101,25 @@ impl fmt::Display for UnknownHash {
 
 impl error::Error for UnknownHash {}
 
-/// The error for a [`HashKind`] whose instructions this CPU does not have.
+/// The error for a [`HashKind`] that needs instructions which this CPU does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HashUnavailable {
-    /// The requested kind of hash.
+    /// The kind of hash that was requested.
     pub(super) kind: HashKind,
-    /// The missing instructions.
+    /// The instructions that this CPU does not have.
     pub(super) needs: &'static str,
-    /// A kind of hash with the same purpose that runs on every CPU.
+    /// Another kind of hash that has the same purpose and runs on every CPU.
     pub(super) instead: HashKind,
 }
 
 impl HashUnavailable {
-    /// Returns the requested kind of hash.
+    /// Returns the kind of hash that was requested.
     #[must_use]
     pub fn kind(&self) -> HashKind {
         self.kind
     }
 
-    /// Returns a kind of hash with the same purpose that runs on every CPU.
+    /// Returns another kind of hash that has the same purpose and runs on every CPU.
     #[must_use]
     pub fn instead(&self) -> HashKind {
         self.instead
@@ -158,7 +158,7 @@ mod tests {
             match FlowHasher::new(kind, &key) {
                 Ok(hasher) => {
                     let read: HashKind = hasher.to_string().parse().unwrap();
-                    // `keyed` and `toeplitz` select the fastest implementation for this CPU.
+                    // `keyed` and `toeplitz` stand for the fastest implementation for this CPU.
                     assert!(read == kind || matches!(kind, HashKind::Keyed | HashKind::Toeplitz), "{kind} {hasher}");
                     assert_eq!(read.is_keyed(), kind.is_keyed());
                 }

@@ -1,21 +1,22 @@
-//! Hashes plain frames from their bytes: copies the key of a frame into the AES state directly,
-//! without a branch that depends on the shape of the frame.
+//! Hashes plain frames from their bytes. The key of a frame is copied directly into the AES state,
+//! without a branch that depends on the frame's shape.
 //!
-//! A frame is *plain* if it is Ethernet with at most one VLAN tag, IP without options, extensions
-//! or fragments, and TCP or UDP outside of tunnels. A plain frame has one of four shapes: IPv4 or
-//! IPv6, with a tag or without. In mixed traffic the shape is random. A branch on the shape is then
-//! mispredicted for many frames, and a misprediction takes longer than the hash. Therefore a batch
-//! is hashed in three steps:
+//! A frame is *plain* if it is Ethernet with at most one VLAN tag, IP without options, extension
+//! headers or fragmentation, and TCP or UDP outside of tunnels. A plain frame has one of four
+//! shapes: IPv4 or IPv6, with or without a VLAN tag. In mixed traffic, the shape of the next frame
+//! is random. So the CPU would mispredict a branch on the shape for many frames, and a
+//! misprediction takes longer than the hash. Therefore a batch is hashed in three steps:
 //!
-//! 1. One loop hashes frames as long as they have the shape of the first frame. In uniform traffic
-//!    this step hashes the whole batch.
-//! 2. Code without branches reads the EtherTypes of the remaining frames, which determine the only
-//!    shape that each frame can have. The frames are sorted into one set per shape.
-//! 3. One loop for each set hashes its frames. The loop also detects frames that are not plain
-//!    after all.
+//! 1. First, one loop hashes frames as long as they have the same shape as the first frame. In
+//!    uniform traffic, the first loop hashes the whole batch.
+//! 2. Then code without branches reads the EtherTypes of the remaining frames. The EtherTypes
+//!    determine the only shape that a frame can have. The frames are divided into one set for each
+//!    shape.
+//! 3. Finally, one loop for each set hashes the frames of the set. The loop also detects frames
+//!    that are not plain after all.
 //!
-//! The caller must hash the frames that are not plain. The hashes are exactly those of
-//! [`FlowHasher::hash`](super::FlowHasher::hash) for the key of each frame.
+//! Frames that are not plain must be hashed by the caller. The hashes are equal to those that
+//! [`FlowHasher::hash`](super::FlowHasher::hash) returns for the keys of the frames.
 
 use super::aes::{Aes, absorb_block};
 use super::{PortLanes, TOGETHER};
@@ -29,41 +30,43 @@ use core::arch::x86_64::{
     _mm256_shuffle_epi8,
 };
 
-/// The lengths of the IPv4 and IPv6 headers, including the ports after them.
+/// The length of an IPv4 or IPv6 header together with the ports that follow it.
 const V4_LEN: usize = ipv4::BYTES + 4;
 const V6_LEN: usize = ipv6::BYTES + 4;
-/// The positions, in the IPv4 and IPv6 headers, of the word that contains the protocol (and IPv4's
-/// fragment field).
+/// The position of the word with the protocol (and IPv4's fragment field) in an IPv4 or IPv6
+/// header.
 const PROTOCOL_WORD_AT: usize = 6;
 
 /// The length of the shortest plain frame.
 const SHORTEST: usize = ethernet::BYTES + V4_LEN;
 
-/// The conditions for one shape of frame. Words are read as little-endian numbers.
+/// The conditions for one shape of plain frame. Words of the frame are read as little-endian
+/// numbers.
 struct Shape {
     /// The bits that are constant in the eight bytes from the EtherType on: the EtherTypes, the IP
     /// version and, for IPv4, the header length.
     mask: u64,
     value: u64,
-    /// The bits of the protocol's word that are all 0 unless the packet is a fragment.
+    /// Bits in the word with the protocol. These bits of the word are all 0 unless the packet is a
+    /// fragment.
     fragment: u32,
-    /// The position of the protocol in its word.
+    /// The position of the protocol within its word.
     protocol_shift: u32,
-    /// The positions of the IP header and of the ports in the frame, and the end of the bytes that
+    /// The offsets of the IP header and of the ports in the frame, and the end of the bytes that
     /// are read.
     begin: usize,
     ports: usize,
     end: usize,
 }
 
-/// The index of a shape has two bits: 1 for a frame with a tag, and 2 for IPv6.
+/// The index of a shape has two bits: 1 for a frame with a VLAN tag, and 2 for IPv6.
 const TAGGED: usize = 1;
 const SIX: usize = 2;
 
 const fn shape(index: usize) -> Shape {
     let six = index & SIX != 0;
     let begin = ethernet::BYTES + vlan::BYTES * (index & TAGGED);
-    // The EtherType and the first byte of the IP header, which follow each other.
+    // The bytes of the EtherType and the first byte of the IP header, which follows the EtherType.
     let (mask, ethertype, first) =
         if six { (0x00f0_ffff, ethertype::IPV6, ipv6::PLAIN) } else { (0x00ff_ffff, ethertype::IPV4, ipv4::PLAIN) };
     let (value, tag) = ((first as u64) << 16 | ethertype.swap_bytes() as u64, ethertype::VLAN.swap_bytes() as u64);
@@ -80,9 +83,9 @@ const fn shape(index: usize) -> Shape {
     }
 }
 
-/// Returns the index of the only shape that a frame can have, given its eight bytes from the
-/// EtherType on. The low bit of the first byte distinguishes a tag (0x81) from both EtherTypes of
-/// IP (0x08, 0x86). The next bit distinguishes IPv4 from IPv6.
+/// Returns the index of the only shape that a frame can have. The argument is the eight bytes from
+/// the EtherType on. The low bit of the first byte distinguishes a VLAN tag (0x81) from both
+/// EtherTypes of IP (0x08, 0x86). The next bit of the first byte distinguishes IPv4 from IPv6.
 #[inline(always)]
 fn shape_of(head: u64) -> usize {
     let tagged = head & 1;
@@ -90,14 +93,14 @@ fn shape_of(head: u64) -> usize {
     tagged as usize | ethertype as usize & SIX
 }
 
-/// Returns the bytes from `at` on.
+/// Returns the frame's bytes from offset `at` on.
 #[inline(always)]
 fn bytes<const N: usize>(frame: &[u8], at: usize) -> &[u8; N] {
     frame[at..].first_chunk().expect("the caller has checked the length")
 }
 
-/// Returns zero if the frame is plain and has this shape. The frame must be at least as long as the
-/// shape needs.
+/// Returns zero if the frame is plain and has this shape. The frame must be at least as long as
+/// this shape requires.
 ///
 /// # Safety
 ///
@@ -113,8 +116,8 @@ unsafe fn differs(frame: &[u8], shape: &Shape, tunnels: &PortLanes) -> u64 {
     (head ^ shape.value) & shape.mask | u64::from(word & shape.fragment | tunnel) | u64::from(other_protocol)
 }
 
-/// The position of each byte of the tunnels' ports in a packet's ports: the source port for the
-/// first lanes, and the destination port for the other lanes.
+/// For each byte of the tunnels' ports, its position in the ports of a packet. The first lanes are
+/// for the source port, and the other lanes are for the destination port.
 const LANES: __m256i = {
     let (mut places, mut at) = ([0; 32], 0);
     while at < places.len() {
@@ -125,8 +128,8 @@ const LANES: __m256i = {
     unsafe { std::mem::transmute::<[u8; 32], __m256i>(places) }
 };
 
-/// Returns a nonzero number if these ports, in network byte order, may be those of a tunnel. The
-/// function compares exact ports, because a table of upper bytes would also match NFS (2049, near
+/// Returns a nonzero number if these ports, in network byte order, may be ports of a tunnel. The
+/// comparison is exact for whole ports. A table of upper bytes would also match NFS (2049, near
 /// GTP-U) and X11 (6000, near Geneve).
 ///
 /// # Safety
@@ -143,8 +146,8 @@ unsafe fn of_tunnel(ports: [u8; 4], tunnels: &PortLanes) -> u32 {
     }
 }
 
-/// Returns the key of an IPv4 packet as one block: the first word of a [`FlowKey`](crate::FlowKey)
-/// in the low half, and the second word in the high half.
+/// Returns the key of an IPv4 packet as one block: the first word of its
+/// [`FlowKey`](crate::FlowKey) is the low half, and the second word is the high half.
 ///
 /// # Safety
 ///
@@ -156,23 +159,23 @@ unsafe fn v4_key<const BOTH: bool>(packet: &[u8; V4_LEN]) -> __m128i {
         // Bytes 8 to 24 of the packet: time to live, protocol, checksum, addresses and ports.
         let tail = _mm_loadu_si128(packet.as_ptr().add(8).cast());
         let low_word = _mm_set_epi64x(-1, 0xffff_ffff_ffff);
-        // Each half has an endpoint below the protocol. The equal protocols do not change which
-        // endpoint is greater.
+        // In each half of the block, the lower bits are an endpoint and the upper bits are the
+        // protocol. The protocols are equal, so they do not change which endpoint is greater.
         let ends = _mm_shuffle_epi8(tail, _mm_setr_epi8(13, 12, 7, 6, 5, 4, 1, -1, 15, 14, 11, 10, 9, 8, 1, -1));
         if !BOTH {
             return _mm_and_si128(ends, low_word);
         }
         let turned = _mm_shuffle_epi32::<0b01_00_11_10>(ends);
-        // The low half must become the lesser endpoint. So if the low half is greater, both halves
-        // change places.
+        // The low half must contain the lesser endpoint. So if the low half is greater, the two
+        // halves are exchanged.
         let exchange = _mm_xor_si128(_mm_cmpgt_epi64(ends, turned), _mm_set_epi64x(-1, 0));
         let sorted = _mm_xor_si128(ends, _mm_and_si128(_mm_xor_si128(ends, turned), exchange));
         _mm_and_si128(sorted, low_word)
     }
 }
 
-/// Returns the key of an IPv6 packet as three blocks: the words of a [`FlowKey`](crate::FlowKey)
-/// and its tag.
+/// Returns the key of an IPv6 packet as three blocks: the words of its [`FlowKey`](crate::FlowKey),
+/// and the tag.
 ///
 /// # Safety
 ///
@@ -180,13 +183,15 @@ unsafe fn v4_key<const BOTH: bool>(packet: &[u8; V4_LEN]) -> __m128i {
 #[inline(always)]
 unsafe fn v6_key<const BOTH: bool>(packet: &[u8; V6_LEN]) -> [__m128i; 3] {
     let mut ports = u32::from_be_bytes(*bytes(packet, ipv6::BYTES));
-    // SAFETY: the addresses are at bytes 8 and 24 of the packet, with 16 bytes each, and the caller promises SSE4.2.
+    // SAFETY: the addresses are at bytes 8 and 24 of the packet, with 16 bytes each, and the caller
+    // promises SSE4.2.
     unsafe {
         let mut source = _mm_loadu_si128(packet.as_ptr().add(8).cast());
         let mut destination = _mm_loadu_si128(packet.as_ptr().add(24).cast());
         if BOTH {
-            // The first byte that differs decides which endpoint is greater. That byte is the
-            // lowest bit here, and the bits of the ports are above the bits of the addresses.
+            // The first byte that differs between the two endpoints decides which one is greater.
+            // In this mask, that byte is the lowest bit, and the bits of the ports are above the
+            // bits of the addresses.
             let not_less = _mm_cmpeq_epi8(_mm_max_epu8(source, destination), source);
             let equal = _mm_movemask_epi8(_mm_cmpeq_epi8(source, destination)) as u32;
             let turned = ports.rotate_left(16);
@@ -208,8 +213,8 @@ unsafe fn v6_key<const BOTH: bool>(packet: &[u8; V6_LEN]) -> [__m128i; 3] {
     }
 }
 
-/// The kernel. A value of this type proves that this CPU has AES and the other instructions of
-/// [`hash_here`](Self::hash_here).
+/// The kernel. A value of this type proves that this CPU has AES and the other instructions that
+/// [`hash_here`](Self::hash_here) needs.
 #[derive(Clone, Copy)]
 pub(crate) struct PlainFrames<'a> {
     aes: &'a Aes,
@@ -217,14 +222,14 @@ pub(crate) struct PlainFrames<'a> {
 }
 
 impl<'a> PlainFrames<'a> {
-    /// Returns the kernel, if this CPU has its instructions.
+    /// Returns the kernel if this CPU has its instructions.
     #[inline]
     pub(super) fn new(aes: &'a Aes, tunnels: &'static PortLanes) -> Option<Self> {
         aes.reads_frames.then_some(Self { aes, tunnels })
     }
 
-    /// Hashes the plain frames among at most [`TOGETHER`] Ethernet frames, and stores each hash at
-    /// its frame's index. Returns a bit for each frame that is not plain.
+    /// Hashes the plain frames among up to [`TOGETHER`] Ethernet frames. Stores each hash at the
+    /// index of its frame. The result has one bit for each frame that is not plain.
     #[inline]
     pub(crate) fn hash(self, frames: &[&[u8]], affinity: Affinity, hashes: &mut [u32; TOGETHER]) -> u64 {
         // SAFETY: `self` exists, so the CPU has these instructions.
@@ -265,8 +270,8 @@ impl<'a> PlainFrames<'a> {
         unsafe { self.hash_mixed::<BOTH>(frames, done, hashes) }
     }
 
-    /// Hashes frames from the first frame on, as long as the frames are plain and have this shape.
-    /// Returns the number of hashed frames.
+    /// Hashes frames, beginning with the first frame, as long as the frames are plain and have this
+    /// shape. Returns how many frames were hashed.
     ///
     /// # Safety
     ///
@@ -287,8 +292,8 @@ impl<'a> PlainFrames<'a> {
         frames.len()
     }
 
-    /// Hashes the frames from `begin` on, whatever their shapes. Returns the set of frames that are
-    /// not plain.
+    /// Hashes the frames from index `begin` on, which may have any shape. Returns the set of frames
+    /// that are not plain.
     ///
     /// # Safety
     ///
@@ -305,7 +310,7 @@ impl<'a> PlainFrames<'a> {
             tagged |= ((shape & TAGGED) as u64) << nth;
             six |= (shape as u64 >> 1) << nth;
         }
-        // The set of frames from `begin` on that are long enough.
+        // The set of frames from index `begin` on that are long enough.
         let rest = u64::MAX >> (TOGETHER - frames.len()) & u64::MAX << begin & !short;
         // SAFETY: the caller's promise.
         unsafe {
@@ -317,7 +322,7 @@ impl<'a> PlainFrames<'a> {
         }
     }
 
-    /// Hashes a set of frames that can only have this shape. Returns the set of frames that are not
+    /// Hashes a set of frames that can have only this shape. Returns the set of frames that are not
     /// plain.
     ///
     /// # Safety
@@ -390,7 +395,7 @@ impl<'a> PlainFrames<'a> {
     }
 }
 
-/// Returns the positions of the set bits.
+/// Returns the positions of the bits that are set.
 #[inline(always)]
 fn bits(mut set: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {

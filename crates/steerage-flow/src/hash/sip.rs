@@ -1,13 +1,14 @@
-//! SipHash as the kernel of a flow hash.
+//! SipHash as a kernel for flow hashes.
 
 use super::siphash::siphash;
 use super::{HashKey, Kernel};
 use crate::flow_key::FlowKey;
 
-/// SipHash-1-3 of the key's words, of which the low half is kept. A short key is a message of 16
-/// bytes. A long key is a message of 47 bytes: five words and the seven bytes of the tag.
+/// Computes SipHash-1-3 of the key's words, and keeps the low half of the result. A short key is
+/// hashed as a message of 16 bytes. A long key is hashed as a message of 47 bytes: five words and
+/// the seven bytes of the tag.
 ///
-/// One round per word and three rounds at the end suffice, because the attacker who chooses the
+/// One round per word and three rounds at the end are enough, because an attacker who chooses the
 /// input never sees the output. Rust's hash maps use the same numbers of rounds against the same
 /// attack.
 #[derive(Clone)]
@@ -15,7 +16,7 @@ pub(super) struct Sip {
     key: [u64; 2],
 }
 
-/// The first label for [`HashKey::derive`] that SipHash uses.
+/// The first label that SipHash passes to [`HashKey::derive`].
 const LABEL: u64 = 1 << 32;
 
 impl Sip {

@@ -1,5 +1,5 @@
 //! Checks the hashes against independent references: the RSS verification suite, the standard
-//! library's SipHash, AES in software, and Toeplitz bit by bit.
+//! library's SipHash, AES in software, and Toeplitz computed bit by bit.
 
 use super::siphash::siphash;
 use super::*;
@@ -37,7 +37,7 @@ fn v6(row: &(&str, u16, &str, u16, u32, u32), protocol: u8) -> FlowKey {
     FlowKey::v6_bits((address(row.0), row.1), (address(row.2), row.3), protocol)
 }
 
-/// Both implementations of Toeplitz, or the only one that runs on this CPU.
+/// Both implementations of Toeplitz, or the one that runs on this CPU.
 fn toeplitz(key: &HashKey) -> Vec<FlowHasher> {
     [Some(FlowHasher::toeplitz_table(key)), FlowHasher::toeplitz_gfni(key)].into_iter().flatten().collect()
 }
@@ -64,7 +64,7 @@ fn rss_verification_suite() {
     }
 }
 
-/// The key 6d5a repeated is commonly used to make RSS symmetric.
+/// The repeated key 6d5a is commonly used to make RSS symmetric.
 #[test]
 fn symmetric_rss_key() {
     let key = "6d5a".repeat(20).parse().unwrap();
@@ -88,7 +88,7 @@ fn toeplitz_by_bits(key: &HashKey, input: &[u8]) -> u32 {
     set.map(|i| (0..32).fold(0, |window, j| window << 1 | key_bit(i + j))).fold(0, |sum, window| sum ^ window)
 }
 
-/// The bytes of a key that RSS hashes, built from the key's parts.
+/// Creates the bytes that RSS hashes for a key from the parts of the key.
 fn rss_input(key: &FlowKey) -> Vec<u8> {
     let ports = |source: u16, destination: u16, protocol| {
         let ports = [source.to_be_bytes(), destination.to_be_bytes()].concat();
@@ -108,8 +108,8 @@ fn rss_input(key: &FlowKey) -> Vec<u8> {
     }
 }
 
-/// The standard library's SipHash-1-3 has an all-zero key, and its (deprecated) SipHash-2-4 takes
-/// any key. Together both functions check the rounds and the use of the key.
+/// The standard library's SipHash-1-3 has a key of zeros, and its (deprecated) SipHash-2-4 takes
+/// any key. Together, these two functions check the rounds and the use of the key.
 #[test]
 fn siphash_is_the_standard_librarys() {
     let words: Vec<u64> = (1..8_u64).map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect();
@@ -128,15 +128,15 @@ fn siphash_is_the_standard_librarys() {
     }
 }
 
-/// The test vector of the SipHash paper: SipHash-2-4 with a key and a message of ascending bytes.
+/// The test vector in the SipHash paper: SipHash-2-4 with a key and a message of ascending bytes.
 #[test]
 fn siphash_of_the_paper() {
     let words = [0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908];
     assert_eq!(siphash::<2, 4>(words, &[words[0], words[1] & !(0xff << 56) | 15 << 56]), 0xa129_ca61_49be_45e5);
 }
 
-/// Hashes the bytes of a key's message under the derived key. Apart from the derived key, the
-/// result is the usual SipHash-1-3.
+/// Hashes the bytes of a key's message with the derived SipHash key. Apart from the derived SipHash
+/// key, the result is the usual SipHash-1-3.
 #[test]
 fn sip_hashes_whole_messages() {
     let hasher = FlowHasher::sip(&HashKey::MICROSOFT);
@@ -168,7 +168,7 @@ mod aes_in_software {
         product
     }
 
-    /// FIPS 197, 5.1.1: the inverse in the field (x^254), and then an affine map.
+    /// FIPS 197, 5.1.1: the inverse in the field (x^254), followed by an affine map.
     fn substitute(x: u8) -> u8 {
         let inverse = (0..254).fold(1, |power, _| times(power, x));
         (0..5).fold(0x63, |sum, turn| sum ^ inverse.rotate_left(turn))
@@ -255,9 +255,9 @@ proptest! {
     }
 }
 
-/// The chi-square of sequential addresses over 4096 buckets, for the top and for the bottom 12 bits
-/// of the hash. The expected value is 4095 with a standard deviation of 90. Six standard deviations
-/// are allowed.
+/// Computes the chi-square value of consecutive addresses over 4096 buckets, for the top 12 bits
+/// and for the bottom 12 bits of the hash. The expected value is 4095, and the standard deviation
+/// is 90. The test allows six standard deviations.
 #[test]
 fn sequential_addresses_spread_evenly() {
     const FLOWS: u32 = 1 << 16;
@@ -286,7 +286,7 @@ fn sequential_addresses_spread_evenly() {
     }
 }
 
-/// If a single bit of the key changes, each bit of the hash changes in half of the cases.
+/// If a single bit of the key changes, each bit of the hash should change in half of the cases.
 #[test]
 fn avalanche() {
     const SAMPLES: u64 = 2000;
@@ -304,8 +304,8 @@ fn avalanche() {
                     let changed = before.0 ^ hasher.hash(&FlowKey::from_bytes(&bytes)).0;
                     flips.iter_mut().enumerate().for_each(|(i, n)| *n += changed >> i & 1);
                 }
-                // The standard deviation of a count is 22.4. A kernel has 14,080 counts, so six
-                // standard deviations are allowed.
+                // The standard deviation of each count is 22.4. Each kernel has 14,080 counts, so
+                // the test allows six standard deviations.
                 assert!(flips.iter().all(|n| n.abs_diff(1000) < 135), "{} {len} {bit} {flips:?}", hasher.name());
             }
         }
@@ -323,7 +323,7 @@ fn every_bit_of_the_hash_key_counts() {
         for (before, after) in both {
             assert!(keys.iter().all(|key| before.hash(key) != after.hash(key)), "{} {bit}", after.name());
         }
-        // Toeplitz's last key bit would need one more bit of input.
+        // The last bit of a Toeplitz key would matter only if the input had one more bit.
         for (before, after) in toeplitz(&HashKey::MICROSOFT).into_iter().zip(toeplitz(&changed)) {
             let differs = before.hash(&keys[1]) != after.hash(&keys[1]);
             assert_eq!(differs, bit != 8 * HashKey::LEN - 1, "{} {bit}", after.name());

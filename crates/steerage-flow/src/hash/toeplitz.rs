@@ -1,30 +1,31 @@
 //! The Toeplitz hash of receive side scaling, with a table.
 //!
-//! The hash is a sum modulo 2. For each bit that is set in the input, the hash adds the 32 bits of
-//! the key that begin at the same position (Microsoft, "RSS hashing types"; H. Krawczyk,
-//! "LFSR-based hashing and authentication", CRYPTO '94). The terms of a sum can be grouped by
-//! bytes. Therefore a table holds the 256 possible contributions of the byte at each position, and
-//! is computed once for each hash key.
+//! The hash is a sum modulo 2 of parts of the key. For each bit that is set in the input, the 32
+//! bits of the key that begin at the same position are added (Microsoft, "RSS hashing types"; H.
+//! Krawczyk, "LFSR-based hashing and authentication", CRYPTO '94). The terms of this sum can be
+//! grouped by input bytes. Therefore a table contains the 256 possible contributions of the byte at
+//! each position. The table is computed once for each hash key.
 
 use super::{HashKey, Kernel};
 use crate::flow_key::FlowKey;
 use crate::wire::protocol;
 use std::sync::Arc;
 
-/// The number of input bytes that a 40-byte key can hash: the last input bit needs the 32 bits of
-/// the key from its position on.
+/// The number of input bytes that a 40-byte key can hash. The last input bit needs the 32 bits of
+/// the key from its own position on.
 pub(super) const INPUT_LEN: usize = HashKey::LEN - 4;
 
 /// The length of an IPv4 flow's input: two addresses and two ports.
 const INPUT_LEN_V4: usize = 12;
 
-/// The bits of an IPv4 key's words that contain no port.
+/// The bits in the words of an IPv4 key that contain no port.
 const NO_PORT_V4: u64 = !0xffff;
-/// The bits of an IPv6 key's last word that contain no port.
+/// The bits in the last word of an IPv6 key that contain no port.
 const NO_PORT_V6: u64 = 0xffff_ffff;
 
-/// The contributions to the hash, by position in the input and value of the byte. All hashers with
-/// the same key share the table, because its 36 KiB are more than half of an L1 cache.
+/// The contributions to the hash, by the position of an input byte and the byte's value. All
+/// hashers with the same key share this table, because its 36 KiB are more than half of an L1
+/// cache.
 #[derive(Clone)]
 pub(super) struct Table(Arc<[[u32; 256]; INPUT_LEN]>);
 
@@ -41,7 +42,7 @@ impl Table {
         Table(table)
     }
 
-    /// Returns the hash of `N` bytes. The length is known at compile time, so that the loop is
+    /// Returns the hash of `N` bytes. The number of bytes is known at compile time, so the loop is
     /// unrolled and no index is checked.
     #[inline(always)]
     fn sum<const N: usize>(&self, input: [u8; N]) -> u32 {
@@ -54,7 +55,7 @@ impl Table {
     }
 }
 
-/// Returns the 32 bits of the key from `bit` on, counted from the top of the key's first byte.
+/// Returns the 32 bits of the key from bit `bit` on, counted from the top of the key's first byte.
 fn key_bits(key: &HashKey, bit: usize) -> u32 {
     let mut window = [0; 8];
     window[..5].copy_from_slice(&key.as_bytes()[bit / 8..][..5]);
@@ -86,18 +87,18 @@ impl Kernel for Table {
     }
 }
 
-/// The part of a key that Toeplitz hashes.
+/// The part of a flow key that Toeplitz hashes.
 pub(super) enum Input {
-    /// Two words, source and destination, each with the address above the port. (The protocol is
-    /// above the destination address and is not hashed.)
+    /// Two words, source and destination. In each word, the address is above the port. (The
+    /// protocol is above the destination address and is not hashed.)
     V4(u64, u64),
     /// 36 bytes, big-endian. The low half of the last word is not hashed.
     Bytes([u64; 5]),
 }
 
 impl Input {
-    /// Sets ports to 0 if RSS does not hash them. A zero byte adds nothing to the sum, so that the
-    /// input can keep its length.
+    /// Sets the ports to 0 if RSS does not hash them. Because a zero byte adds nothing to the hash,
+    /// the length of the input can stay the same.
     #[inline(always)]
     pub(super) fn of(key: &FlowKey) -> Input {
         let &[a, b, c, d, e] = key.words();

@@ -1,6 +1,6 @@
-//! Makes super-frames from packets, by the rules of Linux GRO (`tcp_gro_receive`,
-//! `udp_gro_receive_segment`). The rules are slightly stricter than Linux's: packets are merged
-//! only if cutting the super-frame restores exactly the same packets.
+//! Creates super-frames from packets, by the rules of Linux GRO (`tcp_gro_receive`,
+//! `udp_gro_receive_segment`). The rules are slightly stricter than those of Linux: packets are
+//! merged only if splitting the super-frame restores exactly the same packets.
 
 use super::layout::{self, Layout};
 use super::{ChecksumState, HEADER_BYTES_MAX, Offload, OffloadKind};
@@ -9,11 +9,12 @@ use crate::wire::checksum::{finish, fold, pseudo_sum, sum};
 use crate::wire::tcp::{CWR, FIN, PSH, RST, SYN, URG};
 use crate::wire::{be16, be32, ipv4, ipv6, protocol, put, tcp, udp};
 
-/// The most flows whose packets are merged at the same time, as in Linux (`MAX_GRO_SKBS`).
+/// The maximum number of flows whose packets are merged at the same time, as in Linux
+/// (`MAX_GRO_SKBS`).
 pub const RUNS_MAX: usize = 8;
 
-/// The most packets that one call reads, and the most packets in one super-frame, as in Linux
-/// (`UDP_GRO_CNT_MAX`).
+/// The maximum number of packets that one call reads, and of packets in one super-frame, as in
+/// Linux (`UDP_GRO_CNT_MAX`).
 pub const MERGED_MAX: usize = 64;
 
 /// The longest IP packet.
@@ -22,13 +23,13 @@ const PACKET_BYTES_MAX: usize = 65_535;
 /// A result of [`coalesce`]: a super-frame of several packets, or one unchanged packet.
 #[derive(Debug)]
 pub struct Merged<'m> {
-    /// The positions of the packets, one bit for each. The payload of the super-frame consists of
-    /// these packets' payloads in order.
+    /// The set of the packets, with one bit for each position. The payload of the super-frame is
+    /// the payload of these packets, in order.
     pub members: u64,
     /// The headers of the super-frame, and its offload. `None` for a single packet, which should be
     /// sent unchanged.
     pub frame: Option<(&'m [u8], Offload)>,
-    /// True if the IP header is IPv4.
+    /// True if the packet is an IPv4 packet.
     pub is_v4: bool,
 }
 
@@ -48,15 +49,15 @@ impl Merged<'_> {
     }
 }
 
-/// Returns true if the headers differ in bytes that must be equal. The lengths, identification,
-/// checksums, sequence number and TCP flags may differ.
+/// Returns true if the headers differ in bytes that must be equal for merging. Only the lengths,
+/// identification, checksums, sequence number and TCP flags may differ.
 fn differs(one: &[u8], other: &[u8], layout: &Layout) -> bool {
     let (network, transport) = (layout.network_at, layout.transport_at);
     let without: [std::ops::Range<usize>; 5] = if layout.protocol == protocol::TCP {
         let flags_at = transport + tcp::FLAGS_AT + 1;
         let (sequence, flags) = (transport + 4..transport + 8, flags_at..flags_at + 1);
         let [length, number, checksum] = network_changes(network, layout.is_v4);
-        // The checksum of TCP is after its flags.
+        // In a TCP header, the checksum follows the flags.
         return differs_without(
             one,
             other,
@@ -99,7 +100,7 @@ fn differs_without(
 #[derive(Clone, Copy)]
 struct Candidate<'p> {
     packet: &'p [u8],
-    /// The work that an offload left undone for the packet.
+    /// The offload work that this packet still needs.
     offload: Option<Offload>,
     layout: Layout,
 }
@@ -133,8 +134,9 @@ impl<'p> Candidate<'p> {
         is_plain && is_v6_plain && self.payload_bytes() > 0
     }
 
-    /// Returns true if the checksums are right, or if the transport checksum is partial and will be
-    /// right. A wrong checksum must stay wrong, so that the receiver detects the damage.
+    /// Returns true if the checksums are correct. A partial transport checksum counts as correct if
+    /// completing it gives the correct value. A wrong checksum must stay wrong, so that the
+    /// receiver detects the damage.
     fn is_sound(&self) -> bool {
         let network = &self.packet[self.layout.network_at..self.layout.transport_at];
         if self.layout.is_v4 && finish(sum(network, 0)) != 0 {
@@ -143,7 +145,7 @@ impl<'p> Candidate<'p> {
         let transport = self.transport();
         let pseudo = pseudo_sum(network, self.layout.is_v4, self.layout.protocol, transport.len());
         let Some(offload) = self.offload else { return finish(sum(transport, pseudo)) == 0 };
-        // Zero has two forms in ones' complement.
+        // In one's complement arithmetic, two bit patterns stand for zero.
         let is_begun = || fold(pseudo) % 0xffff == be16(transport, self.layout.checksum_at()) % 0xffff;
         offload.leaves_checksum_of(&self.layout) && is_begun()
     }
@@ -173,11 +175,14 @@ struct Run<'p> {
     members: u64,
     count: u32,
     payload_bytes: usize,
-    /// True if all packets have the same identification. `None` for a single packet, and for IPv6.
+    /// True if all packets have the same IP identification. `None` for a single packet, and for
+    /// IPv6.
     fixed: Option<bool>,
-    /// True if no packet can follow: the last packet was shorter than the first, or has FIN or PSH.
+    /// True if no more packets can be added: the last packet was shorter than the first, or has the
+    /// flag FIN or PSH.
     closed: bool,
-    /// True if the first packet's checksums are right. `None` until the checksums are verified.
+    /// True if the checksums of the first packet are correct. `None` before the checksums are
+    /// verified.
     sound: Option<bool>,
 }
 
@@ -218,8 +223,8 @@ impl<'p> Run<'p> {
         true
     }
 
-    /// Returns whether the packet has the expected identification. The second packet of a run
-    /// decides whether the identification is constant or counts up.
+    /// Returns true if the packet has the expected identification. The second packet decides
+    /// whether the identification is constant or counts up.
     fn numbered(&self, next: &Candidate<'_>) -> Option<Option<bool>> {
         if !next.layout.is_v4 {
             return Some(None);
@@ -269,11 +274,10 @@ impl<'p> Run<'p> {
     }
 }
 
-/// Merges consecutive packets of each flow, and passes the results to `emit`. At most
-/// [`MERGED_MAX`] packets are read. The packets of a flow stay in order. A `None` in `packets`
-/// stands for a packet that must be sent unchanged, after all earlier packets and before all later
-/// packets. The offload of each packet describes the work left undone, because its transport
-/// checksum may be unfinished.
+/// Merges consecutive packets of each flow, and passes each result to `emit`. The function reads at
+/// most [`MERGED_MAX`] packets. The packets of each flow stay in order. `None` in `packets` stands
+/// for a packet that must be sent unchanged, after all earlier packets and before all later
+/// packets. Each packet comes with its offload, because its transport checksum may not be complete.
 ///
 /// ```
 /// use steerage_flow::LinkType;

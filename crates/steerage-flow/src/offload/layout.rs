@@ -1,16 +1,16 @@
-//! The positions of a packet's headers, for packets that can be cut and merged: TCP or UDP on IPv4
-//! or IPv6, not fragmented.
+//! The offsets of a packet's headers, for packets that can be split and merged: TCP or UDP over
+//! IPv4 or IPv6, not fragmented.
 
 use super::HEADER_BYTES_MAX;
 use crate::LinkType;
 use crate::wire::{be16, ethernet, ethertype, ipv4, ipv6, protocol, tcp, udp, vlan};
 
-/// The most VLAN tags that are read.
+/// The maximum number of VLAN tags that are read.
 const TAGS_MAX: usize = 2;
-/// The most IPv6 extension headers that are read: hop-by-hop and destination options.
+/// The maximum number of IPv6 extension headers that are read: hop-by-hop and destination options.
 const EXTENSIONS_MAX: usize = 4;
 
-/// The positions of a packet's headers.
+/// The offsets of a packet's headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
     pub(super) network_at: usize,
@@ -21,13 +21,13 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// Returns the offset of the checksum in the transport header.
+    /// Returns the offset of the checksum within the transport header.
     pub(super) fn checksum_at(&self) -> usize {
         if self.protocol == protocol::TCP { tcp::CHECKSUM_AT } else { udp::CHECKSUM_AT }
     }
 }
 
-/// Returns the offset of the IP header, and true if that header is IPv4.
+/// Returns the offset of the IP header, and true if the packet is an IPv4 packet.
 fn network_at(frame: &[u8], link: LinkType) -> Option<(usize, bool)> {
     match link {
         LinkType::ETHERNET => {
@@ -49,8 +49,8 @@ fn network_at(frame: &[u8], link: LinkType) -> Option<(usize, bool)> {
     }
 }
 
-/// Reads the headers. Returns `None` if the packet is neither TCP nor UDP, is cut off, is followed
-/// by further bytes, or has too long headers.
+/// Reads the headers. Returns `None` in four cases: the packet is neither TCP nor UDP, is cut off,
+/// is followed by further bytes, or has headers that are too long.
 pub(super) fn read(frame: &[u8], link: LinkType) -> Option<Layout> {
     let (network_at, is_v4) = network_at(frame, link)?;
     let packet = &frame[network_at..];

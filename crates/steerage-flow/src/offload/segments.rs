@@ -1,5 +1,5 @@
-//! Iterates over the packets that a frame stands for, like Linux's `tcp_gso_segment` and
-//! `__udp_gso_segment`, but without allocating memory for the packets.
+//! Iterates over the packets that a frame stands for, like `tcp_gso_segment` and
+//! `__udp_gso_segment` in Linux, but without allocating memory for the packets.
 
 use super::{ChecksumState, HEADER_BYTES_MAX, Offload, OffloadKind};
 use crate::wire::checksum::{finish, finish_transport, fold, pseudo_sum, sum};
@@ -16,24 +16,24 @@ pub struct Segment<'a> {
 }
 
 impl<'a> Segment<'a> {
-    /// Returns the packet's headers, beginning with the link header.
+    /// Returns the headers of the packet, beginning with the link header.
     pub fn header(&self) -> &[u8] {
         &self.header[..self.header_bytes]
     }
 
-    /// Returns the bytes after the headers.
+    /// Returns the bytes of the packet after its headers.
     pub fn payload(&self) -> &'a [u8] {
         self.payload
     }
 
-    /// Returns the packet's length in bytes.
+    /// Returns the length of the packet in bytes.
     #[expect(clippy::len_without_is_empty, reason = "a packet's length, not a collection's")]
     pub fn len(&self) -> usize {
         self.header_bytes + self.payload.len()
     }
 
-    /// Copies the packet to the front of `to`, and returns the packet's length. Returns `None` if
-    /// `to` is too short.
+    /// Copies the packet to the front of `to`, and returns the length of the packet. Returns `None`
+    /// if `to` is too short.
     pub fn copy_to(&self, to: &mut [u8]) -> Option<usize> {
         let (header, rest) = to.split_at_mut_checked(self.header_bytes)?;
         header.copy_from_slice(self.header());
@@ -43,18 +43,18 @@ impl<'a> Segment<'a> {
 }
 
 /// Iterates over the packets that a frame stands for, without copying the payload. See the example
-/// of [`Offload`]. `P` iterates over payload in several pieces.
+/// of [`Offload`]. `P` iterates over payload that is stored in several memory ranges.
 #[derive(Clone, Debug)]
 pub struct Segments<'a, P = std::option::IntoIter<&'a [u8]>> {
     offload: Offload,
     header: &'a [u8],
     rest: &'a [u8],
     pieces: P,
-    /// The number of payload bytes that are left, in `rest` and in `pieces`.
+    /// The number of payload bytes that are left, in `rest` and `pieces` together.
     bytes_left: usize,
     /// The number of the next packet.
     nth: usize,
-    /// True if another packet follows. Even an empty frame has a first packet.
+    /// True if another packet follows. Even a frame without payload has a first packet.
     more: bool,
     sums: bool,
     is_v4: bool,
@@ -76,9 +76,9 @@ impl<'a> Segments<'a> {
 
 impl<'a, P: Iterator<Item = &'a [u8]> + Clone> Segments<'a, P> {
     /// Iterates over the packets of a frame whose headers and payload are stored separately. The
-    /// payload of a packet must not continue in another piece. `header` must have
-    /// [`Offload::header_bytes`] bytes. If `header` has another length or no longer contains such a
-    /// header, each piece counts as one packet with this header.
+    /// payload of a packet must not extend over two pieces. `header` must have
+    /// [`Offload::header_bytes`] bytes. If `header` has another length or no longer contains such
+    /// headers, each piece counts as one packet with this header.
     pub fn of_pieces(offload: &Offload, header: &'a [u8], mut pieces: P) -> Self {
         let mut offload = *offload;
         let version = header.get(offload.network_at()).map_or(0, |first| first >> 4);
@@ -100,14 +100,15 @@ impl<'a, P: Iterator<Item = &'a [u8]> + Clone> Segments<'a, P> {
         Self { offload, header, rest, pieces, bytes_left, nth: 0, more: true, sums: true, is_v4, protocol }
     }
 
-    /// Leaves out the computation of TCP and UDP checksums, for handlers that only read. Each
-    /// packet then has the checksum of the super-frame, which is wrong for the packet.
+    /// Does not compute TCP and UDP checksums. This function is for handlers that only read the
+    /// packets. Each packet then has the checksum of the super-frame, which is wrong for the
+    /// packet.
     #[must_use]
     pub fn without_checksums(self) -> Self {
         Self { sums: false, ..self }
     }
 
-    /// Returns the number of remaining packets.
+    /// Returns how many packets remain.
     fn left(&self) -> usize {
         match self.offload.kind {
             _ if !self.more => 0,
@@ -149,13 +150,13 @@ impl<'a, P: Iterator<Item = &'a [u8]> + Clone> Segments<'a, P> {
         if self.sums && !is_unsummed {
             put(header, checksum_at, [0; 2]);
             let pseudo = pseudo_sum(&header[network..], self.is_v4, self.protocol, bytes);
-            // The length of the headers is even, so that the sums can be added.
+            // The partial checksums can be added, because the length of these headers is even.
             let checksum = finish_transport(sum(payload, sum(&header[transport..], pseudo)));
             put(header, checksum_at, checksum.to_be_bytes());
         }
     }
 
-    /// Returns the only packet of a frame that need not be cut, and finishes its checksum if
+    /// Returns the only packet of a frame that need not be split, and completes its checksum if
     /// necessary.
     fn single(&mut self) -> Segment<'a> {
         let mut header = [0; HEADER_BYTES_MAX];
@@ -163,8 +164,8 @@ impl<'a, P: Iterator<Item = &'a [u8]> + Clone> Segments<'a, P> {
         header[..header_bytes].copy_from_slice(&self.header[..header_bytes]);
         let (start, at) = (usize::from(self.offload.transport_at), usize::from(self.offload.checksum_at));
         if self.sums && self.offload.checksum == ChecksumState::Partial && at + 2 <= header_bytes {
-            // The sum must equal that of the contiguous packet, even if the first part has an odd
-            // length.
+            // The checksum must equal the checksum of the contiguous packet, even if the first part
+            // has an odd length.
             let first = sum(&header[start..header_bytes], 0);
             let second = sum(self.rest, 0);
             let is_odd = (header_bytes - start) % 2 == 1;

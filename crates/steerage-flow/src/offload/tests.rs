@@ -69,8 +69,9 @@ impl Spec {
         packet
     }
 
-    /// The packet as its sender passes it to a card: the checksum field contains the sum of the
-    /// pseudo-header. `is_wrong` puts another value into that field.
+    /// The packet as its sender passes it to a network card: the checksum field contains the
+    /// partial checksum of the pseudo-header. If `is_wrong` is true, the checksum field gets
+    /// another value.
     fn begin(&self, packet: &[u8], is_wrong: bool) -> (Vec<u8>, Offload) {
         let layout = layout::read(packet, self.link()).unwrap();
         let (mut packet, at) = (packet.to_vec(), layout.transport_at + layout.checksum_at());
@@ -115,7 +116,7 @@ fn cut(offload: &Offload, frame: &[u8]) -> Vec<Vec<u8>> {
     Segments::of_frame(offload, frame).map(|segment| joined(&segment)).collect()
 }
 
-/// Verifies a packet's checksums with another parser, and returns the payload.
+/// Verifies the checksums of a packet with another parser, and returns the payload.
 fn check_by_etherparse(packet: &[u8], link: LinkType) -> Vec<u8> {
     let sliced = if link == LinkType::ETHERNET {
         SlicedPacket::from_ethernet(packet).unwrap()
@@ -154,8 +155,8 @@ fn check_by_etherparse(packet: &[u8], link: LinkType) -> Vec<u8> {
 }
 
 proptest! {
-    /// The packets are correct according to another parser, have the payload in order, and merge to
-    /// the original frame.
+    /// Checks with another parser that the packets are correct. The packets must have the payload
+    /// in order, and merge to the original frame.
     #[test]
     fn cut_and_merged_is_the_same(spec in spec(), size in 1_usize..1500) {
         let size = size.max(spec.payload.len().div_ceil(MERGED_MAX));
@@ -172,7 +173,7 @@ proptest! {
             prop_assert_eq!(&packets[0], &frame);
             return Ok(());
         }
-        // Packets with CWR are never merged, and after cutting only the first packet has CWR.
+        // Packets with CWR are never merged. After splitting, only the first packet has CWR.
         if spec.is_tcp && spec.flags & 0x80 != 0 {
             let at = usize::from(offload.transport_at) + 13;
             let first_alone = packets.iter().enumerate().all(|(nth, packet)| (packet[at] & 0x80 != 0) == (nth == 0));
@@ -186,15 +187,15 @@ proptest! {
             assert_eq!(again, Offload { checksum: ChecksumState::Partial, ..offload });
             let mut whole = header.to_vec();
             one.positions().for_each(|nth| whole.extend(&packets[nth][offload.header_bytes()..]));
-            // Finishes the checksum of one long packet, as a device does.
+            // Completes the checksum of one long packet, as a device does.
             let single = Offload { kind: OffloadKind::Single, segment_bytes: 0, network_at: 0, ..again };
             merged.push(cut(&single, &whole).concat());
         });
         prop_assert_eq!(merged, vec![frame]);
     }
 
-    /// For packets in any order, each packet is returned once and unchanged, and the packets of a
-    /// flow stay in order. Partial checksums are right after merging and cutting.
+    /// For packets in any order, each packet is returned once and unchanged. The packets of each
+    /// flow stay in order. Partial checksums are correct after merging and splitting.
     #[test]
     fn merged_and_cut_is_the_same(
         first in spec(),
@@ -220,7 +221,7 @@ proptest! {
             sequences[at] = spec.sequence.wrapping_add(step_size as u32);
             numbers[at] = numbers[at].wrapping_add(if fixed { 0 } else if numbered == 0 { 2 } else { 1 });
             let mut bytes = spec.bytes();
-            // A packet with a wrong checksum must keep that checksum.
+            // A packet with a wrong checksum must keep this checksum.
             if step == 7 && !begun { *bytes.last_mut().unwrap() ^= 0x40; }
             packets.push((flow, bytes));
             wrong.push(step == 7);
@@ -263,7 +264,7 @@ proptest! {
         }
     }
 
-    /// An offload survives its form in memory and the virtio header unchanged.
+    /// An offload does not change when it is stored in memory or in a virtio header and read again.
     #[test]
     fn forms_are_read_as_written(spec in spec(), size in 1_usize..1500) {
         let (frame, link) = (spec.bytes(), spec.link());
@@ -281,7 +282,7 @@ proptest! {
             header[at] = wrong;
             prop_assert!(Offload::from_virtio(&header, &frame, link).is_err(), "{} at {}", wrong, at);
         }
-        // Add a link header in front, and remove it again.
+        // A link header is added in front and removed again.
         prop_assert_eq!(partial.shifted(14).and_then(|offload| offload.shifted(-14)), Some(partial));
         prop_assert_eq!(partial.shifted(-1000), None);
     }
@@ -306,7 +307,7 @@ fn any_bytes(bytes: &[u8], link: u8) {
     }
 }
 
-/// Finishes the checksum of one packet, for any position of the field and any length of the
+/// Completes the checksum of one packet, for any offset of the checksum field and any length of the
 /// payload.
 #[test]
 fn a_checksum_is_finished() {

@@ -1,11 +1,11 @@
-//! The Internet checksum (RFC 1071), and its update when a word changes (RFC 1624).
+//! The Internet checksum (RFC 1071), and how it is updated when a word changes (RFC 1624).
 
 use super::{ipv4, ipv6};
 
-/// The number of bytes that are added at a time.
+/// The number of bytes that are added to the checksum at a time.
 const BLOCK: usize = 32;
 
-/// Adds 16-bit words to `sum`. An odd last byte is padded with a zero byte, so that only the last
+/// Adds 16-bit words to `sum`. An odd last byte is padded with a zero byte. Therefore only the last
 /// part of a packet may have an odd length.
 ///
 /// ```
@@ -17,7 +17,7 @@ const BLOCK: usize = 32;
 /// ```
 #[inline]
 pub fn sum(bytes: &[u8], sum: u64) -> u64 {
-    // Most headers are shorter than a block.
+    // Most headers are shorter than one block.
     let (rest, sum) = if bytes.len() < BLOCK { (bytes, sum) } else { sum_blocks(bytes, sum) };
     let (pairs, last) = rest.split_at(rest.len() & !1);
     let words = pairs.chunks_exact(2).map(|pair| u64::from(u16::from_be_bytes([pair[0], pair[1]])));
@@ -26,9 +26,9 @@ pub fn sum(bytes: &[u8], sum: u64) -> u64 {
 
 /// Adds whole blocks, and returns the bytes after the last whole block.
 fn sum_blocks(bytes: &[u8], sum: u64) -> (&[u8], u64) {
-    // A sum modulo 0xffff does not depend on the byte order, except for the order of its own two
-    // bytes. Therefore the loop adds words of four bytes, several at a time, and their sum folds to
-    // the same value.
+    // If words are added in the other byte order, only the two bytes of the sum modulo 0xffff are
+    // swapped. Therefore the loop adds several words of four bytes at a time. The sum of four-byte
+    // words folds to the same value as the sum of two-byte words.
     let mut blocks = bytes.chunks_exact(BLOCK);
     let mut lanes = [0_u64; BLOCK / 4];
     for block in &mut blocks {
@@ -39,10 +39,11 @@ fn sum_blocks(bytes: &[u8], sum: u64) -> (&[u8], u64) {
     (blocks.remainder(), sum + u64::from(u16::from_be(fold(lanes.iter().sum()))))
 }
 
-/// Folds the sum to 16 bits. The sum may contain 32-bit words, because 2^16 equals 1 modulo 0xffff.
+/// Folds the sum to 16 bits. The sum may consist of 32-bit words, because 2^16 equals 1 modulo
+/// 0xffff.
 #[inline]
 pub const fn fold(sum: u64) -> u16 {
-    // The upper half is the sum of both halves and of the addition's carry.
+    // After the addition, the upper half is the sum of both halves, plus the carry.
     let sum = (sum.wrapping_add(sum.rotate_left(32)) >> 32) as u32;
     (sum.wrapping_add(sum.rotate_left(16)) >> 16) as u16
 }
@@ -54,7 +55,7 @@ pub const fn finish(sum: u64) -> u16 {
 }
 
 /// Returns the checksum of TCP or UDP for this sum. The result is never zero, because zero means
-/// "no checksum" in UDP (RFC 768). In TCP, 0 and 0xffff are the same number.
+/// "no checksum" in UDP (RFC 768). For TCP, 0 and 0xffff are the same number.
 ///
 /// ```
 /// use steerage_flow::wire::checksum::{finish, finish_transport};
@@ -69,9 +70,9 @@ pub const fn finish_transport(sum: u64) -> u16 {
     }
 }
 
-/// Completes a checksum of TCP or UDP, whose field at `at` contains the sum of the pseudo-header.
-/// The checksum covers the packet from `start` on. Returns false, and changes nothing, if the packet
-/// does not contain the field.
+/// Completes a TCP or UDP checksum. The checksum field at offset `at` contains the sum of the
+/// pseudo-header. The checksum covers the packet from offset `start` on. Returns false and changes
+/// nothing if the checksum field does not lie in the packet.
 ///
 /// ```
 /// use steerage_flow::wire::checksum::complete;
@@ -90,8 +91,8 @@ pub fn complete(packet: &mut [u8], start: usize, at: usize) -> bool {
     true
 }
 
-/// Returns the checksum after a word that it covers changed from `old` to `new` (RFC 1624, equation
-/// 3).
+/// Returns the checksum after a word that it covers has changed from `old` to `new` (RFC 1624,
+/// equation 3).
 ///
 /// ```
 /// use steerage_flow::wire::checksum::adjusted;
@@ -119,8 +120,8 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Builds a header whose checksum is in word 5, as in IPv4. The updated checksum must equal
-        /// the sum over the whole header.
+        /// Creates a header whose checksum is in word 5, as in IPv4. The updated checksum must
+        /// equal the sum over the whole header.
         #[test]
         fn a_changed_word_is_as_summed_anew(mut header in prop::collection::vec(any::<u8>(), 20..=60), ttl in 1_u8..) {
             header[0] = ipv4::PLAIN;
@@ -130,12 +131,12 @@ mod tests {
             let old = u16::from_be_bytes([header[8], header[9]]);
             header[8] -= 1;
             let anew = finish(sum(&header, 0));
-            // All ones and all zeros are the same number in this arithmetic, and no header sums to
-            // zero: RFC 1624, section 3.
+            // In this arithmetic, all ones and all zeros are the same number, and no header has the
+            // sum zero: RFC 1624, section 3.
             prop_assert_eq!(adjusted(before, old, old - 0x100), anew);
         }
 
-        /// The definition of RFC 1071: add the words, and add the carries to the sum.
+        /// The definition in RFC 1071: add the words, and then add the carries to the sum.
         #[test]
         fn blocks_and_folds_follow_the_definition(bytes in prop::collection::vec(any::<u8>(), 0..1600), start in any::<u32>()) {
             let mut slow = u64::from(start);

@@ -6,7 +6,7 @@ use super::bytes::put;
 use super::checksum::{finish, finish_transport, sum};
 use super::{ethernet, ethertype, icmp, ipv4, ipv6, protocol, tcp, udp};
 
-/// The recommended default of the TTL and the hop limit (IANA, "IP parameters").
+/// The recommended default value of the TTL and the hop limit (IANA, "IP parameters").
 const HOPS: u8 = 64;
 
 /// An IP header without options or extensions.
@@ -23,23 +23,23 @@ const HOPS: u8 = 64;
 pub struct IpHeader {
     /// The sender's address.
     pub source: IpAddr,
-    /// The receiver's address. Both addresses must have the same IP version.
+    /// The receiver's address. The source and the destination must have the same IP version.
     pub destination: IpAddr,
-    /// The protocol of the payload.
+    /// The protocol number of the payload.
     pub protocol: u8,
-    /// The traffic class, with ECN in its last two bits.
+    /// The traffic class. Its last two bits are ECN.
     pub class: u8,
     /// The TTL or hop limit.
     pub hops: u8,
-    /// IPv4's identification. It has no meaning with the flag "don't fragment" (RFC 6864), which a
-    /// new header has.
+    /// IPv4's identification. The identification has no meaning with the flag "don't fragment" (RFC
+    /// 6864), which a new header has.
     pub identification: u16,
-    /// IPv4's flags and fragment offset.
+    /// The flags and the fragment offset of IPv4.
     pub fragment: u16,
 }
 
 impl IpHeader {
-    /// Makes a header with the default hop limit and, for IPv4, the flag "don't fragment".
+    /// Creates a header with the default hop limit. An IPv4 header has the flag "don't fragment".
     #[inline]
     pub fn new(source: impl Into<IpAddr>, destination: impl Into<IpAddr>, protocol: u8) -> Self {
         let (source, destination) = (source.into(), destination.into());
@@ -52,9 +52,9 @@ impl IpHeader {
         if self.source.is_ipv4() { ipv4::BYTES } else { ipv6::BYTES }
     }
 
-    /// Writes the header and its checksum to the front of `to`, for a payload of `payload` bytes.
-    /// Returns the sum of the pseudo-header. Returns `None` if the addresses have different IP
-    /// versions, the packet is too long, or `to` is too short.
+    /// Writes the header with its checksum to the front of `to`. The payload has `payload` bytes.
+    /// Returns the partial checksum of the pseudo-header. Returns `None` if the addresses have
+    /// different IP versions, the packet is too long, or `to` is too short.
     #[inline]
     pub fn write(&self, to: &mut [u8], payload: usize) -> Option<u64> {
         let header = to.get_mut(..self.bytes())?;
@@ -99,7 +99,7 @@ impl IpHeader {
 /// ```
 #[derive(Clone, Debug)]
 pub struct FrameBuilder {
-    /// The Ethernet addresses and the VLAN tags, without the EtherType after them.
+    /// The Ethernet addresses and the VLAN tags, without the EtherType that follows them.
     link: Vec<u8>,
     ip: IpHeader,
     /// The transport header, without its length and checksum.
@@ -107,17 +107,19 @@ pub struct FrameBuilder {
 }
 
 impl FrameBuilder {
-    /// A UDP datagram between two addresses and ports.
+    /// Describes a UDP datagram between two addresses and ports.
     pub fn udp(from: impl Into<SocketAddr>, to: impl Into<SocketAddr>) -> Self {
         Self::between(from.into(), to.into(), protocol::UDP, udp::BYTES)
     }
 
-    /// A TCP segment between two addresses and ports, with the flag ACK and the largest window.
+    /// Describes a TCP segment between two addresses and ports, with the flag ACK and the largest
+    /// window.
     pub fn tcp(from: impl Into<SocketAddr>, to: impl Into<SocketAddr>) -> Self {
         Self::between(from.into(), to.into(), protocol::TCP, tcp::BYTES).flags(tcp::ACK).window(u16::MAX)
     }
 
-    /// An ICMP or ICMPv6 message of this type and code. The addresses select the version.
+    /// Describes an ICMP or ICMPv6 message of this type and code. The IP version of the addresses
+    /// selects ICMP or ICMPv6.
     pub fn icmp(from: impl Into<IpAddr>, to: impl Into<IpAddr>, kind: u8, code: u8) -> Self {
         let from = from.into();
         let mut built = Self::ip(from, to, if from.is_ipv4() { protocol::ICMP } else { protocol::ICMP6 });
@@ -125,9 +127,9 @@ impl FrameBuilder {
         built
     }
 
-    /// An IP packet without a transport header. The whole IP payload comes from the caller.
+    /// Describes an IP packet without a transport header. The caller supplies the whole IP payload.
     pub fn ip(from: impl Into<IpAddr>, to: impl Into<IpAddr>, protocol: u8) -> Self {
-        // Locally administered addresses: the second bit of the first byte is set.
+        // Locally administered Ethernet addresses: the second bit of the first byte is set.
         let link = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1].to_vec();
         Self { link, ip: IpHeader::new(from, to, protocol), transport: Vec::new() }
     }
@@ -155,8 +157,8 @@ impl FrameBuilder {
         self
     }
 
-    /// Changes fields of the IP header, such as the hop limit. Frames are meant to keep the addresses
-    /// and the protocol that the constructor set.
+    /// Changes fields of the IP header, such as the hop limit. The addresses and the protocol
+    /// should stay as the constructor set them.
     #[must_use]
     pub fn with_ip(mut self, change: impl FnOnce(&mut IpHeader)) -> Self {
         change(&mut self.ip);
@@ -194,7 +196,7 @@ impl FrameBuilder {
         self
     }
 
-    /// Returns the length of all headers of a frame.
+    /// Returns the total length of the frame's headers.
     pub fn header_bytes(&self) -> usize {
         self.link.len() + 2 + self.ip.bytes() + self.transport.len()
     }
@@ -208,18 +210,19 @@ impl FrameBuilder {
         self.after([&self.link[..], &ethertype.to_be_bytes()].concat(), payload)
     }
 
-    /// Returns the Ethernet frame with this length in bytes and a payload of zeros.
+    /// Returns the Ethernet frame with a total length of `bytes` bytes and a payload of zeros.
     ///
     /// # Panics
-    /// Panics if the headers are longer than `bytes`, or as [`frame`](Self::frame) does.
+    /// Panics if the headers are longer than `bytes`, and in the cases in which
+    /// [`frame`](Self::frame) panics.
     pub fn frame_of(&self, bytes: usize) -> Vec<u8> {
         self.frame(&vec![0; bytes.checked_sub(self.header_bytes()).expect("the headers are longer")])
     }
 
-    /// Returns the packet with this payload, from its IP header on.
+    /// Returns the packet with this payload, beginning with its IP header.
     ///
     /// # Panics
-    /// As [`frame`](Self::frame) does.
+    /// Panics in the cases in which [`frame`](Self::frame) panics.
     pub fn packet(&self, payload: &[u8]) -> Vec<u8> {
         self.after(Vec::new(), payload)
     }

@@ -1,5 +1,5 @@
-//! Assigned numbers, one module for each registry, and the layout of headers, one module for each
-//! header. Lengths and offsets are in bytes.
+//! Assigned numbers, with one module for each registry, and the layout of headers, with one module
+//! for each header. All lengths and offsets are in bytes.
 
 /// EtherTypes (IEEE registration authority).
 pub mod ethertype {
@@ -13,15 +13,15 @@ pub mod ethertype {
     pub const VLAN: u16 = 0x8100;
     /// A provider's VLAN tag (IEEE 802.1ad).
     pub const VLAN_SERVICE: u16 = 0x88a8;
-    /// A provider's VLAN tag from before IEEE 802.1ad.
+    /// The EtherType of a provider's VLAN tag that was used before IEEE 802.1ad.
     pub const VLAN_QINQ: u16 = 0x9100;
     /// IEEE 802.3, annex 57A: LACP, and other protocols between the two ends of a link.
     pub const SLOW_PROTOCOLS: u16 = 0x8809;
-    /// RFC 5332: unicast, or all MPLS packets.
+    /// The EtherType of MPLS packets (RFC 5332): unicast, or all MPLS packets.
     pub const MPLS: u16 = 0x8847;
     /// RFC 5332.
     pub const MPLS_MULTICAST: u16 = 0x8848;
-    /// RFC 2516, the session stage. Frames of the discovery stage contain no IP.
+    /// PPPoE (RFC 2516) in the session stage. Frames of PPPoE's discovery stage contain no IP.
     pub const PPPOE_SESSION: u16 = 0x8864;
     /// RFC 1701: Ethernet in a tunnel ("transparent Ethernet bridging").
     pub const BRIDGED: u16 = 0x6558;
@@ -29,17 +29,17 @@ pub mod ethertype {
     pub const PPP: u16 = 0x880b;
     /// Cisco MetaData, a group tag before the real type.
     pub const METADATA: u16 = 0x8909;
-    /// A backbone's tag before a customer's whole frame (IEEE 802.1Q, 9.5; formerly 802.1ah).
+    /// A backbone's tag before a customer's whole frame (IEEE 802.1Q, 9.5, formerly 802.1ah).
     pub const BACKBONE: u16 = 0x88e7;
     /// Network service header (RFC 8300).
     pub const NSH: u16 = 0x894f;
     /// IEEE 802.1AE.
     pub const MACSEC: u16 = 0x88e5;
-    /// The smallest EtherType. A smaller number in the field is the frame's length (IEEE 802.3,
-    /// 3.2.6).
+    /// The smallest EtherType. A smaller number in the EtherType field is the frame's length (IEEE
+    /// 802.3, 3.2.6).
     pub const MIN: u16 = 0x0600;
-    /// Linux's number for a frame whose EtherType field contains a length (`ETH_P_802_2`). This
-    /// number is not a registered EtherType.
+    /// The number that Linux uses for a frame whose EtherType field contains a length
+    /// (`ETH_P_802_2`). `ETH_P_802_2` is not a registered EtherType.
     pub const LLC: u16 = 0x0004;
 }
 
@@ -76,7 +76,8 @@ pub mod protocol {
     pub const NOTHING: u8 = 59;
     /// IPv6 header of Shim6 (RFC 5533).
     pub const SHIM6: u8 = 140;
-    /// IPsec authentication header, with IPv4 or IPv6 (RFC 4302). The payload is not encrypted.
+    /// IPsec authentication header, for IPv4 or IPv6 (RFC 4302). The payload after an
+    /// authentication header is not encrypted.
     pub const AUTHENTICATION: u8 = 51;
 
     /// IPv4 in IP (RFC 2003).
@@ -92,18 +93,18 @@ pub mod protocol {
     /// RFC 8986.
     pub const ETHERNET: u8 = 143;
 
-    /// The protocols that the notation of a flow names.
+    /// The protocols that have a name in the notation of a flow.
     const NAMES: [(u8, &str); 7] =
         [(ICMP, "icmp"), (TCP, "tcp"), (UDP, "udp"), (GRE, "gre"), (ESP, "esp"), (ICMP6, "icmp6"), (SCTP, "sctp")];
 
     /// Returns the name of a protocol in the notation of a [`FlowKey`](crate::FlowKey), such as
-    /// `tcp`. Returns `None` if the notation uses the protocol's number.
+    /// `tcp`. Returns `None` if the notation uses the protocol's number instead.
     #[must_use]
     pub fn name(protocol: u8) -> Option<&'static str> {
         NAMES.iter().find(|(number, _)| *number == protocol).map(|(_, name)| *name)
     }
 
-    /// Returns the protocol with this name, in lower case.
+    /// Returns the protocol with this name. The protocol's name must be in lower case.
     ///
     /// ```
     /// use steerage_flow::protocol;
@@ -115,8 +116,8 @@ pub mod protocol {
         NAMES.iter().find(|(_, known)| *known == name).map(|(number, _)| *number)
     }
 
-    /// Returns true if a header of this protocol begins with a source and a destination port, which
-    /// RSS hashes.
+    /// Returns true if a header of this protocol begins with a source port and a destination port,
+    /// which RSS hashes.
     ///
     /// ```
     /// use steerage_flow::protocol;
@@ -161,7 +162,7 @@ pub mod port {
     pub const MPLS: u16 = 6635;
     /// The port that Linux, flannel and Cilium use for VXLAN.
     pub const VXLAN_LINUX: u16 = 8472;
-    /// TZSP's usual port, which IANA has assigned to no other service.
+    /// TZSP's usual port. IANA has assigned this port to no other service.
     pub const TZSP: u16 = 37008;
 }
 
@@ -172,13 +173,14 @@ pub mod gre {
     pub const ERSPAN: u16 = 0x88be;
     /// ERSPAN, type III.
     pub const ERSPAN_3: u16 = 0x22eb;
-    /// MikroTik's Ethernet over IP, with version 1.
+    /// MikroTik's Ethernet over IP, with GRE version 1.
     pub const EOIP: u16 = 0x6400;
     /// WCCP: a packet that a router redirects to a cache.
     pub const WCCP: u16 = 0x883e;
 }
 
-/// The payload types that NSH (RFC 8300, 2.2), VXLAN-GPE and LISP (RFC 9305) share.
+/// The payload types of NSH (RFC 8300, 2.2), VXLAN-GPE and LISP (RFC 9305), which use the same
+/// numbers.
 pub mod next_protocol {
     /// IPv4.
     pub const IPV4: u8 = 1;
@@ -210,11 +212,12 @@ pub mod ppp {
 pub mod ethernet {
     /// The length of an Ethernet header without tags.
     pub const BYTES: usize = 14;
-    /// The length of an Ethernet header with two tags. An MTU does not count these bytes.
+    /// The length of an Ethernet header with two tags. An MTU does not include the bytes of the
+    /// Ethernet header.
     pub const TAGGED_BYTES: usize = BYTES + 2 * super::vlan::BYTES;
     /// The length of an Ethernet address.
     pub const ADDRESS_BYTES: usize = 6;
-    /// The offset of the EtherType, or of the first tag.
+    /// The offset of the EtherType, or of the first VLAN tag, in an Ethernet header.
     pub const TYPE_AT: usize = 12;
 }
 
@@ -222,7 +225,7 @@ pub mod ethernet {
 pub mod vlan {
     /// The length of a tag.
     pub const BYTES: usize = 4;
-    /// The bits of a tag that are the VLAN identifier.
+    /// The bits of a VLAN tag that contain the VLAN identifier.
     pub const ID: u16 = 0x0fff;
 }
 
@@ -230,23 +233,26 @@ pub mod vlan {
 pub mod ipv4 {
     use std::ops::Range;
 
-    /// The length of a header without options.
+    /// The length of an IPv4 header without options.
     pub const BYTES: usize = 20;
-    /// The first byte of a header without options: version 4, five words of four bytes.
+    /// The first byte of an IPv4 header without options: version 4, and a length of five words of
+    /// four bytes.
     pub const PLAIN: u8 = 0x45;
-    /// The flag that forbids fragmentation. The identification then has no meaning (RFC 6864).
+    /// The IPv4 flag that forbids fragmentation. A packet with this flag has a meaningless
+    /// identification (RFC 6864).
     pub const DONT_FRAGMENT: u16 = 0x4000;
-    /// The flag that is set in all fragments but the last.
+    /// The IPv4 flag that is set in all fragments but the last.
     pub const MORE_FRAGMENTS: u16 = 0x2000;
-    /// The bits of the flags' word that are the fragment offset, in units of eight bytes.
+    /// The bits in the word of the IPv4 flags that contain the fragment offset, in units of eight
+    /// bytes.
     pub const OFFSET: u16 = 0x1fff;
-    /// A packet is a fragment if at least one of these bits of the flags' word is set.
+    /// An IPv4 packet is a fragment if at least one of these bits in the word of the flags is set.
     pub const FRAGMENT: u16 = MORE_FRAGMENTS | OFFSET;
-    /// The offset of the payload's protocol.
+    /// The offset of the payload's protocol in an IPv4 header.
     pub const PROTOCOL_AT: usize = 9;
-    /// The offset of the header's checksum.
+    /// The offset of the checksum in an IPv4 header.
     pub const CHECKSUM_AT: usize = 10;
-    /// The position of the source address and the destination address.
+    /// The positions of the source address and the destination address in an IPv4 header.
     pub const ADDRESSES: Range<usize> = 12..20;
 }
 
@@ -254,48 +260,49 @@ pub mod ipv4 {
 pub mod ipv6 {
     use std::ops::Range;
 
-    /// The length of a header without extensions.
+    /// The length of an IPv6 header without extension headers.
     pub const BYTES: usize = 40;
     /// The first byte of an IPv6 header whose traffic class is below 16.
     pub const PLAIN: u8 = 0x60;
-    /// The bits of a fragment header's third and fourth byte that are the offset, in bytes (RFC
-    /// 8200, 4.5).
+    /// The bits in the third and fourth byte of an IPv6 fragment header that contain the offset, in
+    /// bytes (RFC 8200, 4.5).
     pub const OFFSET: u16 = 0xfff8;
-    /// The flag in a fragment header that is set in all fragments but the last.
+    /// The flag in an IPv6 fragment header that is set in all fragments but the last.
     pub const MORE_FRAGMENTS: u16 = 1;
-    /// The offset of the payload's protocol, or of the first extension header's type.
+    /// The offset of the payload's protocol, or of the first extension header's type, in an IPv6
+    /// header.
     pub const PROTOCOL_AT: usize = 6;
-    /// The position of the source address and the destination address.
+    /// The positions of the source address and the destination address in an IPv6 header.
     pub const ADDRESSES: Range<usize> = 8..40;
 }
 
 /// The TCP header (RFC 9293, 3.1).
 pub mod tcp {
-    /// The length of a header without options.
+    /// The length of a TCP header without options.
     pub const BYTES: usize = 20;
-    /// The offset of the word that contains the header's length in its upper four bits, and the
-    /// flags.
+    /// The offset of the 16 bits that contain the length of the TCP header (in the upper four bits)
+    /// and the flags.
     pub const FLAGS_AT: usize = 12;
-    /// The offset of the checksum.
+    /// The offset of the checksum in a TCP header.
     pub const CHECKSUM_AT: usize = 16;
 
-    /// All flags in the word at [`FLAGS_AT`].
+    /// All TCP flags in the word at [`FLAGS_AT`].
     pub const FLAGS: u16 = 0x01ff;
-    /// The sender has no more data.
+    /// FIN: the sender has no more data.
     pub const FIN: u16 = 0x001;
-    /// The segment opens a connection: sequence numbers start here.
+    /// SYN: the segment opens a connection, and the sequence numbers start here.
     pub const SYN: u16 = 0x002;
     /// The connection is reset.
     pub const RST: u16 = 0x004;
-    /// The receiver should not wait for more data.
+    /// PSH: the receiver should not wait for more data.
     pub const PSH: u16 = 0x008;
-    /// The header has a valid acknowledgement number.
+    /// ACK: the header has a valid acknowledgement number.
     pub const ACK: u16 = 0x010;
-    /// The header has a valid urgent pointer.
+    /// URG: the header has a valid urgent pointer.
     pub const URG: u16 = 0x020;
-    /// A router marked congestion (RFC 3168).
+    /// ECE: a router marked congestion (RFC 3168).
     pub const ECE: u16 = 0x040;
-    /// The congestion window was reduced (RFC 3168).
+    /// CWR: the congestion window was reduced (RFC 3168).
     pub const CWR: u16 = 0x080;
 }
 
@@ -303,15 +310,17 @@ pub mod tcp {
 pub mod udp {
     /// The length of a header.
     pub const BYTES: usize = 8;
-    /// The offset of the length of header and data.
+    /// The offset of the length field in a UDP header. The length field counts the header and the
+    /// data.
     pub const LENGTH_AT: usize = 4;
-    /// The offset of the checksum. Zero means that the packet has no checksum.
+    /// The offset of the checksum in a UDP header. A UDP checksum of zero means that the packet has
+    /// no checksum.
     pub const CHECKSUM_AT: usize = 6;
 }
 
 /// The SCTP header (RFC 9260, 3.1).
 pub mod sctp {
-    /// The length of a header without chunks.
+    /// The length of an SCTP header without chunks.
     pub const BYTES: usize = 12;
 }
 
@@ -323,7 +332,7 @@ pub mod icmp {
     /// The offset of the checksum in an ICMP or ICMPv6 header.
     pub const CHECKSUM_AT: usize = 2;
 
-    /// The offset of the identifier of a query.
+    /// The offset of the identifier in an ICMP or ICMPv6 query.
     pub const IDENTIFIER_AT: usize = 4;
 
     /// Echo reply.
@@ -351,7 +360,7 @@ pub mod icmp6 {
     pub const TOO_BIG: u8 = 2;
     /// Time exceeded (RFC 4443).
     pub const TIME_EXCEEDED: u8 = 3;
-    /// The smallest type that is not an error (RFC 4443, 2.1).
+    /// The smallest ICMPv6 type that is not an error (RFC 4443, 2.1).
     pub const FIRST_INFORMATIONAL: u8 = 128;
     /// Echo request (RFC 4443).
     pub const ECHO: u8 = 128;

@@ -1,13 +1,13 @@
-//! File names that contain a time.
+//! Parses file names with placeholders for a time, such as `%H`.
 
 use std::fmt;
 use std::time::SystemTime;
 
 /// A file name with placeholders for a time in UTC.
 ///
-/// `%Y`, `%m`, `%d`, `%H`, `%M` and `%S` are the parts of the time, as in strftime(3). `%F` is
-/// `%Y-%m-%d`, `%T` is `%H:%M:%S`, `%s` is the number of seconds since 1970, and `%%` is a percent
-/// sign.
+/// The placeholders `%Y`, `%m`, `%d`, `%H`, `%M` and `%S` stand for parts of the time, as in
+/// strftime(3). `%F` stands for `%Y-%m-%d`, `%T` for `%H:%M:%S`, `%s` for the number of seconds
+/// since 1970, and `%%` for a percent sign.
 ///
 /// ```
 /// use std::time::SystemTime;
@@ -22,7 +22,7 @@ use std::time::SystemTime;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FilePattern(String);
 
-/// The error for an unknown placeholder.
+/// The error for a file name with an unknown placeholder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParsePatternError(String);
 
@@ -36,35 +36,37 @@ impl fmt::Display for ParsePatternError {
 impl std::error::Error for ParsePatternError {}
 
 impl FilePattern {
-    /// Parses a pattern.
+    /// Parses a file name with placeholders.
     ///
     /// # Errors
-    /// If a `%` is followed by a character that is not one of these placeholders.
+    /// Returns an error if a `%` is followed by a character that is not a placeholder of
+    /// [`FilePattern`].
     pub fn parse(text: &str) -> Result<Self, ParsePatternError> {
         Self::fill(text, SystemTime::UNIX_EPOCH).map(|_| Self(text.to_owned()))
     }
 
-    /// Whether the pattern contains a time.
+    /// Returns true if the pattern contains a placeholder for the time.
     pub fn has_time(&self) -> bool {
         self.0.replace("%%", "").contains('%')
     }
 
-    /// The pattern as text.
+    /// Returns the pattern as the user wrote it.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The file name for a time.
+    /// Returns the pattern with all placeholders replaced by this time.
     pub fn at(&self, time: impl Into<SystemTime>) -> String {
         Self::fill(&self.0, time.into()).unwrap_or_default()
     }
 
-    /// Whether there is a time for which [`at`](Self::at) returns this name.
+    /// Returns true if [`at`](Self::at) can return this name for some time.
     pub fn matches(&self, name: &str) -> bool {
         Self::is_filled(&self.0, name).is_some()
     }
 
-    /// Compares a name with the pattern. A digit of a time is any digit.
+    /// Returns `None` if the file name does not match the pattern. For each digit of a time in the
+    /// pattern, the name may have any digit.
     fn is_filled(pattern: &str, name: &str) -> Option<()> {
         let Some((literal, rest)) = pattern.split_once('%') else { return (pattern == name).then_some(()) };
         let name = name.strip_prefix(literal)?;
@@ -76,7 +78,8 @@ impl FilePattern {
             'T' => "00:00:00",
             '%' => return Self::is_filled(rest, name.strip_prefix('%')?),
             's' => {
-                // The shortest number may be the beginning of a longer one that is followed by a digit of the pattern.
+                // `%s` stands for any number of digits, and the pattern may contain another digit
+                // after `%s`. Therefore each possible number of digits is tried.
                 let digits = name.bytes().take_while(u8::is_ascii_digit).count();
                 return (1..=digits).find_map(|length| Self::is_filled(rest, &name[length..]));
             }
@@ -89,7 +92,7 @@ impl FilePattern {
     }
 
     fn fill(text: &str, time: SystemTime) -> Result<String, ParsePatternError> {
-        // 2026-11-21T04:15:35.284060000Z
+        // Example of the text in `date`: 2026-11-21T04:15:35.284060000Z
         let date = humantime::format_rfc3339_nanos(time).to_string();
         let (mut name, mut rest) = (String::new(), text);
         while let Some(at) = rest.find('%') {
@@ -126,7 +129,7 @@ mod tests {
 
     #[test]
     fn parts_of_a_time() {
-        // The expected values are from `date -u -d @1700000000.5 +...`.
+        // The expected values were printed by `date -u -d @1700000000.5 +...`.
         let time = SystemTime::UNIX_EPOCH + Duration::from_millis(1_700_000_000_500);
         let name = |text: &str| FilePattern::parse(text).unwrap().at(time);
         assert_eq!(name("flows-%Y%m%d-%H%M%S.csv"), "flows-20231114-221320.csv");

@@ -1,4 +1,4 @@
-//! Files that are written one after another, each named by a time.
+//! A series of files that are written one after another. The name of each file contains a time.
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;
@@ -15,18 +15,18 @@ use rustix::process::geteuid;
 use super::{DIRECTORY_MODE, FilePattern, Readers, parent_of, probe};
 use crate::path::{Directory, PathError};
 
-/// The most files that have the same time in their names. The files of one second have 1 MiB or
-/// more each, so a second would have 98 GiB.
+/// The maximum number of files with the same time in their names. Each file of a series has 1 MiB
+/// or more, so this maximum is reached only after 98 GiB within one second.
 const SAME_NAME_MAX: u32 = 100_000;
 
-/// Returns the start of the period that contains `nanos`. Periods begin at multiples of `period`
-/// since 1970. Both numbers are in nanoseconds, and `period` must be at least 1.
+/// Returns the start of the period that contains the time `nanos`. Periods begin at 1970 and last
+/// `period` each. Both numbers are in nanoseconds, and `period` must be at least 1.
 pub fn start_of_period(nanos: u64, period: u64) -> u64 {
     nanos - nanos % period
 }
 
-/// Files that are written one after another. An existing file is never replaced: if the name of a
-/// new file is taken, the file gets a number (`NAME-2.pcapng`).
+/// A series of files that are written one after another. An existing file is never replaced: if the
+/// name of a new file is taken, a number is added to the name (`NAME-2.pcapng`).
 ///
 /// ```no_run
 /// use std::num::NonZero;
@@ -42,13 +42,15 @@ pub fn start_of_period(nanos: u64, period: u64) -> u64 {
 pub struct FileSeries {
     name: FilePattern,
     keep: Option<NonZero<usize>>,
-    /// The existing files of the series, the oldest first. Empty if all files are kept.
+    /// The existing files of the series, from the oldest to the newest. If the series never removes
+    /// files, the list is empty.
     files: VecDeque<Written>,
-    /// The last name without its number, and the number.
+    /// The name of the last file without its number, and the number.
     last: (PathBuf, u32),
 }
 
-/// A file of the series. Device and inode tell whether the path still has the same file.
+/// A file of the series on the disk. The device number and inode number of the file show whether
+/// another file has taken its path.
 #[derive(Debug)]
 struct Written {
     path: PathBuf,
@@ -56,13 +58,14 @@ struct Written {
 }
 
 impl FileSeries {
-    /// Prepares the series, and checks that its files can be created. With `keep`, the series has
-    /// at most so many files, and the oldest file is removed before the next one is created. Files
-    /// of this user whose names fit the pattern, such as those of an earlier run, belong to the
-    /// series, unless a directory of the pattern contains a time.
+    /// Prepares the series, and checks that files can be created. If `keep` is a number, the series
+    /// has at most this number of files: the oldest file is removed before the next file is
+    /// created. Existing files of this user whose names match the pattern also belong to the
+    /// series, such as the files of an earlier run. However, existing files do not belong to the
+    /// series if the name of a directory in the pattern contains a time.
     ///
     /// # Errors
-    /// If no file can be created.
+    /// Returns an error if files cannot be created.
     pub fn new(name: FilePattern, keep: Option<NonZero<usize>>) -> io::Result<Self> {
         let path = Path::new(name.as_str());
         probe(path)?;
@@ -72,11 +75,11 @@ impl FileSeries {
         Ok(Self { name, keep, files, last: (PathBuf::new(), 0) })
     }
 
-    /// Creates the next file, with this time in its name. Each missing directory whose name has a
-    /// time is created.
+    /// Creates the next file of the series, with this time in its name. Creates each missing
+    /// directory whose name contains a time.
     ///
     /// # Errors
-    /// If the file or its directory cannot be created.
+    /// Returns an error if the file or its directory cannot be created.
     pub fn create(&mut self, time: SystemTime) -> io::Result<File> {
         while self.keep.is_some_and(|keep| self.files.len() >= keep.get()) {
             self.files.pop_front().iter().for_each(Written::remove);
@@ -114,7 +117,7 @@ impl FileSeries {
 }
 
 impl Written {
-    /// Removes the file, unless another file has its path by now.
+    /// Removes the file, unless the path now names another file.
     fn remove(&self) {
         let removed = Directory::holding(&self.path).and_then(|(directory, name)| {
             let there = directory.stat(&name)?;
@@ -128,7 +131,7 @@ impl Written {
     }
 }
 
-/// The files of this user whose names fit the pattern, the oldest first.
+/// Returns the files of this user whose names match the pattern, from the oldest to the newest.
 fn earlier_files(path: &Path) -> Result<VecDeque<Written>, PathError> {
     let (directory, name) = Directory::holding(path)?;
     let Some(pattern) = name.to_str().and_then(|name| FilePattern::parse(name).ok()) else {
@@ -151,7 +154,8 @@ fn earlier_files(path: &Path) -> Result<VecDeque<Written>, PathError> {
     Ok(files.into_iter().map(|(_, file)| file).collect())
 }
 
-/// The name with a number before its ending. The first file has no number.
+/// Inserts a number into the file name before its extension. The name of the first file gets no
+/// number.
 fn numbered(name: &str, number: u32) -> String {
     match name.rsplit_once('.') {
         _ if number == 1 => name.to_owned(),
@@ -160,7 +164,7 @@ fn numbered(name: &str, number: u32) -> String {
     }
 }
 
-/// Reverses [`numbered`].
+/// Removes the number that [`numbered`] added.
 fn without_number(name: &str) -> Option<String> {
     let (stem, end) = name.rsplit_once('.').map_or((name, None), |(stem, end)| (stem, Some(end)));
     let (stem, number) = stem.rsplit_once('-')?;
@@ -204,7 +208,8 @@ mod tests {
     #[test]
     fn no_file_is_replaced_and_the_oldest_are_removed() {
         let directory = directory("kept");
-        // Neither a stranger's name nor a link is a file of the series.
+        // A file whose name does not match the pattern does not belong to the series. A link does
+        // not belong to it either.
         fs::write(directory.join("other.pcap"), "").unwrap();
         symlink("other.pcap", directory.join("a-05.pcap")).unwrap();
         let mut first = series(&directory, "a-%S.pcap", 3);
@@ -212,7 +217,8 @@ mod tests {
             first.create(at(seconds)).unwrap().write_all(b"first").unwrap();
         }
         assert_eq!(names(&directory), ["a-01-3.pcap", "a-01-4.pcap", "a-02.pcap", "a-05.pcap", "other.pcap"]);
-        // A later run removes the files of the earlier one, but no file that took such a name since.
+        // A later run removes the files of the earlier run. If another file has taken the name of
+        // an earlier file, the later run does not remove it.
         fs::rename(directory.join("a-02.pcap"), directory.join("a-02.moved")).unwrap();
         let mut second = series(&directory, "a-%S.pcap", 2);
         fs::write(directory.join("another"), "another").unwrap();

@@ -1,4 +1,5 @@
-//! Tests what happens to an older entry when a new file with the same name is created.
+//! Tests what happens to an existing file, link or FIFO when a new file with the same name is
+//! created.
 #![allow(clippy::print_stderr, reason = "tests that test nothing have to say so")]
 
 use std::fs;
@@ -13,7 +14,8 @@ use super::*;
 
 const SOMEBODY: u32 = 65534;
 
-/// A directory with these permissions, next to a file that must not change.
+/// A directory for a test with given permissions, and a file next to the directory that must not
+/// change.
 struct Ground {
     root: PathBuf,
 }
@@ -66,8 +68,8 @@ fn a_planted_link_is_replaced_and_what_it_leads_to_is_untouched() {
     if !is_root() {
         return;
     }
-    // A directory that everyone may write to, a directory of the attacker, and a directory of root
-    // that other users may write to.
+    // The three directories are: a directory that all users may write to, a directory of the
+    // attacker, and a directory of root that other users may write to.
     for (nth, (mode, owner)) in [(0o1777, 0), (0o755, SOMEBODY), (0o777, 0)].into_iter().enumerate() {
         type Make = fn(&Path) -> io::Result<()>;
         let makes: [Make; 3] = [
@@ -109,7 +111,8 @@ fn a_link_of_ones_own_is_followed() {
 fn an_old_file_is_replaced_and_not_written_to() {
     let ground = Ground::new("old", 0o755);
     fs::write(ground.name(), "old").unwrap();
-    // The old content stays available through open files, and through another link to the file.
+    // A program that has opened the old file, or that uses another hard link to it, still reads the
+    // old content.
     fs::hard_link(ground.name(), ground.root.join("link")).unwrap();
     let new = NewFile::create(&ground.name(), Readers::Group).unwrap();
     new.file().write_all(b"half").unwrap();
@@ -127,7 +130,7 @@ fn captured_data_is_not_for_everybody() {
     for (readers, mode) in [(Readers::Group, 0o640), (Readers::All, 0o644)] {
         let opened = open(&ground.name(), readers).unwrap();
         let Opened::File(file) = opened else { panic!("{opened:?}") };
-        // The umask can only remove permissions.
+        // The umask can remove permissions of the new file, but cannot add any.
         assert_eq!(file.metadata().unwrap().mode() & 0o777 & !mode, 0);
         assert_eq!(file.metadata().unwrap().mode() & 0o600, 0o600);
     }

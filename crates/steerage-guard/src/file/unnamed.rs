@@ -1,4 +1,4 @@
-//! Files without a name, for data that must not outlive the process.
+//! Creates files without a name, for data that must not remain on the disk after the process ends.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -9,22 +9,25 @@ use rustix::io::Errno;
 use super::random_name;
 use crate::path::{Directory, PathError};
 
-/// Only the user may reopen the file, and only through one of its descriptors (`/proc/PID/fd`).
+/// The mode of a file without a name. Only this user may open the file again, and only through a
+/// descriptor of the file (`/proc/PID/fd`).
 const PRIVATE: Mode = Mode::from_raw_mode(0o600);
 
 const HOW: OFlags = OFlags::RDWR.union(OFlags::CLOEXEC);
 
-/// Creates a file without a name on the file system of `directory`, open for reading and writing.
-/// The kernel removes the file when its last descriptor is closed, however the process ends.
+/// Creates a file without a name on the file system of `directory`. The file is open for reading
+/// and writing. The kernel removes the file when its last descriptor is closed, no matter how the
+/// process ends.
 ///
 /// # Errors
-/// If no file can be created in the directory.
+/// Returns an error if a file cannot be created in the directory.
 pub fn unnamed(directory: &Directory) -> Result<File, PathError> {
     directory.may_hold_files()?;
-    // With O_EXCL, nobody can give the file a name later.
+    // With O_EXCL, no process can give the file a name later.
     match rustix::fs::openat(directory, ".", HOW | OFlags::TMPFILE | OFlags::EXCL, PRIVATE) {
         Ok(file) => Ok(file.into()),
-        // The file system does not support files without a name.
+        // The file system does not support files without a name, so the file is created with a name
+        // that is removed at once.
         Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => created_and_removed(directory),
         Err(error) => Err(error.into()),
     }

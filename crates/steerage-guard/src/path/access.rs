@@ -1,4 +1,4 @@
-//! Who can change a directory.
+//! Finds out which users can change a directory.
 
 use std::os::fd::BorrowedFd;
 
@@ -9,15 +9,16 @@ use super::groups::is_private;
 use super::is_trusted;
 use crate::mounts;
 
-/// The type of FUSE file systems: `FUSE_SUPER_MAGIC` of linux/magic.h.
+/// The type of FUSE file systems (`FUSE_SUPER_MAGIC` of linux/magic.h).
 const FUSE: u64 = 0x6573_5546;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
     Ours,
-    /// Other users can add names, but cannot change names of root and of the effective user.
+    /// The directory is sticky: other users can add entries, but cannot rename or remove the
+    /// entries of root and of the effective user.
     Sticky(Who),
-    /// Other users can change the directory.
+    /// Other users can change the entries of the directory.
     Others(Who),
 }
 
@@ -40,18 +41,19 @@ impl Access {
         if mode.contains(Mode::SVTX) { Self::Sticky(who) } else { Self::Others(who) }
     }
 
-    /// Whether another user owns the directory.
+    /// Returns true if another user owns the directory.
     pub(super) fn is_of_user(self) -> bool {
         matches!(self, Self::Others(Who::User(_)))
     }
 }
 
-/// The user who mounted the FUSE file system of this directory. `None` for root and the effective
-/// user. A user can mount a file system of its own (FUSE), and can make it visible for all users if
-/// `/etc/fuse.conf` allows this. A FUSE file system reports any owners and modes, and any links.
+/// Returns the user who mounted the FUSE file system of this directory. Returns `None` if root or
+/// the effective user mounted it, or if it is not a FUSE file system. Any user can mount a FUSE
+/// file system. If `/etc/fuse.conf` allows it, the user can make the file system accessible to all
+/// users. A FUSE file system can report any owner and mode of a file, and any target of a link.
 pub(super) fn run_by(directory: BorrowedFd<'_>) -> Option<Who> {
     let Ok(system) = fstatfs(directory) else { return Some(Who::Everybody) };
-    // The type of the field depends on the architecture.
+    // The type of the field `f_type` depends on the architecture.
     #[allow(clippy::unnecessary_cast)]
     if system.f_type as u64 & u64::from(u32::MAX) != FUSE {
         return None;

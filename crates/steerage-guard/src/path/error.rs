@@ -1,4 +1,4 @@
-//! The reasons for which a path is refused.
+//! The reasons why this crate refuses to write to a path.
 
 use std::os::fd::RawFd;
 use std::path::PathBuf;
@@ -7,36 +7,37 @@ use std::{error, fmt, io};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-/// The reason for which a path cannot be used for writing. The message is one line and does not
-/// repeat the path.
+/// The reason why a path cannot be used for writing. The message of the error has one line and does
+/// not repeat the path.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum PathError {
-    /// `{by} can change the directory {directory}: name a directory that only root can change, or
-    /// change to the directory first`
+    /// Another user, or a group, can change a directory of the path.
     Changeable {
-        /// The directory.
+        /// The directory that another user or a group can change.
         directory: PathBuf,
-        /// The user, group or public that can change the directory.
+        /// The user or group that can change the directory.
         by: Who,
     },
-    /// `{by} can change the link {link}: name the directory that it leads to`
+    /// Another user, or a group, can change a link in the path.
     Link {
-        /// The link.
+        /// The link that another user or a group can change.
         link: PathBuf,
-        /// The user, group or public that can change the link.
+        /// The user or group that can change the link.
         by: Who,
     },
-    /// `{by} runs the file system of {directory} and can read what is written there: name another directory`
+    /// Another user runs the file system of the directory, and could read the files that are written
+    /// there.
     FileSystem {
-        /// The directory.
+        /// The directory on the file system of another user.
         directory: PathBuf,
-        /// The user who runs the file system.
+        /// The user whose process serves the file system.
         by: Who,
     },
-    /// `the path names the open descriptor {0} instead of a file`
+    /// The path names an open file descriptor instead of a file. The value is the number of the
+    /// descriptor.
     Descriptor(RawFd),
-    /// `user {owner} owns the FIFO and can read what is written to it: name another FIFO or a file`
+    /// Another user owns the FIFO, and could read the data that is written to it.
     Fifo {
         /// The owner of the FIFO.
         owner: u32,
@@ -101,12 +102,12 @@ impl From<PathError> for io::Error {
     }
 }
 
-/// A party, other than root and the effective user, that can change a directory or a link.
+/// A user or group, other than root and the effective user, that can change a directory or a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
-    /// The user with this number.
+    /// The user with this ID.
     User(u32),
-    /// The members of the group with this number.
+    /// The members of the group with this ID.
     Group(u32),
     /// Every user of the machine.
     Everybody,

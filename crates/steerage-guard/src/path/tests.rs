@@ -1,4 +1,4 @@
-//! Tests each rule of the walk with directories and links of other users.
+//! Tests the rules for resolving a path, with directories and links that belong to other users.
 #![allow(clippy::print_stderr, reason = "tests that test nothing have to say so")]
 
 use std::fs;
@@ -10,7 +10,7 @@ use super::*;
 
 const SOMEBODY: u32 = 65534;
 
-/// A directory of the test, in which only the test's user can change anything.
+/// The directory of a test, in which only the user who runs the test can change anything.
 struct Ground(PathBuf);
 
 impl Ground {
@@ -22,8 +22,8 @@ impl Ground {
         let root = std::env::temp_dir().join(format!("steerage-path-{}-{number}", std::process::id()));
         fs::create_dir(&root).unwrap();
         fs::set_permissions(&root, fs::Permissions::from_mode(0o755)).unwrap();
-        // The walk follows no link in a sticky directory, and the temporary directory may be
-        // sticky.
+        // The path of the test's directory must contain no link. The temporary directory of the
+        // machine may be sticky, and the walk follows no link in a sticky directory.
         Self(fs::canonicalize(root).unwrap())
     }
 
@@ -42,7 +42,8 @@ impl Ground {
         lchown(self.at(path), Some(uid), Some(uid)).unwrap();
     }
 
-    /// The directory in which a file with this path is created, relative to the test's directory.
+    /// Returns the directory in which a file with this path would be created, relative to the
+    /// test's directory.
     fn holding(&self, path: &str) -> Result<String, String> {
         self.place(Directory::holding(&self.at(path)))
     }
@@ -108,8 +109,8 @@ fn directories_and_links_of_ours_are_walked() {
     assert_eq!(ground.holding("f"), ok("f"));
     assert_eq!(ground.holding("a/./b//../f"), ok("a/f"));
     assert_eq!(ground.holding("chain/f"), ok("a/b/f"));
-    // If the last name is a link, the file is created where the link points, whether or not the
-    // target exists.
+    // If the last name of the path is a link, the file is created at the target of the link, even
+    // if the target does not exist yet.
     ground.link("file", me(), "chain/g");
     assert_eq!(ground.holding("file"), ok("a/b/g"));
     assert_eq!(ground.holding("missing/f"), refused("No such file or directory (os error 2)"));
@@ -142,7 +143,7 @@ fn a_directory_of_another_user_ends_the_way_unless_it_is_the_last() {
     for deeper in ["x/logs/f", "x/mine/f", "x/missing/f", "x/../x/logs/f"] {
         assert_eq!(ground.holding(deeper), refused("user 65534 can change the directory x"), "{deeper}");
     }
-    // `..` leads back along the directories that were walked.
+    // `..` leads to the directory that the walk opened before the current directory.
     assert_eq!(ground.holding("x/../f"), ok("f"));
 }
 
@@ -167,8 +168,8 @@ fn a_directory_that_a_group_or_everybody_may_write_to_leads_at_most_to_plain_dir
         assert_eq!(ground.holding(&format!("{name}/theirs/f")), error);
         assert_eq!(ground.holding(&format!("{name}/to-in/f")), error);
         assert_eq!(ground.opened(Directory::open(&ground.at(name))).map(|()| String::new()), error);
-        // A link as the last name in such a directory is not followed, so that a new file replaces
-        // the link.
+        // If the last name of the path is a link in a directory that is not trusted, the link is
+        // not followed, and a new file replaces the link.
         assert_eq!(ground.holding(&format!("{name}/to-in")), ok(&format!("{name}/to-in")));
     }
 }
@@ -191,7 +192,7 @@ fn in_a_sticky_directory_plain_directories_of_ours_are_walked() {
     assert_eq!(ground.holding("tmp/link/f"), refused("every user can change the link tmp/link"));
     assert_eq!(ground.holding("tmp/their-link/f"), refused("user 65534 can change the link tmp/their-link"));
     assert_eq!(ground.holding("tmp/link"), ok("tmp/link"));
-    // A sticky bit does not protect entries from the owner of the directory.
+    // The sticky bit of a directory does not protect its entries from the owner of the directory.
     ground.directory("sticky", SOMEBODY, 0o1777);
     ground.directory("sticky/mine", me(), 0o755);
     assert_eq!(ground.holding("sticky/mine/f"), refused("user 65534 can change the directory sticky"));
@@ -210,7 +211,7 @@ fn a_link_of_another_user_is_followed_nowhere() {
     ground.link("logs", SOMEBODY, "protected");
     assert_eq!(ground.holding("logs/f"), refused("user 65534 can change the link logs"));
     assert_eq!(ground.holding("logs"), ok("logs"));
-    // A chain of links whose first link is safe.
+    // A link that is safe leads to a second link, which is not safe.
     ground.directory("x", SOMEBODY, 0o755);
     ground.link("x/second", SOMEBODY, ground.at("protected/conf"));
     ground.link("first", me(), "x/second");
@@ -241,7 +242,7 @@ fn a_working_directory_of_another_user_may_have_plain_directories() {
     let error = refused("user 65534 can change the link ./logs/mine/away");
     assert_eq!(ground.holding_from("home", "logs/mine/away/f"), error);
     assert_eq!(ground.holding_from("home", "../f"), refused("user 65534 can change the directory ."));
-    // From a working directory that is trusted, the rules are the same as from the root.
+    // From a trusted working directory, the rules are the same as from the root directory.
     ground.directory("ours", me(), 0o755);
     ground.link("ours/link", me(), "../protected");
     ground.link("ours/home", me(), "../home");
@@ -278,8 +279,8 @@ fn a_directory_that_another_user_put_there_is_not_taken_for_a_created_one() {
     ground.directory("x", SOMEBODY, 0o755);
     ground.directory("protected", me(), 0o755);
     let create = |path: &str| ground.opened(Directory::create_all(&ground.at(path), 0o755));
-    // The first missing directory is created in the other user's directory, and is reused by the
-    // second call.
+    // The first call creates the missing directory `x/11` in the other user's directory, and the
+    // second call uses this directory again.
     assert_eq!((create("x/11/27"), create("x/11/28")), (Ok(()), Ok(())));
     let error = Err("user 65534 can change the directory x".to_owned());
     ground.directory("x/theirs", SOMEBODY, 0o755);
@@ -331,7 +332,8 @@ fn operations_take_single_names() {
     directory.remove_file(a).unwrap();
     directory.remove_dir(b).unwrap();
     assert_eq!(directory.entries().unwrap(), []);
-    // A link that another user plants under the new name is not followed.
+    // `create_new_file` does not follow a link that another user plants under the name of the new
+    // file.
     symlink(ground.at("elsewhere"), ground.at("a")).unwrap();
     assert!(directory.create_new_file(a, 0o600).is_err() && !ground.at("elsewhere").exists());
 }
@@ -380,8 +382,8 @@ fn a_group_of_root_alone_may_write() {
     ground.directory("group", 0, 0o775);
     let directory = Directory::open_for_new_files(&ground.at("group")).unwrap();
     assert_eq!(directory.is_ours().unwrap(), is_private);
-    // An access list that also admits user 65534: user::rwx, user:65534:rwx, group::r-x, mask::rwx,
-    // other::r-x.
+    // An access list that also gives access to user 65534: user::rwx, user:65534:rwx, group::r-x,
+    // mask::rwx, other::r-x.
     let entries: [(u16, u16, u32); 5] =
         [(1, 7, u32::MAX), (2, 7, SOMEBODY), (4, 5, u32::MAX), (16, 7, u32::MAX), (32, 5, u32::MAX)];
     let mut list = 2_u32.to_le_bytes().to_vec();

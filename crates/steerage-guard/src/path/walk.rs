@@ -1,4 +1,4 @@
-//! The walk along a path, one name at a time.
+//! Resolves a path one name at a time.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
@@ -12,7 +12,7 @@ use super::access::Access;
 use super::error::{PathError, Who};
 use super::{Directory, PATH_ONLY, is_trusted};
 
-/// The maximum number of links that are followed in one path: the kernel's limit.
+/// The maximum number of links that are followed in one path. The kernel has the same limit.
 const LINKS_MAX: usize = 40;
 
 #[derive(Clone, Copy, Debug)]
@@ -34,16 +34,17 @@ impl Missing {
 
 #[derive(Debug)]
 pub(super) struct Walk {
-    /// The open directories from the first to the current one. `..` returns to the previous
-    /// directory, even if another user has moved the current directory meanwhile.
+    /// The directories that the walk has opened, from the first directory to the current directory.
+    /// `..` leads to the previous directory in this list, even if another user has moved the
+    /// current directory meanwhile.
     at: Vec<Directory>,
     left: Vec<OsString>,
     links: usize,
-    /// The party that can change the working directory. `None` if the walk is not in or below the
-    /// working directory, or if the working directory is trusted.
+    /// The user or group that can change the working directory. The value is `None` if the working
+    /// directory is trusted, or if the walk is outside of it.
     chosen: Option<Who>,
-    /// True if a program will resolve the path again. Then no group may be able to exchange a
-    /// directory of the path.
+    /// True if another program will resolve the path again. If the field is true, no group may have
+    /// permission to replace a directory of the path.
     strict: bool,
 }
 
@@ -59,7 +60,7 @@ impl Walk {
         Self::begin_in(Directory { fd, path: PathBuf::from("."), of_others: false }, path)
     }
 
-    /// Walks a path that a program will resolve again.
+    /// Resolves a path that another program will resolve again.
     pub(super) fn strict(self) -> Self {
         Self { strict: true, ..self }
     }
@@ -107,7 +108,8 @@ impl Walk {
         self.at.last().ok_or_else(|| Errno::NOENT.into())
     }
 
-    /// The descriptor of this process that the remaining names refer to, as in `/proc/self/fd/1`.
+    /// Returns the number of this process's descriptor if the rest of the path names one, as in
+    /// `/proc/self/fd/1`.
     fn descriptor(&self) -> Option<RawFd> {
         let [root] = &self.at[..] else { return None };
         let [number, fd, process, proc] = &self.left[..] else { return None };
@@ -126,13 +128,14 @@ impl Walk {
         let access = here.access()?;
         let of_others = here.of_others || access.is_of_user();
         let changeable = |by| PathError::Changeable { directory: here.path.clone(), by };
-        // Below a working directory of another user, what follows is checked when it is opened.
+        // In a working directory of another user, each entry of the path is checked when it is
+        // opened.
         let others = if let (Access::Others(by), None) = (access, self.chosen) { Some(by) } else { None };
         let next = match (rustix::fs::openat(here, name, PATH_ONLY, Mode::empty()), mode, others) {
             (Err(Errno::NOENT), Some(mode), _) => {
                 match rustix::fs::mkdirat(here, name, Mode::from_raw_mode(mode)) {
-                    // Another process of this user may have created the directory at the same
-                    // moment.
+                    // If the directory exists by now, another process of this user may have created
+                    // it at the same moment.
                     Ok(()) | Err(Errno::EXIST) => {}
                     Err(error) => return Err(error.into()),
                 }
@@ -141,7 +144,7 @@ impl Walk {
                 return Ok(());
             }
             (Ok(_), Some(_), Some(by)) => {
-                // An earlier run or file may have created the directory.
+                // An earlier run, or an earlier file of this run, may have created the directory.
                 let created = here.open_own_with(name, of_others).map_err(|_| changeable(by))?;
                 self.at.push(created);
                 return Ok(());
@@ -161,8 +164,8 @@ impl Walk {
         let path = here.path.join(name);
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => {
-                // If another user can change this directory, the walk ends with an error when the
-                // next name is looked up.
+                // The directory is not checked here. If another user can change it, the walk fails
+                // at the next name of the path.
                 self.at.push(Directory { fd: next, path, of_others });
                 Ok(())
             }
@@ -188,7 +191,8 @@ impl Walk {
         if here.path == Path::new("/") {
             return Ok(());
         }
-        // Another user who can change the working directory may move it elsewhere.
+        // A user who can change this directory may move the working directory to another parent
+        // directory.
         if let Access::Sticky(by) | Access::Others(by) = here.access()? {
             return Err(PathError::Changeable { directory: here.path.clone(), by });
         }
@@ -197,8 +201,8 @@ impl Walk {
         Ok(())
     }
 
-    /// Whether this is a link that only root and the user could have created in, or moved to, a
-    /// directory with this access.
+    /// Returns true if this entry is a link, and only root or the user can have created the link in
+    /// this directory or moved it there.
     fn may_follow(&self, next: &Stat, access: Access) -> bool {
         let is_link = FileType::from_raw_mode(next.st_mode) == FileType::Symlink;
         is_link && is_trusted(next.st_uid) && self.chosen.is_none() && access == Access::Ours

@@ -3,7 +3,7 @@
 use libc::c_int;
 use syscalls::Sysno;
 
-/// A purpose for which a thread needs system calls. Each group is a list of system calls.
+/// A group of system calls that a thread needs for the same purpose.
 ///
 /// ```
 /// use steerage_guard::sandbox::Group;
@@ -14,34 +14,35 @@ use syscalls::Sysno;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Group {
-    /// Compute, wait, and read and write open files. Every thread needs this group, and every
-    /// filter allows it.
+    /// Compute, wait, and read and write open files. Every thread needs this group of system calls,
+    /// and every filter allows it.
     Run,
-    /// Receive from the sockets of devices, and stop receiving.
+    /// Receive packets from the sockets of devices, and stop receiving.
     Receive,
-    /// Send through open sockets to the address that they are bound or connected to.
+    /// Send through open sockets to the addresses to which they are bound or connected.
     Send,
-    /// Send through open sockets to any address. A filter cannot see the address of a message.
+    /// Send through open sockets to any address. A seccomp filter cannot read the address of a
+    /// message.
     SendTo,
-    /// Use open sockets that do not belong to devices: set their options, and shut them down.
+    /// Set options of open sockets that do not belong to devices, and shut these sockets down.
     OpenSockets,
     /// Start threads, let them communicate, and place them on CPUs.
     Threads,
-    /// Open, create, rename and remove files, as far as Landlock allows.
+    /// Open, create, rename and remove files. Landlock restricts this group to certain files.
     Files,
-    /// Read and change the maps of loaded XDP programs, check whether the programs are attached, and
-    /// replace the program of a link that is open.
+    /// Use the maps of loaded XDP programs, check whether the programs are attached, and replace
+    /// the program of an open BPF link.
     XdpMaps,
     /// Attach loaded flow dissectors to network namespaces, and detach them.
     FlowDissectors,
-    /// Read and change the settings of network cards that netlink does not have, such as rules for
-    /// queues.
+    /// Read and change settings of network cards that are not available over netlink, such as rules
+    /// for queues.
     CardRules,
     /// Accept clients.
     Clients,
-    /// Request links, routes and neighbours from the kernel.
+    /// Query links, routes and neighbours from the kernel.
     Netlink,
-    /// Connect to another process on this machine through a socket path.
+    /// Connect to another process on this machine through the path of a Unix socket.
     UnixClient,
     /// Connect to other hosts.
     Internet,
@@ -62,19 +63,19 @@ pub(crate) struct Call {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Only {
     Any,
-    /// The argument with this number must have one of these values.
+    /// The argument of the system call with this number must have one of these values.
     OneOf(u8, &'static [u64]),
-    /// The arguments with the numbers 1 and 2 must be one of these pairs.
+    /// The arguments of the system call with the numbers 1 and 2 must be one of these pairs.
     Pairs(&'static [(u64, u64)]),
-    /// The argument must be the null pointer.
+    /// The argument of the system call with this number must be the null pointer.
     Null(u8),
-    /// The argument must not have this value.
+    /// The argument of the system call with this number must not have this value.
     Not(u8, u64),
-    /// These bits of the argument must be set.
+    /// The argument of the system call with this number must have all of these bits set.
     With(u8, u64),
-    /// None of these bits of the argument may be set.
+    /// The argument of the system call with this number must have none of these bits set.
     Without(u8, u64),
-    /// The argument must be the id of this process.
+    /// The argument of the system call with this number must be the ID of this process.
     Own(u8),
 }
 
@@ -90,38 +91,40 @@ const fn flag(bits: c_int) -> u64 {
     bits as u64
 }
 
-/// The number of an ioctl request. The number is an `int` in some C libraries, and the kernel reads
-/// 32 bits of it.
+/// Returns the number of an ioctl request as the kernel reads it. The kernel reads 32 bits, but the
+/// type of the number is `int` in some C libraries.
 #[allow(clippy::unnecessary_cast, reason = "the type depends on the C library")]
 const fn request(number: libc::Ioctl) -> u64 {
     number as u32 as u64
 }
 
-/// The kernel's name for this call depends on the architecture.
+/// The kernel's name for the system call `newfstatat` depends on the architecture.
 #[cfg(target_arch = "x86_64")]
 const STAT_AT: Sysno = Sysno::newfstatat;
 #[cfg(not(target_arch = "x86_64"))]
 const STAT_AT: Sysno = Sysno::fstatat;
 
-/// Memory must not become executable.
+/// The protection flags in the argument must not make memory executable.
 const NOT_EXECUTABLE: Only = Only::Without(2, flag(libc::PROT_EXEC));
-/// Only a new thread may be created, not a new process.
+/// `clone` may create only a thread, not a process.
 const THREAD: Only = Only::With(0, flag(libc::CLONE_THREAD));
-/// The handler that reports violations must stay installed.
+/// The handler that reports forbidden system calls must stay installed.
 const NOT_SIGSYS: Only = Only::Not(0, flag(libc::SIGSYS));
-/// The handler that reports violations emulates blocking of signals, because SIGSYS must not be
-/// blocked. musl's threads cannot be emulated, because they block signals twice when they end. If
-/// the filter is installed between these two calls, SIGSYS is blocked at the second call, and the
-/// kernel ends the process.
+/// The handler that reports forbidden system calls emulates the blocking of signals, because SIGSYS
+/// must never be blocked. With musl, this emulation does not work. A thread of musl blocks signals
+/// twice when it ends. If the filter is installed between the two calls, SIGSYS is already blocked
+/// at the second call, and the kernel ends the process.
 #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(target_env = "musl")))]
 const NOT_BLOCK: Only = Only::Not(0, flag(libc::SIG_BLOCK));
 #[cfg(not(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(target_env = "musl"))))]
 const NOT_BLOCK: Only = Only::Any;
 const THREAD_NAMES: Only = Only::OneOf(0, &[flag(libc::PR_SET_NAME), flag(libc::PR_GET_NAME)]);
 
-/// The `fcntl` commands for the flags of a descriptor and the size of a pipe, which neither
-/// duplicate a descriptor nor make the kernel send a signal, unlike F_SETOWN, F_SETSIG, F_SETLEASE
-/// and F_NOTIFY. Threads that open files may also use some of the latter commands: see `LEASES`.
+/// The `fcntl` commands for the flags of a descriptor and for the size of a pipe. These commands do
+/// not duplicate a descriptor, and do not make the kernel send a signal. F_SETOWN, F_SETSIG,
+/// F_SETLEASE and F_NOTIFY are not in the list, because they can make the kernel send a signal.
+/// Threads that open files may also use F_SETSIG and F_SETLEASE with certain arguments: see
+/// `LEASES`.
 const FLAGS: Only = Only::OneOf(
     1,
     &[
@@ -133,18 +136,20 @@ const FLAGS: Only = Only::OneOf(
         flag(libc::F_SETPIPE_SZ),
     ],
 );
-/// Leases of files, which make the kernel send SIGURG to this process only: F_SETOWN is not allowed.
+/// The `fcntl` commands for leases of files. With a lease, the kernel sends SIGURG to this process.
+/// Another process cannot get the signal, because the filter forbids F_SETOWN.
 const LEASES: Only = Only::Pairs(&[
     (F_SETSIG, flag(libc::SIGURG)),
     (flag(libc::F_SETLEASE), flag(libc::F_RDLCK)),
     (flag(libc::F_SETLEASE), flag(libc::F_UNLCK)),
     (flag(libc::F_GETLEASE), 0),
 ]);
-/// From asm-generic/fcntl.h.
+/// The number of the command is from asm-generic/fcntl.h.
 const F_SETSIG: u64 = 10;
 const DUPLICATE: Only = Only::OneOf(1, &[flag(libc::F_DUPFD), flag(libc::F_DUPFD_CLOEXEC)]);
 
-/// The socket options that devices read while they receive: drops and errors.
+/// The socket options that devices read while they receive packets: counts of dropped packets, and
+/// errors.
 const OPTIONS_READ: Only = Only::Pairs(&[
     (flag(libc::SOL_SOCKET), flag(libc::SO_ERROR)),
     (flag(libc::SOL_SOCKET), SO_MEMINFO),
@@ -153,13 +158,14 @@ const OPTIONS_READ: Only = Only::Pairs(&[
     (SOL_XDP, XDP_STATISTICS),
     (SOL_XDP, XDP_OPTIONS),
 ]);
-/// The socket options that devices set to stop receiving. Each option makes a socket receive fewer
-/// packets.
+/// The socket options that devices set to stop receiving packets. With each of these options, a
+/// socket can only receive fewer packets than before.
 const OPTIONS_SET: Only = Only::Pairs(&[
     (flag(libc::SOL_SOCKET), flag(libc::SO_ATTACH_FILTER)),
     (flag(libc::SOL_PACKET), PACKET_DROP_MEMBERSHIP),
 ]);
-/// Socket options: asm-generic/socket.h, linux/if_packet.h, linux/if_xdp.h.
+/// The numbers of socket options are from asm-generic/socket.h, linux/if_packet.h and
+/// linux/if_xdp.h.
 const SO_MEMINFO: u64 = 55;
 const PACKET_DROP_MEMBERSHIP: u64 = 2;
 const PACKET_STATISTICS: u64 = 6;
@@ -167,7 +173,7 @@ const SOL_XDP: u64 = 283;
 const XDP_STATISTICS: u64 = 7;
 const XDP_OPTIONS: u64 = 8;
 
-/// ioctl requests for terminals and pipes, without those that inject input into a terminal
+/// The ioctl requests for terminals and pipes, except requests that insert input into a terminal
 /// (TIOCSTI).
 const ASK: Only = Only::OneOf(
     1,
@@ -187,7 +193,7 @@ const SET_TERMINAL: Only = Only::OneOf(
 );
 
 const RUN: &[Call] = &[
-    // Memory.
+    // System calls for memory.
     any(Sysno::brk),
     any(Sysno::madvise),
     any(Sysno::mbind),
@@ -197,14 +203,14 @@ const RUN: &[Call] = &[
     only(Sysno::mprotect, NOT_EXECUTABLE),
     any(Sysno::mremap),
     any(Sysno::munmap),
-    // Time and random numbers.
+    // System calls for time and random numbers.
     any(Sysno::clock_getres),
     any(Sysno::clock_gettime),
     any(Sysno::clock_nanosleep),
     any(Sysno::getrandom),
     any(Sysno::gettimeofday),
     any(Sysno::nanosleep),
-    // Locks, signals, and exit.
+    // System calls for locks, signals and exit.
     any(Sysno::exit),
     any(Sysno::exit_group),
     any(Sysno::futex),
@@ -217,7 +223,7 @@ const RUN: &[Call] = &[
     any(Sysno::set_robust_list),
     any(Sysno::sigaltstack),
     only(Sysno::tgkill, Only::Own(0)),
-    // Information about this process.
+    // System calls that return information about this process.
     any(Sysno::getcpu),
     any(Sysno::getegid),
     any(Sysno::geteuid),
@@ -230,7 +236,7 @@ const RUN: &[Call] = &[
     any(Sysno::sched_getaffinity),
     any(Sysno::sysinfo),
     any(Sysno::uname),
-    // Open files.
+    // System calls on open files.
     any(Sysno::close),
     any(Sysno::epoll_create1),
     any(Sysno::epoll_ctl),
@@ -283,8 +289,8 @@ const OPEN_SOCKETS: &[Call] = &[
 
 const THREADS: &[Call] = &[
     only(Sysno::clone, THREAD),
-    // A filter cannot see the flags of `clone3`. A second filter refuses the call, and the C
-    // library falls back to `clone`.
+    // A filter cannot see the flags of `clone3`. Therefore a second filter makes `clone3` fail, so
+    // that the C library uses `clone`.
     any(Sysno::clone3),
     only(Sysno::prctl, Only::OneOf(0, &[flag(libc::PR_SET_NO_NEW_PRIVS)])),
     any(Sysno::pipe2),
@@ -340,7 +346,7 @@ const XDP_MAPS: &[Call] = &[only(
 )];
 const FLOW_DISSECTORS: &[Call] =
     &[only(Sysno::bpf, Only::OneOf(0, &[BPF_PROG_ATTACH, BPF_PROG_DETACH, BPF_PROG_QUERY]))];
-/// Commands of bpf(2): linux/bpf.h.
+/// The commands of bpf(2), from linux/bpf.h.
 const BPF_MAP_LOOKUP: u64 = 1;
 const BPF_MAP_UPDATE: u64 = 2;
 const BPF_MAP_DELETE: u64 = 3;
@@ -351,7 +357,7 @@ const BPF_PROG_QUERY: u64 = 16;
 const BPF_LINK_UPDATE: u64 = 29;
 
 const CARD_RULES: &[Call] = &[only(Sysno::ioctl, Only::OneOf(1, &[SIOCETHTOOL]))];
-/// From linux/sockios.h.
+/// The numbers of these ioctl requests are from linux/sockios.h.
 const SIOCETHTOOL: u64 = 0x8946;
 
 const CLIENTS: &[Call] = &[any(Sysno::accept), any(Sysno::accept4)];
@@ -371,7 +377,7 @@ const SIGNAL: &[Call] = &[any(Sysno::kill)];
 const TERMINAL: &[Call] = &[only(Sysno::ioctl, SET_TERMINAL)];
 
 impl Group {
-    /// All groups.
+    /// All groups of system calls.
     pub const ALL: [Self; 17] = [
         Self::Run,
         Self::Receive,
@@ -392,7 +398,7 @@ impl Group {
         Self::Terminal,
     ];
 
-    /// The name of the group, for documentation.
+    /// Returns the name of the group, as the documentation uses it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Run => "run",
@@ -438,7 +444,7 @@ impl Group {
         calls.iter().chain(old).copied()
     }
 
-    /// The names of the group's system calls, sorted.
+    /// Returns the names of the group's system calls, sorted.
     pub fn names(self) -> Vec<&'static str> {
         let mut names: Vec<&'static str> = self.calls().map(|call| call.number.name()).collect();
         names.sort_unstable();
@@ -453,7 +459,7 @@ pub(crate) enum Argument {
     Third = 2,
 }
 
-/// The argument of this system call that is a path, if there is one.
+/// Returns which argument of this system call is a path, if there is one.
 pub(crate) fn path_of(number: usize) -> Option<Argument> {
     match call_name(number) {
         "open" | "execve" | "stat" | "lstat" | "access" | "readlink" | "unlink" | "mkdir" | "rmdir" | "rename"
@@ -472,7 +478,7 @@ pub(crate) fn opens(number: usize) -> bool {
     matches!(call_name(number), "open" | "openat")
 }
 
-/// The name of a system call, or `unknown`.
+/// Returns the name of the system call with this number, or `unknown`.
 ///
 /// ```
 /// assert_eq!(steerage_guard::sandbox::call_name(100_000), "unknown");
@@ -481,9 +487,10 @@ pub fn call_name(number: usize) -> &'static str {
     Sysno::new(number).map_or("unknown", |call| call.name())
 }
 
-/// Whether this system call begins a backtrace. The standard library queries the working directory
-/// before it reads the program's own file, which no packet thread may open. Packet threads query
-/// the working directory for no other purpose.
+/// Returns true if the standard library makes this system call at the beginning of a backtrace. For
+/// a backtrace, the standard library first queries the working directory, and then reads the
+/// program's own file, which no packet thread may open. Packet threads never query the working
+/// directory for another purpose.
 pub(crate) fn begins_backtrace(number: usize) -> bool {
     number == Sysno::getcwd as usize
 }
@@ -492,8 +499,8 @@ pub(crate) fn begins_backtrace(number: usize) -> bool {
 mod tests {
     use super::*;
 
-    /// System calls that no command makes after its setup, from guides on privileges and signal
-    /// safety.
+    /// Dangerous system calls that no command of steerage makes after its start. The list is from
+    /// guides on privileges and signal safety.
     #[test]
     fn no_group_has_what_takes_a_machine_over() {
         let never = [

@@ -1,19 +1,20 @@
-//! Finds the children of this process.
+//! Finds the child processes of this process.
 
 use std::fs;
 
-/// The maximum number of children that a filter can name. Each child takes a few of the 4096
-/// instructions that the kernel accepts (`BPF_MAXINSNS`).
+/// The maximum number of child processes to which a filter can allow signals. A filter contains a
+/// few instructions for each child, and a seccomp program may have at most 4096 instructions
+/// (`BPF_MAXINSNS`).
 pub(super) const CHILDREN_MAX: usize = 400;
 
-/// How many times the children are listed until two lists agree.
+/// The children are listed until two lists are equal, but at most this number of times.
 const TRIES: usize = 8;
 
-/// The children of this process. `None` if this process has more children than a filter can name,
-/// or if the kernel does not list children (`CONFIG_PROC_CHILDREN`).
+/// Returns the process ids of this process's children. Returns `None` if this process has more than
+/// [`CHILDREN_MAX`] children, or if the kernel does not list children (`CONFIG_PROC_CHILDREN`).
 pub(super) fn running() -> Option<Vec<i32>> {
-    // The children of a thread that ends belong to another thread afterwards, whose list was
-    // perhaps read before.
+    // When a thread ends, the kernel moves its children to another thread. The list of that thread
+    // may have been read already. Therefore the children are listed until two lists are equal.
     let mut before = list()?;
     for _ in 0..TRIES {
         let now = list()?;
@@ -31,7 +32,8 @@ fn list() -> Option<Vec<i32>> {
         let thread = thread.ok()?.path();
         match fs::read_to_string(thread.join("children")) {
             Ok(list) => found.extend(list.split_ascii_whitespace().filter_map(|child| child.parse::<i32>().ok())),
-            // The kernel does not list children.
+            // The thread still exists but its list cannot be read, so this kernel does not list
+            // children.
             Err(_) if thread.exists() => return None,
             // The thread has ended.
             Err(_) => {}

@@ -13,8 +13,8 @@ use rustix::fs::FileType;
 
 use super::{SandboxError, sys};
 
-/// The newest version of Landlock that is requested. An older kernel enforces the rules that it
-/// supports.
+/// The version of Landlock that this crate requests. A kernel with an older version enforces only
+/// the rules that it supports.
 const ASKED: ABI = ABI::V6;
 
 #[derive(Clone, Debug)]
@@ -25,9 +25,10 @@ pub(crate) enum Object {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum How {
-    /// Read the file, or everything below the directory.
+    /// The process may read the file, or all files below the directory.
     Read,
-    /// Write to the file, or create, write, rename and remove files below the directory.
+    /// The process may write to the file, or may create, write, rename and remove files below the
+    /// directory.
     Write,
     Device,
     RemoveFile,
@@ -48,27 +49,27 @@ impl How {
     }
 }
 
-/// The extent to which the kernel enforces Landlock.
+/// How much of the Landlock rules the kernel enforces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Enforced {
     All,
-    /// The kernel enforces a part of the rules. The value is its version of Landlock.
+    /// The kernel enforces some of the rules. The value is the kernel's version of Landlock.
     Part(i32),
     Nothing,
-    /// The kernel may have Landlock, but this process may not use it. For example, a container's
-    /// filter may deny the system call. The value is the error number.
+    /// The kernel does not permit this process to use Landlock, although the kernel may support it.
+    /// For example, a container's filter may deny the system call. The value is the error number.
     Refused(i32),
 }
 
-/// The allowed operations that do not involve a path.
+/// The operations without a path that Landlock allows or denies: TCP connections and signals.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reach {
     pub(crate) tcp: bool,
     pub(crate) signals: bool,
 }
 
-/// Restricts this thread, and the threads that it starts from now on. Paths that do not exist are
-/// skipped.
+/// Restricts the files that this thread, and the threads that it starts later, may use. A rule is
+/// skipped if its path does not exist.
 pub(crate) fn restrict(rules: &[(Object, How)], reach: Reach) -> Result<Enforced, SandboxError> {
     if let Some(error) = sys::landlock_refusal() {
         return Ok(Enforced::Refused(error.raw_os_error().unwrap_or_default()));
@@ -92,8 +93,8 @@ pub(crate) fn restrict(rules: &[(Object, How)], reach: Reach) -> Result<Enforced
         let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
         let access = if is_directory { how.access() } else { how.access() & AccessFs::from_file(ASKED) };
         match (&mut ruleset).add_rule(PathBeneath::new(file, access)) {
-            // The object is a pipe, such as a pipe from the shell's <(command). Landlock does not
-            // restrict pipes, and accepts no rules for pipes.
+            // The rule is for a pipe, for example a pipe that the shell created for `<(command)`.
+            // Landlock does not restrict pipes, and accepts no rules for them.
             Err(error) if is_about_a_pipe(&error) => {}
             added => drop(added.map_err(SandboxError::landlock)?),
         }
@@ -108,7 +109,7 @@ pub(crate) fn restrict(rules: &[(Object, How)], reach: Reach) -> Result<Enforced
     })
 }
 
-/// Whether a rule was refused because its file is not on a file system with paths.
+/// Returns true if the kernel refused a rule because the rule's file has no path, like a pipe.
 fn is_about_a_pipe(error: &RulesetError) -> bool {
     match error {
         RulesetError::AddRules(AddRulesError::Fs(AddRuleError::AddRuleCall { source, .. })) => {

@@ -1,4 +1,4 @@
-//! Compiles groups of system calls to seccomp programs.
+//! Compiles groups of system calls into seccomp programs.
 
 use std::collections::BTreeMap;
 use std::os::fd::RawFd;
@@ -17,8 +17,10 @@ pub(crate) fn arch() -> Option<TargetArch> {
     TargetArch::try_from(std::env::consts::ARCH).ok()
 }
 
-/// A program that allows the calls of these groups, with `kill` for the process groups that these processes lead, except sending by the packet sockets, and messages by
-/// sockets that are not for UDP. Any other call ends the process with SIGSYS.
+/// Compiles a program that allows the system calls of these groups. If `signalled` is given, the
+/// program allows `kill` only for the process groups that these processes lead. A thread with this
+/// program cannot send through the packet sockets, and can send messages only through UDP sockets.
+/// Any other system call ends the process with SIGSYS.
 pub(crate) fn allow(
     groups: &[Group],
     sockets: &Sockets,
@@ -35,7 +37,8 @@ pub(crate) fn allow(
             alternatives =
                 udp.iter().map(|socket| Ok(vec![is(*socket, SeccompCmpOp::Eq)?])).collect::<Result<_, _>>()?;
         } else if let Some(leaders) = signalled.filter(|_| call.number == Sysno::kill) {
-            // The argument of `kill` for a process group is the negated number of the group.
+            // If the first argument of `kill` is negative, it is the negated number of a process
+            // group.
             let to = |leader: &i32| condition(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, u64::from(-leader as u32));
             alternatives = leaders.iter().map(|leader| Ok(vec![to(leader)?])).collect::<Result<_, _>>()?;
         } else if alternatives.is_empty() {
@@ -48,34 +51,37 @@ pub(crate) fn allow(
         for mut conditions in alternatives {
             conditions.extend(barred.iter().cloned());
             let rule = SeccompRule::new(conditions).map_err(SandboxError::filter)?;
-            // An entry without rules would allow any arguments.
+            // The entry in `rules` is created only together with a rule. An entry without a rule
+            // would allow the system call with any arguments.
             rules.entry(number).or_default().push(rule);
         }
     }
-    // For seccompiler, a system call with an empty list of rules is allowed with any arguments.
+    // If the list of rules is empty, seccompiler allows the system call with any arguments.
     for number in unlimited {
         rules.insert(number, Vec::new());
     }
     compile(rules, SeccompAction::Trap, SeccompAction::Allow, arch)
 }
 
-/// Compiles a program that answers certain calls with ENOSYS, like a kernel without these calls.
-/// The C library has fallbacks for these calls.
+/// Compiles a program that makes certain system calls return ENOSYS, as in a kernel without these
+/// system calls. The C library then uses other system calls.
 pub(crate) fn do_without(arch: TargetArch) -> Result<BpfProgram, SandboxError> {
     let rules = BTreeMap::from([(Sysno::clone3.id().into(), Vec::new())]);
     compile(rules, SeccompAction::Allow, SeccompAction::Errno(libc::ENOSYS as u32), arch)
 }
 
-/// A program for the sockets that the program of [`allow`] names: it keeps these sockets open,
-/// because `close` succeeds without any effect. If such a socket were closed, the kernel could give
-/// its number to another socket, such as that of the next client.
+/// Compiles a program that prevents a thread from closing the sockets that the program from
+/// [`allow`] names. For these sockets, `close` succeeds but has no effect. If such a socket were
+/// closed, the kernel could give its descriptor number to another socket, such as the socket of the
+/// next client.
 pub(crate) fn keep_open(sockets: &Sockets, arch: TargetArch) -> Result<BpfProgram, SandboxError> {
     let named = sockets.packet.iter().chain(sockets.udp.iter().flatten());
     let rule = |socket: &RawFd| {
         is(*socket, SeccompCmpOp::Eq).and_then(|it| SeccompRule::new(vec![it]).map_err(SandboxError::filter))
     };
     let rules: Vec<SeccompRule> = named.map(rule).collect::<Result<_, _>>()?;
-    // An entry without rules would be for all descriptors.
+    // Without sockets, there is no entry for `close`, because an entry without rules would apply to
+    // all descriptors.
     let rules = if rules.is_empty() { BTreeMap::new() } else { BTreeMap::from([(Sysno::close.id().into(), rules)]) };
     compile(rules, SeccompAction::Allow, SeccompAction::Errno(0), arch)
 }
@@ -90,8 +96,8 @@ fn compile(
     filter.try_into().map_err(SandboxError::filter)
 }
 
-/// The alternative conditions for the arguments of a call. The call is allowed if all conditions of
-/// one alternative hold, or if there is no alternative.
+/// Returns lists of conditions for the arguments of a system call. The system call is allowed if
+/// all conditions of at least one list hold, or if there is no list.
 fn conditions(call: Call) -> Result<Vec<Vec<SeccompCondition>>, SandboxError> {
     let word = |argument, how, value| condition(argument, SeccompCmpArgLen::Dword, how, value);
     let equal = |argument, value| word(argument, SeccompCmpOp::Eq, value);
@@ -107,10 +113,11 @@ fn conditions(call: Call) -> Result<Vec<Vec<SeccompCondition>>, SandboxError> {
     }
 }
 
-/// The conditions that keep a call from sending by packet sockets. A call with an address could
-/// choose the interface, so such a call may use no packet socket. Other calls send through the
-/// interface that the socket is bound to, so these calls may use packet sockets that are open for
-/// sending.
+/// Returns the conditions that prevent a system call from sending through packet sockets. With an
+/// address, a system call could choose the interface. Therefore a system call with an address may
+/// not use any packet socket. Without an address, a system call sends through the interface to
+/// which the socket is bound. A system call without an address may use the packet sockets that were
+/// opened for sending.
 fn barred(call: Call, sockets: &Sockets) -> Result<Vec<SeccompCondition>, SandboxError> {
     let sockets: Vec<RawFd> = match call.number {
         Sysno::write | Sysno::writev => sockets.listening.clone(),
@@ -122,7 +129,7 @@ fn barred(call: Call, sockets: &Sockets) -> Result<Vec<SeccompCondition>, Sandbo
     sockets.into_iter().map(|socket| is(socket, SeccompCmpOp::Ne)).collect()
 }
 
-/// Whether this call can send to an address, or send descriptors.
+/// Returns true if this system call can send to an address, or can send file descriptors.
 fn sends_messages(call: Call) -> bool {
     match call.number {
         Sysno::sendmsg | Sysno::sendmmsg => true,
@@ -151,8 +158,8 @@ mod tests {
     use super::super::sockets::SOCKETS_MAX;
     use super::*;
 
-    /// `count` sockets of each kind. The numbers of the sockets of the three kinds begin at 100,
-    /// 1,000 and 2,000.
+    /// Returns a `Sockets` value with `count` sockets of each of the three kinds. The descriptor
+    /// numbers of the sockets begin at 100, 1,000 and 2,000.
     fn sockets(count: usize) -> Sockets {
         let from = |first: RawFd| (first..).take(count).collect::<Vec<_>>();
         let listening = from(100);
@@ -175,7 +182,8 @@ mod tests {
                 }
                 assert_eq!((allows(call, 2000, 0), allows(call, 2001, 0)), (count > 0, count > 0));
             }
-            // Without an address, every socket that does not listen may send.
+            // A thread may send through every socket without an address, except through packet
+            // sockets that listen.
             assert!(allows(Sysno::sendto, 3, 0) && allows(Sysno::sendto, 1001, 0) && !allows(Sysno::sendto, 3, 1));
             assert_eq!((allows(Sysno::sendto, 100, 0), allows(Sysno::sendto, 2001, 1)), (count == 0, count > 0));
             assert!(allows(Sysno::close, 100, 0) && allows(Sysno::write, 2000, 0));
@@ -204,7 +212,8 @@ mod tests {
         sockets.packet.truncate(SOCKETS_MAX);
         let filter =
             allow(&[Group::Receive, Group::Send, Group::SendTo, Group::XdpMaps], &sockets, None, arch).unwrap();
-        // The limit of 4,000 leaves room for instructions that an older kernel may add.
+        // The kernel's limit is 4096 instructions, but an older kernel may add instructions to the
+        // filter.
         assert!(filter.len() < 4000, "{}", filter.len());
     }
 }

@@ -1,4 +1,4 @@
-//! Evaluates a compiled filter without making a system call.
+//! Evaluates a compiled seccomp program in user space, to find out which system calls it allows.
 
 use std::collections::BTreeSet;
 
@@ -16,12 +16,12 @@ const RETURN: u16 = 0x06;
 /// `SECCOMP_RET_ALLOW` of linux/seccomp.h.
 const ALLOW: u32 = 0x7fff_0000;
 
-/// Offsets in `struct seccomp_data` of linux/seccomp.h.
+/// The offsets of fields in `struct seccomp_data` of linux/seccomp.h.
 const NUMBER_AT: u32 = 0;
 const ARCH_AT: u32 = 4;
 const ARGUMENTS_AT: u32 = 16;
 
-/// linux/audit.h.
+/// The number of the CPU architecture in linux/audit.h.
 #[cfg(target_arch = "x86_64")]
 const ARCH: u32 = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]
@@ -29,14 +29,15 @@ const ARCH: u32 = 0xc000_00b7;
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 const ARCH: u32 = 0xc000_00f3;
 
-/// The filter's decision about a system call of which only the number is known.
+/// A filter's decision about a system call, if the number but not the arguments of the system call
+/// are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// Allowed with any arguments.
+    /// The system call is allowed with any arguments.
     Allowed,
-    /// Allowed with certain arguments.
+    /// The system call is allowed with certain arguments.
     ByArguments,
-    /// Denied.
+    /// The system call is denied.
     Denied,
 }
 
@@ -53,8 +54,8 @@ pub(crate) fn allows(program: &BpfProgram, number: u32, arguments: &[u64; 6]) ->
     returned(program, number, Some(arguments)) == BTreeSet::from([ALLOW])
 }
 
-/// The values that the program can return. If the arguments are unknown, each comparison with an
-/// argument has both outcomes.
+/// Returns all values that the seccomp program can return for a system call. If the arguments are
+/// unknown, each comparison with an argument can be true or false.
 fn returned(program: &BpfProgram, number: u32, arguments: Option<&[u64; 6]>) -> BTreeSet<u32> {
     let load = |at: u32| match at {
         NUMBER_AT => Some(number),

@@ -1,15 +1,17 @@
 //! Finds the sockets of this process through which a thread could send.
 //!
-//! A packet socket that listens can also send: `write` sends through the interface that the socket
-//! is bound to, and a call with an address sends through any interface. Therefore a thread that
-//! listens must not use the packet socket for these calls. The kernel has no option that makes a
-//! packet socket unable to send, but a filter sees the number of a descriptor.
+//! A packet socket that listens can also send. `write` sends through the interface to which the
+//! socket is bound. A system call with an address can send through any interface. Therefore a
+//! thread that listens must not use its packet socket for these system calls. The kernel has no
+//! option that prevents a packet socket from sending. However, a seccomp filter can check the
+//! descriptor number in the arguments.
 //!
-//! A message through a Unix socket, such as a client's socket, can carry descriptors to another
-//! process, or back to this process under another number (`SCM_RIGHTS`). Therefore messages may be
-//! sent only through internet sockets. A thread also cannot give the number of a permitted socket
-//! to another socket: the thread may not duplicate descriptors, and may not close these sockets,
-//! since the next client would get the number.
+//! Through a Unix socket, such as a client's socket, a thread could send a file descriptor to
+//! another process (`SCM_RIGHTS`). A thread could also send the descriptor to its own process,
+//! where the descriptor gets another number. Therefore the thread may send messages only through
+//! UDP sockets. The thread must not give the descriptor number of a permitted socket to another
+//! socket. Therefore the thread may not duplicate descriptors. The thread also may not close a
+//! permitted socket, because the socket of the next client would then get that number.
 
 use std::fs;
 use std::os::fd::RawFd;
@@ -17,14 +19,14 @@ use std::os::fd::RawFd;
 use super::SandboxError;
 use super::sys::{self, Kind};
 
-/// The maximum number of sockets of each kind that a filter can name. A packet socket and a UDP
-/// socket together take 28 instructions, and the kernel accepts programs of 4096 instructions
-/// (`BPF_MAXINSNS`).
+/// The maximum number of sockets of each kind that a filter can check. A filter needs 28
+/// instructions for a packet socket and a UDP socket together, and a seccomp program has at most
+/// 4096 instructions (`BPF_MAXINSNS`).
 pub(super) const SOCKETS_MAX: usize = 128;
 
-/// The packet sockets (packet(7)) and the sockets for UDP that this process has open. A
-/// [`ThreadFilter`](super::ThreadFilter) does not let its thread send through packet sockets that
-/// listen, and lets the thread send messages only through UDP sockets.
+/// The packet sockets (packet(7)) and the UDP sockets that this process has open. With a
+/// [`ThreadFilter`](super::ThreadFilter), a thread cannot send through packet sockets that listen,
+/// and can send messages only through UDP sockets.
 ///
 /// ```
 /// use steerage_guard::sandbox::{Group, Sockets, ThreadFilter};
@@ -34,20 +36,22 @@ pub(super) const SOCKETS_MAX: usize = 128;
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Sockets {
-    /// The packet sockets that listen to all protocols of an interface.
+    /// The packet sockets that receive packets of all protocols from an interface.
     pub(crate) listening: Vec<RawFd>,
     pub(crate) packet: Vec<RawFd>,
-    /// The UDP sockets. `None` if messages may be sent through any socket except packet sockets.
+    /// The UDP sockets. If the value is `None`, a thread may send messages through any socket
+    /// except packet sockets.
     pub(crate) udp: Option<Vec<RawFd>>,
     pub(super) too_many: bool,
 }
 
 impl Sockets {
-    /// Finds the sockets. Call `open` when all sockets are open. If one of the sockets is closed
-    /// later, do not reuse its number for another file that a confined thread writes to.
+    /// Finds the packet sockets and UDP sockets of this process. Call `open` after all sockets have
+    /// been opened. If one of these sockets is closed later, a restricted thread must not write to
+    /// another file with the same descriptor number.
     ///
     /// # Errors
-    /// If `/proc` cannot be read.
+    /// Returns an error if `/proc` cannot be read.
     pub fn open() -> Result<Self, SandboxError> {
         let (mut found, mut udp) = (Self::default(), Vec::new());
         for entry in fs::read_dir("/proc/self/fd").map_err(SandboxError::sockets)? {
@@ -77,9 +81,9 @@ impl Sockets {
         Ok(found)
     }
 
-    /// Returns whether there are more sockets of a kind than a filter can name. A filter that names
-    /// no socket of a kind lets its thread send through packet sockets, or send messages through
-    /// any socket.
+    /// Returns true if the process has more sockets of one kind than a filter can check. With too
+    /// many sockets, the filter of a thread allows sending through all packet sockets, or sending
+    /// messages through all sockets.
     pub fn too_many(&self) -> bool {
         self.too_many
     }

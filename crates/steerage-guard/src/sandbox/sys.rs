@@ -1,4 +1,5 @@
-//! The handler that reports a violation. All unsafe code of this crate is here.
+//! The signal handler that reports a forbidden system call. All unsafe code of this crate is in
+//! this file.
 
 use std::io;
 use std::mem;
@@ -9,23 +10,25 @@ use libc::{c_char, c_int, c_void, ucontext_t};
 
 use super::calls::{self, Argument};
 
-/// The code of a SIGSYS that a filter caused: `SYS_SECCOMP` of asm-generic/siginfo.h.
+/// The code in the signal information of a SIGSYS that a seccomp filter caused (`SYS_SECCOMP` of
+/// asm-generic/siginfo.h).
 const SYS_SECCOMP: c_int = 1;
 
-/// The longest name of a thread, including the terminating NUL: `TASK_COMM_LEN` of linux/sched.h.
+/// The maximum length of a thread's name in bytes, including the terminating NUL (`TASK_COMM_LEN`
+/// of linux/sched.h).
 const NAME_BYTES: usize = 16;
 
-/// The longest output line, and the longest path in it.
+/// The maximum length in bytes of the line that reports a violation, and of a path in this line.
 const LINE_BYTES: usize = 320;
 const PATH_BYTES: usize = 128;
 
-/// The exit code if the signal does not end the process: 128 plus the number of the signal, as in a
-/// shell.
+/// The exit code of the process if SIGSYS does not end it. As in a shell, the code is 128 plus the
+/// number of the signal.
 const ENDED: c_int = 128 + libc::SIGSYS;
 
-/// Files that the C library reads for kernel settings, in any thread that allocates or frees
-/// memory. The library works without these files, so the sandbox lets their opening fail with
-/// "permission denied", and does not end the process.
+/// Files with kernel settings. The C library reads these files in any thread that allocates or
+/// frees memory, but also works without them. Therefore an attempt to open one of these files fails
+/// with "permission denied" instead of ending the process.
 const ASKED_BY_LIBC: [&[u8]; 3] = [b"/proc/sys/vm/overcommit_memory", b"/sys/devices/system/cpu/online", b"/proc/stat"];
 
 #[repr(C)]
@@ -41,8 +44,8 @@ struct SysInfo {
 
 const _: () = assert!(size_of::<SysInfo>() <= size_of::<libc::siginfo_t>());
 
-/// Installs the handler for SIGSYS, which prints one line and ends the process with the same
-/// signal.
+/// Installs the handler for SIGSYS. The handler prints one line about the forbidden system call and
+/// ends the process with SIGSYS.
 pub(crate) fn name_violations() -> io::Result<()> {
     // SAFETY: `sigaction` is plain data, and all zeros is an empty mask without flags.
     let mut action: libc::sigaction = unsafe { mem::zeroed() };
@@ -56,16 +59,16 @@ pub(crate) fn name_violations() -> io::Result<()> {
     Ok(())
 }
 
-/// The kinds of sockets that a filter distinguishes.
+/// The kinds of sockets that a seccomp filter of this crate distinguishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// A packet socket that is bound to this protocol.
+    /// A packet socket that is bound to this protocol number.
     Packet(u16),
     Udp,
 }
 
-/// The kind of the socket that the descriptor refers to. `None` if the descriptor is neither a
-/// packet socket nor a UDP socket.
+/// Returns the kind of the socket that the descriptor refers to. Returns `None` if the descriptor
+/// is neither a packet socket nor a UDP socket.
 pub(crate) fn socket_kind(descriptor: RawFd) -> Option<Kind> {
     // SAFETY: all zeros is a valid address.
     let mut address: libc::sockaddr_ll = unsafe { mem::zeroed() };
@@ -89,10 +92,10 @@ fn socket_type(descriptor: RawFd) -> Option<c_int> {
     (failed == 0).then_some(kind)
 }
 
-/// The error with which a kernel that has Landlock refuses its use. `None` if the kernel allows
-/// Landlock, or was built or started without Landlock.
+/// Returns the kernel's error if it supports Landlock but refuses to use it. Returns `None` if
+/// Landlock can be used, or if the kernel was built or started without it.
 pub(crate) fn landlock_refusal() -> Option<io::Error> {
-    /// linux/landlock.h.
+    /// The flag is from linux/landlock.h.
     const LANDLOCK_CREATE_RULESET_VERSION: u32 = 1;
     // SAFETY: with this flag, the kernel returns its version and reads no memory.
     let version = unsafe {
@@ -151,9 +154,9 @@ extern "C" fn on_violation(_signal: c_int, info: *mut libc::siginfo_t, context: 
     end();
 }
 
-/// Ends the process like `abort`. The standard library reaches this point only after it has
-/// reported a failed memory allocation: it would print a backtrace, and then abort. This handler
-/// cannot call `abort`, which may block signals.
+/// Ends the process like `abort`, without a backtrace. The handler calls this function only after
+/// the standard library has reported a failed memory allocation, and before it prints a backtrace
+/// and aborts. The handler cannot call `abort` itself, because `abort` may block signals.
 fn abort_without_backtrace() -> ! {
     let line = b"steerage: the sandbox allows no backtrace; with --no-sandbox there is one\n";
     // SAFETY: the bytes are valid. If standard error is closed, there is no way to report it.
@@ -164,9 +167,9 @@ fn abort_without_backtrace() -> ! {
     unsafe { libc::_exit(128 + libc::SIGABRT) }
 }
 
-/// Blocks signals for the program like `rt_sigprocmask`, but not SIGSYS. The C library blocks all
-/// signals while it starts a thread or a program, and a violation during that time would not be
-/// reported.
+/// Emulates a call of `rt_sigprocmask` that blocks signals, except that SIGSYS stays unblocked. The
+/// C library blocks all signals while it starts a thread or a program. If the C library also
+/// blocked SIGSYS, the handler could not report a forbidden system call during that time.
 fn block(context: &mut ucontext_t) -> bool {
     let (Some(wanted), Some(old)) = (argument(context, Argument::Second), argument(context, Argument::Third)) else {
         return false;
@@ -190,9 +193,9 @@ fn block(context: &mut ucontext_t) -> bool {
     true
 }
 
-/// Ends the process. SIGSYS is blocked in its handler, so the kernel ends the process when the
-/// filter refuses another call. No filter allows this call, and with these arguments it has no
-/// effect.
+/// Ends the process with SIGSYS. While its handler runs, SIGSYS is blocked. Therefore the kernel
+/// ends the process if the handler makes a forbidden system call. The handler calls `kexec_load`,
+/// which no filter allows. With these arguments, the call would have no effect.
 fn end() -> ! {
     // SAFETY: without segments to load, the system call reads no memory.
     unsafe { libc::syscall(libc::SYS_kexec_load, 0, 0, 0, 0) };
@@ -242,8 +245,8 @@ fn set_result(context: &mut ucontext_t, result: c_int) {
     context.uc_mcontext.regs[0] = i64::from(result) as u64;
 }
 
-// The registers of other architectures are unknown here, so the handler reports no path and
-// emulates no call.
+// The handler knows the registers of some architectures only. On other architectures, it reports no
+// path and emulates no system call.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 fn argument(_: &ucontext_t, _: Argument) -> Option<u64> {
     None
@@ -252,7 +255,7 @@ fn argument(_: &ucontext_t, _: Argument) -> Option<u64> {
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 fn set_result(_: &mut ucontext_t, _: c_int) {}
 
-/// A line that is built without allocation.
+/// The line that reports a violation. The line is built without allocating memory.
 struct Line {
     bytes: [u8; LINE_BYTES],
     len: usize,

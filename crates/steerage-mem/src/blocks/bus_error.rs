@@ -1,16 +1,17 @@
-//! Keeps the process alive if mapped bytes of a file cannot be read.
+//! Keeps the process alive if bytes of a memory-mapped file cannot be read.
 //!
-//! The kernel reports such an error by SIGBUS: the page was removed from the page cache and cannot
-//! be read again, or the file became shorter. The handler puts a page of zeros in place of the page,
-//! and records that the range has failed. The reader of the file then reports an error. A SIGBUS
-//! for any other address goes to the previous handler.
+//! The kernel reports a read error of a mapped file by SIGBUS. Either the page was removed from the
+//! page cache and cannot be read again, or the file became shorter. The handler for SIGBUS puts a
+//! page of zeros in place of the page, and records that the mapped range has failed. The reader of
+//! the file then reports an error. A SIGBUS for an address outside of the watched ranges goes to
+//! the previous signal handler.
 
 use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// The most ranges in one process. Each open capture has one range. A capture without a range is
-/// read without mapping it.
+/// The maximum number of watched ranges in one process. Each open capture has one range. If no
+/// range is free, a capture is read without mapping it.
 const RANGES_MAX: usize = 256;
 
 struct Range {
@@ -21,7 +22,8 @@ struct Range {
 
 impl Range {
     fn contains(&self, address: usize) -> bool {
-        // Acquire pairs with `Watched::new`. The range cannot end during an access to it.
+        // The acquire load of `end` pairs with the release store in `Watched::new`. The range stays
+        // watched during every access to its bytes.
         let end = self.end.load(Ordering::Acquire);
         (self.start.load(Ordering::Relaxed)..end).contains(&address)
     }
@@ -31,7 +33,7 @@ static RANGES: [Range; RANGES_MAX] =
     [const { Range { start: AtomicUsize::new(0), end: AtomicUsize::new(0), failed: AtomicBool::new(false) } };
         RANGES_MAX];
 
-/// The previous action for SIGBUS. `None` if the handler could not be installed.
+/// The process's previous action for SIGBUS. `None` if our handler could not be installed.
 static PREVIOUS: OnceLock<Option<libc::sigaction>> = OnceLock::new();
 
 /// A range of addresses that the handler watches until this value is dropped.
@@ -39,24 +41,26 @@ static PREVIOUS: OnceLock<Option<libc::sigaction>> = OnceLock::new();
 pub(super) struct Watched(usize);
 
 impl Watched {
-    /// Watches `bytes` bytes at `start`. `None` if there are too many ranges, or if the handler
-    /// cannot be installed.
+    /// Watches `bytes` bytes at the address `start`. Returns `None` if too many ranges are watched,
+    /// or if the handler cannot be installed.
     pub(super) fn new(start: usize, bytes: usize) -> Option<Self> {
         PREVIOUS.get_or_init(install).as_ref()?;
         let claim = |range: &Range| {
-            // Acquire pairs with the last store of `drop`, so that the stores of the previous owner
-            // to `end` and `failed` come before those of the new owner.
+            // The acquire exchange pairs with the last store of `drop`. The exchange orders the
+            // stores of the range's previous owner to `end` and `failed` before the stores of the
+            // new owner.
             range.start.compare_exchange(0, start, Ordering::Acquire, Ordering::Relaxed).is_ok()
         };
         let index = RANGES.iter().position(claim)?;
-        // Release pairs with the load in `handle`, which then sees the start too.
+        // The release store of `end` pairs with the load in `contains`, which then sees `start`
+        // too.
         RANGES[index].end.store(start + bytes, Ordering::Release);
         Some(Self(index))
     }
 
-    /// Whether the handler has replaced a page of the range by zeros.
+    /// Returns true if the handler has replaced a page of this range by zeros.
     pub(super) fn has_failed(&self) -> bool {
-        // Relaxed: the flag publishes no memory.
+        // Relaxed: no memory is published through `failed`.
         RANGES[self.0].failed.load(Ordering::Relaxed)
     }
 
@@ -69,7 +73,8 @@ impl Watched {
 impl Drop for Watched {
     fn drop(&mut self) {
         let range = &RANGES[self.0];
-        // `start` is stored last, and pairs with the claim of the next owner.
+        // `drop` stores `start` last. The store of `start` pairs with the exchange in `new` by the
+        // next owner of the range.
         range.end.store(0, Ordering::Release);
         range.failed.store(false, Ordering::Release);
         range.start.store(0, Ordering::Release);
@@ -77,8 +82,8 @@ impl Drop for Watched {
 }
 
 fn install() -> Option<libc::sigaction> {
-    // SAFETY: all-zero bytes are a valid `sigaction`, and both structs outlive the call. The handler
-    // only makes calls that are allowed in signal handlers.
+    // SAFETY: all-zero bytes are a valid `sigaction`, and both structs outlive the call. The
+    // handler only makes calls that signal handlers may make.
     unsafe {
         let (mut action, mut previous): (libc::sigaction, libc::sigaction) = (std::mem::zeroed(), std::mem::zeroed());
         let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) = handle;
@@ -100,8 +105,9 @@ extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_
     pass_on(signal, info, context, by_kernel);
 }
 
-/// Passes the signal to the previous handler. If there was none, the previous action is restored,
-/// and the faulting instruction runs again. A signal that a process sent is sent again.
+/// Passes the signal to the previous handler of SIGBUS. If there was no previous handler, the
+/// previous action is restored, and the faulting instruction runs again. A SIGBUS that a process
+/// sent is sent again.
 fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void, by_kernel: bool) {
     // SAFETY: as in `install`. The previous action has the address of a function of the form that
     // its flags state.
@@ -128,7 +134,7 @@ fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void, by_k
     }
 }
 
-/// Maps zeros in place of the page at `address`. Returns whether that succeeded.
+/// Maps a page of zeros in place of the page at `address`. Returns true if the page was replaced.
 fn replace_page(address: usize) -> bool {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
     // SAFETY: the page belongs to a watched range, which is only read. `sysconf` and `mmap` may be
@@ -171,7 +177,7 @@ mod tests {
         plain(signal);
     }
 
-    /// Maps `pages` pages of a file, and removes their bytes from the file.
+    /// For the test: maps `pages` pages of a file, and then truncates the file to length 0.
     fn pages_without_bytes(pages: usize) -> usize {
         // SAFETY: the mapping is new, and the name ends with a zero.
         unsafe {
@@ -228,7 +234,7 @@ mod tests {
         assert_eq!((watched.has_failed(), CALLS.load(Ordering::SeqCst)), (true, calls), "the handler is gone");
     }
 
-    /// Runs in a child process, because a handler belongs to the whole process.
+    /// This test runs in a child process, because a signal handler belongs to the whole process.
     #[test]
     fn a_previous_handler_gets_all_signals_for_other_addresses() {
         if let Ok(form) = std::env::var(VARIABLE) {
@@ -242,7 +248,7 @@ mod tests {
         }
     }
 
-    /// The process still ends if nobody can handle the signal.
+    /// If no handler can replace the page, SIGBUS still ends the process.
     #[test]
     fn a_fault_at_another_address_ends_a_process_without_a_handler() {
         if std::env::var_os(VARIABLE).is_some() {

@@ -6,9 +6,10 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
-/// The file systems, by their magic numbers (statfs(2)), whose files change only through this
-/// kernel. Files of other file systems, such as FUSE and NFS, can change on another machine without
-/// a break of the lease. The layers of overlayfs can be FUSE or NFS.
+/// The magic numbers (statfs(2)) of file systems on which files change only through this machine's
+/// kernel. Files of other file systems, such as FUSE and NFS, can be changed on another machine
+/// without breaking the lease. overlayfs is not in this list, because its layers can be FUSE or
+/// NFS.
 const LOCAL: [u64; 13] = [
     0xef53,      // ext2, ext3, ext4
     0x5846_5342, // xfs
@@ -25,12 +26,12 @@ const LOCAL: [u64; 13] = [
     0x4d44,      // vfat
 ];
 
-/// From asm-generic/fcntl.h.
+/// The value of `F_SETSIG` in asm-generic/fcntl.h.
 const F_SETSIG: c_int = 10;
 
 /// An open file with a read lease (fcntl(2), F_SETLEASE). If another process wants to write to the
-/// file or to truncate it, the kernel lets that process wait until the lease is returned, but at
-/// most for the time in `/proc/sys/fs/lease-break-time` (45 s).
+/// file or to truncate it, the kernel makes that process wait for the return of the lease. The wait
+/// ends after the time in `/proc/sys/fs/lease-break-time` (45 s).
 #[derive(Debug)]
 pub struct LeasedFile {
     file: Arc<File>,
@@ -38,19 +39,21 @@ pub struct LeasedFile {
 }
 
 impl LeasedFile {
-    /// Requests a lease. `None` if the kernel refuses the lease: another user owns the file, or a
-    /// process has the file open for writing. Also `None` if the file system is not local.
+    /// Requests a lease. Returns `None` if the kernel refuses the lease: another user owns the
+    /// file, or a process has the file open for writing. Returns `None` too if the file system is
+    /// not local.
     pub(super) fn new(file: Arc<File>) -> Option<Arc<Self>> {
         if !is_local(&file) {
             return None;
         }
-        // By default, the break of a lease sends SIGIO, which would end the process. Processes ignore
-        // SIGURG by default, and the lease is checked regularly.
+        // By default, the kernel sends SIGIO when a lease is broken, and SIGIO would end the
+        // process. The lease is set to send SIGURG instead, which processes ignore by default.
+        // `is_undisturbed` shows whether the lease was broken, and is called regularly.
         control(&file, F_SETSIG, libc::SIGURG).ok()?;
         control(&file, libc::F_SETLEASE, libc::F_RDLCK).ok()?;
         let leased = Self { bytes: 0, file };
         match leased.file.metadata() {
-            // The file cannot change its size from now on.
+            // While the lease is held, the file cannot change its size.
             Ok(metadata) => Some(Arc::new(Self { bytes: metadata.len(), ..leased })),
             Err(_) => {
                 leased.release();
@@ -68,14 +71,14 @@ impl LeasedFile {
         &self.file
     }
 
-    /// Whether no other process waits for the file.
+    /// Returns true if no other process is waiting for the return of this lease.
     pub(super) fn is_undisturbed(&self) -> bool {
         control(&self.file, libc::F_GETLEASE, 0).is_ok_and(|kind| kind == libc::F_RDLCK)
     }
 
     /// Returns the lease.
     pub(super) fn release(&self) {
-        // The call fails if the kernel has already withdrawn the lease.
+        // The system call fails if the kernel has already withdrawn the lease.
         let _ = control(&self.file, libc::F_SETLEASE, libc::F_UNLCK);
     }
 }

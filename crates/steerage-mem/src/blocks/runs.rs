@@ -1,11 +1,11 @@
-//! Counts frames that are published or that return, many at a time. Consecutive frames mostly
-//! belong to the same block, and are counted together.
+//! Counts the frames of blocks as they are published or returned, many frames at a time.
+//! Consecutive frames mostly belong to the same block, and are added to its count together.
 
 use super::Blocks;
 use crate::page::{BLANK, Completion};
 
 impl Blocks {
-    /// Begins to take back many frames that are on no ring.
+    /// Begins to take back frames that are not in any ring.
     #[inline(always)]
     pub fn homecoming(&mut self) -> Homecoming<'_> {
         self.homecoming_from(NO_RING)
@@ -23,22 +23,25 @@ impl Blocks {
     }
 }
 
-/// The ring number of frames that are on no ring.
+/// Stands for "no ring" in place of a ring number.
 const NO_RING: usize = usize::MAX;
 
-/// Counts the frames of a published list, and takes back frames that exceed their ring's limit.
+/// Counts the frames of a published list by block, and takes back the frames that exceed their
+/// ring's limit.
 #[derive(Debug)]
 pub(crate) struct Publishing<'a> {
     blocks: &'a mut Blocks,
     ring: usize,
-    /// The block that is being counted, its page number, and its frames that were not added yet.
+    /// The block of the latest frames, the block's page number, and the number of frames that are
+    /// not yet in the block's count.
     block: u32,
     number: u32,
     frames: u32,
 }
 
 impl Publishing<'_> {
-    /// Returns `frame` if it may be published, and takes it back otherwise.
+    /// Returns `frame` if it may be published. If `frame` may not be published, takes it back and
+    /// returns `None`.
     #[inline(always)]
     pub(crate) fn publish(&mut self, frame: Completion) -> Option<Completion> {
         if frame.slot().page == self.number {
@@ -74,9 +77,9 @@ impl Drop for Publishing<'_> {
     }
 }
 
-/// Takes many frames back. Consecutive frames mostly belong to the same block, and are counted
-/// together. If each frame was counted separately, each count would have to wait for the previous
-/// count (1.5 ns per frame).
+/// Takes many frames back. Consecutive frames mostly belong to the same block, and are added to its
+/// count together. If each frame were counted on its own, each addition would have to wait for the
+/// previous addition (1.5 ns per frame).
 #[derive(Debug)]
 pub struct Homecoming<'a> {
     blocks: &'a mut Blocks,
@@ -87,11 +90,13 @@ pub struct Homecoming<'a> {
 }
 
 impl Homecoming<'_> {
-    /// Like [`Blocks::recycle`], but the frames may be counted only when this value is dropped.
+    /// Like [`Blocks::recycle`], but the block's count may stay unchanged until this value is
+    /// dropped.
     #[inline(always)]
     pub fn recycle(&mut self, frame: Completion) -> Result<(), Completion> {
         let slot = frame.slot();
-        // No page has the page number of a block, so a slot with this number lies in the block.
+        // No page of the pool has the page number of a block. So a slot with the number of this
+        // block lies in this block.
         if slot.page != self.number {
             let Some(block) = self.blocks.region.index_of(slot.page) else { return Err(frame) };
             self.count();

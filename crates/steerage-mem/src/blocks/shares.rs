@@ -1,26 +1,28 @@
-//! Limits how many blocks the frames for one CPU may hold.
+//! Limits how many blocks can be held by the frames for one CPU.
 //!
-//! A block is filled again when its last lent frame has returned, so one frame that waits for a CPU
-//! holds its whole block. Without a limit, the backlog of a stalled CPU would hold all blocks, and
-//! frames for other CPUs would be lost.
+//! A block is filled again when all of its lent frames have returned. So a single frame that waits
+//! for a CPU holds a whole block. Without a limit, the backlog of a stalled CPU would hold all
+//! blocks, and frames for other CPUs would be lost.
 //!
-//! The limit follows from the free blocks: a CPU may hold one more block if it then holds no more
-//! than are free. This is the dynamic threshold of switches with a shared buffer (Choudhury and
-//! Hahne, 1998). One stalled CPU gets half of the blocks, two stalled CPUs get a third each, and
-//! some blocks are always free. A fixed share (all blocks by the number of CPUs) would waste
-//! memory: with 64 CPUs, a burst for one CPU would get two blocks of 128. For a short frame, a CPU
-//! may hold three times the free blocks. So a CPU whose backlog is full of super-frames still gets
-//! short frames.
+//! The limit depends on the number of free blocks: a CPU may hold one more block if it then holds
+//! no more blocks than are free. The limit is the dynamic threshold that switches with a shared
+//! buffer use (Choudhury and Hahne, 1998). One stalled CPU gets half of the blocks, two stalled
+//! CPUs get a third each, and some blocks are always free. A fixed share (the number of blocks
+//! divided by the number of CPUs) would waste memory: with 64 CPUs and 128 blocks, a burst for one
+//! CPU would get only two blocks. For a short frame, the limit is three times the number of free
+//! blocks. So a CPU whose backlog is full of super-frames still gets short frames.
 //!
 //! A CPU may always hold one block, so each CPU gets frames even with more CPUs than blocks.
 //!
-//! Each ring stands for one CPU here, and the parking lot counts as one more ring. Only the queue's
-//! owner counts, when a list is published and when frames return. So the counts are plain numbers.
+//! In this file, each ring stands for one CPU, and the parking lot counts as one more ring. Only
+//! the CPU that polls the queue counts blocks: when a list is published, and when frames return. So
+//! the counts are plain numbers and not atomics.
 
-/// The maximum length of a short frame, in bytes: jumbo frames are short, most super-frames long.
+/// The maximum length of a short frame, in bytes. Jumbo frames are short, and most super-frames are
+/// long.
 const LONG: usize = 16 << 10;
 
-/// A ring may hold this many times the free units when it gets a short frame.
+/// A ring that gets a short frame may hold this many times the free units.
 const SHORT_TIMES: u64 = 3;
 
 #[derive(Debug, Default)]
@@ -29,7 +31,7 @@ pub(super) struct Shares {
     held: u64,
     blocks: Box<[Held]>,
     rings: Box<[u64]>,
-    /// The published frames that have not returned, by ring and then by block.
+    /// The number of published frames that have not returned, by ring and then by block.
     frames: Box<[u32]>,
 }
 
@@ -41,7 +43,7 @@ struct Held {
 }
 
 impl Shares {
-    /// Creates the shares of blocks with one unit each. All rings together may hold `units` units.
+    /// Creates the counts for blocks of one unit each. `units` is the size of all blocks together.
     pub(super) fn new(blocks: usize, units: u32) -> Self {
         Self { units: units.into(), blocks: vec![Held { units: 1, rings: 0 }; blocks].into(), ..Self::default() }
     }
@@ -70,7 +72,8 @@ impl Shares {
         self.rings.get(ring).is_some_and(|held| *held > 0 && *held >= self.free())
     }
 
-    /// Counts a frame of `len` bytes in `block`, and returns true, if the ring may hold it.
+    /// If the ring may hold the block of this frame of `len` bytes, counts the frame and returns
+    /// true.
     #[inline]
     pub(super) fn take(&mut self, ring: usize, block: usize, len: usize) -> bool {
         let at = ring.wrapping_mul(self.blocks.len()).wrapping_add(block);

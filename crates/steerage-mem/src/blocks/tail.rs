@@ -1,23 +1,24 @@
-//! Lends the frames of a block, from front to back.
+//! [`Tail`] lends the frames of a block, from front to back.
 
 use super::Lent;
 use crate::header::FrameHeader;
 use crate::page::{Completion, FRAME_BYTES_MAX, RecordForm};
 use crate::region::prefetch_read;
 
-/// In a file, the record this many records ahead is prefetched, if the records before it are as long
-/// as the current record. The distance is at least [`BYTES_AHEAD`], because several short records
-/// share a cache line. Reading the file's memory is most of the work: with 800 bytes, packets take
-/// 117 ns without a prefetch or 4 records ahead, and 64 ns with 12 or more.
+/// In a window to a file, the record this many records ahead is prefetched. The estimate of the
+/// record's position assumes that records are as long as the current record. The prefetch distance
+/// is at least [`BYTES_AHEAD`], because several short records share a cache line. Reading the
+/// file's memory takes most of the time: a packet of 800 bytes takes 117 ns without prefetching or
+/// 4 records ahead, and 64 ns with 12 or more records ahead.
 const RECORDS_AHEAD: usize = 12;
 const BYTES_AHEAD: usize = 2048;
 
-/// The cache lines of the headers of a record and of its packet.
+/// The cache lines that contain the header of a record and the headers of its packet.
 const LINES_AHEAD: usize = 2;
 const LINE_BYTES: usize = 64;
 
 /// The part of a block that may still be written, and from which frames may still be lent. The tail
-/// of a [window](super::FileWindows) is read-only.
+/// of a [window](super::FileWindows) can only be read and lent.
 #[derive(Debug)]
 pub struct Tail<'a> {
     start: *mut u8,
@@ -38,7 +39,8 @@ impl<'a> Tail<'a> {
 }
 
 impl Tail<'_> {
-    /// The bytes that have not been lent yet. Empty for a window, which is read-only.
+    /// The bytes of the block that have not been lent yet, for writing. The slice is empty for a
+    /// window, which is read-only.
     #[inline(always)]
     pub fn bytes(&mut self) -> &mut [u8] {
         if !self.writable {
@@ -48,14 +50,15 @@ impl Tail<'_> {
         unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
     }
 
-    /// The bytes that have not been lent yet, also of a window.
+    /// The bytes of the block that have not been lent yet, for reading. Includes the bytes of a
+    /// window.
     #[inline(always)]
     pub fn read(&self) -> &[u8] {
         // SAFETY: by `new`, these bytes are readable, and only `bytes` of this tail writes them.
         unsafe { std::slice::from_raw_parts(self.start, self.len) }
     }
 
-    /// The part of this tail up to the byte with the number `end` of the block.
+    /// The part of this tail that ends at offset `end` of the block.
     #[inline]
     #[must_use]
     pub fn up_to(mut self, end: usize) -> Self {
@@ -63,15 +66,15 @@ impl Tail<'_> {
         self
     }
 
-    /// The offset of [`bytes`](Self::bytes) in the block.
+    /// The offset of [`bytes`](Self::bytes) within the block.
     #[inline(always)]
     pub fn offset(&self) -> usize {
         self.lent.end as usize
     }
 
-    /// Lends `len` bytes, starting `at` bytes into [`bytes`](Self::bytes), as a frame. After the
-    /// call, the tail begins after the lent bytes. `None` if they do not lie within the tail, or
-    /// are more than [`FRAME_BYTES_MAX`].
+    /// Lends `len` bytes, starting `at` bytes into [`bytes`](Self::bytes), as a frame. After
+    /// `lend`, the tail begins after the lent bytes. Returns `None` if the bytes do not lie within
+    /// the tail, or are more than [`FRAME_BYTES_MAX`].
     #[inline(always)]
     pub fn lend(&mut self, at: usize, len: usize) -> Option<Completion> {
         let end = at.checked_add(len).filter(|end| *end <= self.len && len <= FRAME_BYTES_MAX)?;
@@ -99,29 +102,29 @@ impl Tail<'_> {
 pub struct Spot {
     at: usize,
     len: usize,
-    /// The header as two words. If the header was assembled from smaller fields later, the CPU
-    /// would have to wait for it (3 ns per frame).
+    /// The header as two words. If the header were assembled later from smaller fields, the CPU
+    /// would have to wait for the smaller stores (3 ns per frame).
     header: [u64; 2],
     wire_len: u32,
     hash: Option<u32>,
 }
 
 impl Spot {
-    /// A frame of `len` bytes, `at` bytes after the start of the tail. `at` is at least
-    /// [`FrameHeader::BYTES`], because `header` is written before the frame.
+    /// A frame of `len` bytes that begins `at` bytes after the start of the tail. `at` is at least
+    /// [`FrameHeader::BYTES`], because the frame's header is written before the frame.
     #[inline(always)]
     pub fn new(at: usize, len: usize, header: FrameHeader) -> Self {
         Self { at, len, header: header.to_words(), wire_len: header.wire_len, hash: None }
     }
 
-    /// The position that is `bytes` bytes nearer to the end of the block.
+    /// The same position, moved by `bytes` bytes towards the end of the block.
     #[inline(always)]
     #[must_use]
     pub fn further(self, bytes: usize) -> Self {
         Self { at: self.at + bytes, ..self }
     }
 
-    /// Adds the flow's hash, if the device computed one.
+    /// Adds the flow hash that the device computed, if there is one.
     #[inline(always)]
     #[must_use]
     pub fn with_hash(self, hash: Option<u32>) -> Self {
@@ -136,15 +139,15 @@ impl Spot {
 }
 
 impl Tail<'_> {
-    /// Lends up to `count` frames in sequence, and appends them to `frames`. `next` gets the bytes
-    /// of the tail, and returns the position of the next frame in these bytes. An error of `next`
-    /// ends the loop and is returned. If a position does not lie within the bytes, or the frame is
-    /// longer than [`FRAME_BYTES_MAX`], or the block is a window, `outside` creates the error. The
-    /// header of each frame is written before the frame. The lengths of the frames on the wire are
-    /// added to `wire_bytes`.
+    /// Lends up to `count` consecutive frames, and appends them to `frames`. `next` gets the bytes
+    /// of the tail, and returns the position of the next frame. If `next` returns an error, the
+    /// loop ends and the error is returned. `outside` creates the error for three cases: the
+    /// position does not lie within the tail's bytes, the frame is longer than [`FRAME_BYTES_MAX`],
+    /// or the block is a window. `lend_each` writes the header of each frame before the frame. The
+    /// length of each frame on the wire is added to `wire_bytes`.
     ///
-    /// The result equals that of many calls of [`lend`](Self::lend), but the state that changes for
-    /// each frame stays in registers.
+    /// The result is the same as after many calls of [`lend`](Self::lend). In `lend_each`, the
+    /// state that changes for each frame stays in registers.
     #[inline(always)]
     pub fn lend_each<E>(
         &mut self,
@@ -162,9 +165,9 @@ impl Tail<'_> {
         self.lend_all((frames, wire_bytes), count, None, outside, next)
     }
 
-    /// Like [`lend_each`](Self::lend_each), for memory or a window to a file of records. In a window,
-    /// the 16 bytes before each frame are a record's header of this `form`, and stay as they are.
-    /// Without a form, no frame of a window is lent.
+    /// Like [`lend_each`](Self::lend_each), but also accepts a window to a file of records. In a
+    /// window, the 16 bytes before each frame are the header of a record in this `form`, and are
+    /// not changed. If no form is given, no frame of a window is lent.
     #[inline(always)]
     pub fn lend_records<E>(
         &mut self,
@@ -182,8 +185,9 @@ impl Tail<'_> {
         self.lend_all((frames, wire_bytes), count, form.filter(|_| !self.writable), outside, next)
     }
 
-    /// With a `form`, the header of each frame is its record's. Otherwise the tail is writable, and
-    /// the header is written. `next` gets the start and the length of the tail.
+    /// With a `form`, the file's record header serves as the header of each frame. Without a form,
+    /// the tail is writable, and `lend_each` writes the header. The function `next` gets the start
+    /// address and the length of the tail.
     #[inline(always)]
     fn lend_all<E>(
         &mut self,
@@ -236,7 +240,8 @@ impl Tail<'_> {
     }
 }
 
-/// The state that [`Tail::lend_each`] writes back even if it panics, to count every lent frame.
+/// The state that [`Tail::lend_each`] writes back. The state is written back even after a panic, so
+/// that every lent frame is counted.
 struct UnderWay<'t, 'a> {
     start: *mut u8,
     len: usize,
@@ -252,8 +257,8 @@ struct UnderWay<'t, 'a> {
 impl UnderWay<'_, '_> {
     #[inline(always)]
     fn push(&mut self, frame: Completion) {
-        // SAFETY: `count` entries were reserved behind the `first`, and fewer than that have been
-        // written.
+        // SAFETY: `count` entries were reserved after the first `first` entries, and fewer than
+        // `count` of them have been written.
         unsafe { self.frames.as_mut_ptr().add(self.first + self.lent_now).write(frame) };
         self.lent_now += 1;
     }

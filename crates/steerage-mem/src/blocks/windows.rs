@@ -1,9 +1,9 @@
-//! Blocks that show parts of files.
+//! Blocks that show parts of files (windows).
 //!
-//! A window is mapped only from a file with a lease. Before another process changes the file, the
-//! thread of [`FileWindows::serve`] replaces the windows by copies and returns the lease. Frames of
-//! the windows stay valid, however long their handlers keep them: the thread runs until the last
-//! frame has returned.
+//! A file is mapped into a window only while the process holds a lease on it. Before another
+//! process changes the file, the thread of [`FileWindows::serve`] replaces the file's windows by
+//! copies and then returns the lease. This thread runs until the last frame has returned. So frames
+//! in windows stay valid as long as handlers keep them.
 
 use std::fs::File;
 use std::io;
@@ -20,52 +20,52 @@ use super::{Blocks, Claim};
 use crate::mapping::{HUGE_BYTES, RegionError, map_small, move_over, unmap};
 use crate::region::{Owner, Region};
 
-/// The time between two checks whether other processes wait for files.
+/// The time between two checks whether other processes wait for leased files.
 const CHECK_EVERY: Duration = Duration::from_millis(50);
 
-/// A request to the thread of [`FileWindows::serve`]: a file, and where the file with its lease is
-/// sent. `None` is sent instead if the kernel grants no lease.
+/// A request to the thread of [`FileWindows::serve`]: a file, and the channel through which the
+/// thread returns the file with its lease. The thread sends `None` if the kernel grants no lease.
 pub type LeaseRequest = (Arc<File>, Sender<Option<Arc<LeasedFile>>>);
 
-/// The outcome of a step of the owner of windows.
+/// The result of an operation that the owner of the windows tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shown {
-    /// This many more bytes of the window can be read.
+    /// The window has this many more readable bytes.
     Bytes(usize),
-    /// Another thread is working on the windows: try again later.
+    /// Another thread holds the lock on the windows: try again later.
     Later,
-    /// The file has to be read by other means: the lease was returned, or the kernel cannot map the
-    /// file or read it.
+    /// The file has to be read in another way: its lease was returned, or the kernel cannot map or
+    /// read the file.
     Gone,
 }
 
-/// The windows of some [`Blocks`].
+/// The windows that belong to [`Blocks`].
 #[derive(Debug)]
 pub struct FileWindows {
     range: Arc<Range>,
-    /// The number of blocks before the first window.
+    /// The number of memory blocks before the first window.
     before: usize,
     window_bytes: usize,
-    /// The owner of the blocks only tries this lock, so it never waits.
+    /// The owner of the blocks only tries to take this lock, so it never waits for the lock.
     state: Mutex<State>,
 }
 
 #[derive(Debug)]
 struct State {
-    /// All files whose leases were not returned.
+    /// All files with a lease that was not returned.
     files: Vec<Arc<LeasedFile>>,
     windows: Box<[Window]>,
 }
 
 #[derive(Debug, Default)]
 struct Window {
-    /// The file that is mapped. `None` if nothing is mapped, or if a copy has replaced the file.
+    /// The file that is mapped. `None` if no file is mapped, or if a copy has replaced the file.
     file: Option<Arc<LeasedFile>>,
     offset: u64,
     shown: usize,
 }
 
-/// The addresses of all blocks.
+/// The range of addresses of all blocks.
 #[derive(Debug)]
 struct Range {
     base: NonNull<u8>,
@@ -73,8 +73,8 @@ struct Range {
     watched: Option<Watched>,
 }
 
-// SAFETY: a range is only addresses. The users of the range are responsible for how they access the
-// bytes.
+// SAFETY: a range is only addresses. Code that uses the range is responsible for how it accesses
+// the bytes.
 unsafe impl Send for Range {}
 // SAFETY: as above.
 unsafe impl Sync for Range {}
@@ -103,8 +103,8 @@ impl Range {
         Ok(Self { base, mapped: (start as usize, more), watched: None })
     }
 
-    /// Replaces the mapping of `bytes` bytes from `at` on: by memory, by a part of a file, or by
-    /// addresses that cannot be read.
+    /// Replaces the mapping of the `bytes` bytes after offset `at`: by memory, by a part of a file,
+    /// or by addresses that cannot be read.
     ///
     /// # Safety
     /// The bytes lie in the range, and no code reads or writes them.
@@ -124,7 +124,7 @@ impl Range {
         if mapped == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Gives the kernel advice on a part of the range.
+    /// Passes advice about a part of the range to the kernel.
     fn advise(&self, at: usize, bytes: usize, advice: libc::c_int) -> io::Result<()> {
         // SAFETY: the advice of this module does not change the contents of memory.
         match unsafe { libc::madvise(self.base.as_ptr().add(at).cast(), bytes, advice) } {
@@ -133,8 +133,8 @@ impl Range {
         }
     }
 
-    /// Replaces a mapping of `bytes` bytes by memory with the same first `used` bytes. Concurrent
-    /// readers see the same bytes all the time.
+    /// Replaces a mapping of `bytes` bytes by memory that begins with the same `used` bytes.
+    /// Threads that read these bytes see the same contents before and after the replacement.
     fn copy(&self, at: usize, bytes: usize, used: usize) -> io::Result<()> {
         let (copy, _) = map_small(bytes)?;
         // SAFETY: the copy is new memory. Frames are read only in the first `used` bytes, which are
@@ -156,7 +156,7 @@ enum What<'a> {
 
 impl Blocks {
     /// Maps `memory.0` blocks of `memory.1` bytes, followed by `windows.0` windows of `windows.1`
-    /// bytes. Windows take no memory of their own, because they show pages of the page cache.
+    /// bytes each. Windows take no memory of their own, because they show the kernel's page cache.
     ///
     /// # Errors
     /// [`RegionError`] if a size is zero or too large, if a window is smaller than a block or is no
@@ -171,7 +171,7 @@ impl Blocks {
         let Some(bytes) = bytes else { return Err(wrong) };
         let failed = |error| RegionError::Map { bytes, error };
         let mut range = Range::reserve(bytes).map_err(failed)?;
-        // The file system causes no fault in memory blocks.
+        // Memory blocks are touched now, so that they cause no page faults later.
         let first_window = range.base.as_ptr() as usize + memory.0 * block_bytes;
         range.watched = Watched::new(first_window, windows.0 * block_bytes);
         let range = Arc::new(range);
@@ -180,7 +180,7 @@ impl Blocks {
             let at = block * block_bytes;
             // SAFETY: the bytes lie in the range, and no other code knows the range.
             unsafe { range.map(at, huge, What::Memory) }.map_err(failed)?;
-            // Without huge pages, reading is a little slower.
+            // If the kernel gives no huge pages, reading is only a little slower.
             let _ = range.advise(at, huge, libc::MADV_HUGEPAGE);
         }
         let region = Region::foreign(range.base, count, block_bytes, Owner::new(Arc::clone(&range)))?;
@@ -194,11 +194,12 @@ impl Blocks {
 }
 
 impl FileWindows {
-    /// Starts a thread that requests leases and returns them. The thread calls `begin` first. The
-    /// thread ends when the returned sender was dropped and no frame of a window is left.
+    /// Starts a thread that requests leases for files and returns the leases. The thread calls
+    /// `begin` before anything else. The thread ends when the returned sender was dropped and no
+    /// frame in a window is in use.
     ///
     /// # Errors
-    /// The error of `begin`, or if the thread cannot be started.
+    /// Returns the error of `begin`, or the error if the thread cannot be started.
     pub fn serve(
         self: &Arc<Self>,
         begin: impl FnOnce() -> io::Result<()> + Send + 'static,
@@ -223,7 +224,7 @@ impl FileWindows {
                 false => requests.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
             match request {
-                // A requester that is gone receives no lease.
+                // If the requester no longer exists, the lease is dropped.
                 Ok((file, to)) => drop(to.send(self.lease(file))),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) if has_leases => thread::sleep(CHECK_EVERY),
@@ -233,7 +234,7 @@ impl FileWindows {
         }
     }
 
-    /// Requests a lease for a file: see [`LeasedFile`]. Only the thread of [`serve`](Self::serve)
+    /// Requests a lease on a file: see [`LeasedFile`]. Only the thread of [`serve`](Self::serve)
     /// may request a lease, because this thread returns the lease.
     fn lease(&self, file: Arc<File>) -> Option<Arc<LeasedFile>> {
         self.range.watched.as_ref()?;
@@ -242,15 +243,16 @@ impl FileWindows {
         Some(leased)
     }
 
-    /// Returns the leases for which other processes wait, after copies have replaced the windows of
-    /// these files, and the leases of files that are not used any more. Returns whether files with a
-    /// lease are left, and frames may be in their windows. If there is no memory for copies, the next
-    /// call tries again.
+    /// Returns leases in two cases. Either another process waits for the file, and copies have
+    /// replaced the file's windows before. Or the file is not used any more. Returns true if some
+    /// files still have a lease, so that frames may lie in the windows of these files. If there is
+    /// no memory for the copies, the next call tries again.
     fn return_leases(&self) -> bool {
         let mut state = self.lock();
         let State { files, windows } = &mut *state;
         files.retain(|file| {
-            // The list has one reference. The queue and the windows have the others.
+            // The list has one reference. The other references to the list belong to the queue and
+            // the windows.
             let is_used = Arc::strong_count(file) > 1;
             if is_used && (file.is_undisturbed() || !self.copy_windows_of(file, windows)) {
                 return true;
@@ -258,7 +260,8 @@ impl FileWindows {
             file.release();
             false
         });
-        // The region of the blocks has the other references, and all frames have the region.
+        // The other references belong to the region of the blocks, and each frame keeps the region
+        // alive.
         !files.is_empty() && Arc::strong_count(&self.range) > 1
     }
 
@@ -273,15 +276,15 @@ impl FileWindows {
         })
     }
 
-    /// Whether bytes of a window were lost, because the kernel could not read them again. Handlers
-    /// have seen zeros instead.
+    /// Returns true if bytes of a window were lost, because the kernel could not read them again.
+    /// Handlers have then seen zeros instead of the lost bytes.
     pub fn have_failed(&self) -> bool {
         self.range.watched.as_ref().is_some_and(Watched::has_failed)
     }
 
-    /// Shows the part of `file` from `offset` on, a multiple of the page size, in a window without
-    /// lent frames. Then no bytes of the window can be read: see [`extend`](Self::extend). All other
-    /// windows without lent frames are closed.
+    /// Shows the part of `file` after `offset` in a window that has no lent frames. `offset` is a
+    /// multiple of the page size. No bytes of the window can be read yet: see
+    /// [`extend`](Self::extend). Closes all other windows without lent frames.
     pub fn show(
         &self,
         (blocks, claim): (&mut Blocks, &Claim),
@@ -301,22 +304,22 @@ impl FileWindows {
         if unsafe { self.range.map(self.at(window), self.window_bytes, what) }.is_err() {
             return Shown::Gone;
         }
-        // The advice makes the kernel read ahead. Without the advice, reading is slower.
+        // This advice makes the kernel read the file ahead. Without the advice, reading is slower.
         let _ = self.range.advise(self.at(window), self.window_bytes, libc::MADV_SEQUENTIAL);
         windows[window] = Window { file: Some(Arc::clone(file)), offset, shown: 0 };
         Shown::Bytes(0)
     }
 
     /// Makes up to `most` more bytes of a window readable. `most` is a multiple of the page size.
-    /// The kernel reads the bytes into the page cache if necessary. 0 bytes remain at the end of the
-    /// window or of the file.
+    /// If necessary, the kernel reads the bytes from the file into the page cache. The result is 0
+    /// bytes at the end of the window or of the file.
     pub fn extend(&self, (blocks, claim): (&mut Blocks, &Claim), window: usize, most: usize) -> Shown {
         let Some(mut state) = self.try_lock(blocks, claim) else { return Shown::Later };
         let Some(state) = state.windows.get_mut(window) else { return Shown::Gone };
         let Some(file) = &state.file else { return Shown::Gone };
         let left = usize::try_from(file.bytes().saturating_sub(state.offset)).unwrap_or(usize::MAX);
         let bytes = left.min(self.window_bytes).saturating_sub(state.shown).min(most);
-        // Without the call, a page that cannot be read would raise SIGBUS.
+        // Without this `madvise`, a page that cannot be read would raise SIGBUS.
         if bytes > 0 && self.range.advise(self.at(window) + state.shown, bytes, MADV_POPULATE_READ).is_err() {
             return Shown::Gone;
         }
@@ -348,7 +351,7 @@ impl FileWindows {
         }
     }
 
-    /// The offset of a window in the range.
+    /// The offset of a window within the range of addresses.
     fn at(&self, window: usize) -> usize {
         (self.before + window) * self.window_bytes
     }
@@ -357,8 +360,8 @@ impl FileWindows {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The state, for the owner of the blocks. `None` if another thread has it, or if these are not
-    /// the blocks of the windows.
+    /// The lock on the windows' state, for the owner of the blocks. Returns `None` if another
+    /// thread holds the lock, or if the windows belong to other blocks.
     fn try_lock(&self, blocks: &Blocks, claim: &Claim) -> Option<MutexGuard<'_, State>> {
         if !blocks.are_claimed_by(claim) || blocks.region().base() != self.range.base {
             return None;
@@ -371,7 +374,8 @@ impl FileWindows {
     }
 }
 
-/// Since Linux 5.14. Older kernels refuse the advice, and files are then read without mapping them.
+/// Since Linux 5.14. Older kernels refuse this advice. If the kernel refuses the advice, files are
+/// read without mapping them.
 const MADV_POPULATE_READ: libc::c_int = 22;
 
 #[cfg(all(test, not(loom), not(miri)))]
@@ -388,8 +392,8 @@ mod tests {
     const RECORD_BYTES: usize = FrameHeader::BYTES + PACKET_BYTES;
     const STEP_BYTES: usize = 64 << 10;
 
-    /// A file of records. All bytes of a record's packet are the number of the record. The file is
-    /// deleted when this value is dropped.
+    /// A file of records. All bytes of a record's packet have the record's number as their value.
+    /// The file is deleted when this value is dropped.
     struct Records(PathBuf);
 
     impl Records {
@@ -419,7 +423,8 @@ mod tests {
         }
     }
 
-    /// Blocks with two windows, a file in the first window, and all readable records of it as frames.
+    /// Creates blocks with two windows, shows a file in the first window, and lends all readable
+    /// records as frames.
     struct Lent {
         blocks: Blocks,
         claim: Claim,
@@ -429,7 +434,7 @@ mod tests {
     }
 
     impl Lent {
-        /// `None` if the file system of the temporary folder has no leases.
+        /// Returns `None` if the file system of the temporary folder has no leases.
         fn of(records: &Records) -> Option<Self> {
             let (mut blocks, claim, windows) = Blocks::map_with_windows((1, 4096), (2, HUGE_BYTES)).unwrap();
             let Some(file) = windows.lease(records.open()) else {
@@ -484,8 +489,8 @@ mod tests {
         assert!(!lent.windows.have_failed());
     }
 
-    /// A handler on another CPU still reads frames, although the blocks, the file and the windows
-    /// were dropped, and no further request can come.
+    /// A handler on another CPU still reads frames after the blocks, the file and the windows were
+    /// dropped, and no further request can come.
     #[test]
     fn a_lease_is_returned_as_long_as_there_are_frames() {
         let records = Records::new("outlived", 200);
@@ -499,7 +504,7 @@ mod tests {
         let memory = Memory::new(Region::map(1, 64).unwrap().0, Some(blocks.region().clone()));
         let serves = Arc::downgrade(&windows);
         drop((blocks, windows, requests, file));
-        // Opening the file waits until the lease was returned.
+        // A process that opens the file for writing waits until the lease was returned.
         OpenOptions::new().write(true).open(&records.0).unwrap().set_len(0).unwrap();
         for (number, frame) in frames.iter().enumerate() {
             assert!(memory.bytes(frame) == [number as u8; PACKET_BYTES], "frame {number}");
@@ -518,7 +523,8 @@ mod tests {
         assert_eq!(error.to_string(), "planted");
     }
 
-    /// Zeros in place of a page of a memory block would be lost packets that nobody reports.
+    /// Only windows are watched. If a page of zeros replaced a page of a memory block, packets
+    /// would be lost without being counted.
     #[test]
     fn only_windows_are_watched() {
         let (blocks, _claim, windows) = Blocks::map_with_windows((2, 4096), (2, HUGE_BYTES)).unwrap();
@@ -539,7 +545,7 @@ mod tests {
         lent.frames.drain(..).for_each(|frame| lent.blocks.recycle(frame).unwrap());
         assert_eq!(lent.windows.close((&mut lent.blocks, &lent.claim)), Shown::Bytes(0));
         assert!(lent.blocks.readable(&lent.claim, 1).is_empty());
-        // Nobody uses the file any more, so its lease is returned.
+        // The file is not used any more, so its lease is returned.
         drop((file, std::mem::replace(&mut lent.file, lent.windows.lease(Records::new("other", 1).open()).unwrap())));
         assert!(lent.windows.return_leases());
         assert!(records.open_to_write().is_ok());
@@ -549,7 +555,8 @@ mod tests {
     fn bytes_that_cannot_be_read_again_are_reported() {
         let records = Records::new("lost", 200);
         let Some(mut lent) = Lent::of(&records) else { return };
-        // Without a lease, a truncation removes pages from the mapping.
+        // Without a lease, another process can truncate the file, which removes pages from the
+        // mapping.
         lent.file.release();
         records.open_to_write().unwrap().set_len(0).unwrap();
         assert_eq!(lent.extend(), Shown::Gone, "the kernel reads bytes that do not exist");

@@ -1,4 +1,5 @@
-//! Compares the limits on each CPU's blocks with a simple model that stores the blocks in sets.
+//! Compares the limits on the blocks for each CPU with a simple model, which stores the blocks in
+//! sets.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -9,7 +10,7 @@ use crate::ring::{Consumer, RingOptions, parking_lot, ring};
 use crate::{Claim, Memory, Page, Region};
 
 const CPUS: usize = 4;
-/// The CPU that polls the queue. Its frames stay in the lane, which has no limit.
+/// The CPU that polls the queue. The frames for this CPU stay in the lane, which has no limit.
 const OWNER: usize = 3;
 const BLOCKS: usize = 8;
 const UNITS: u64 = 12;
@@ -51,13 +52,13 @@ struct Known {
 }
 
 impl Known {
-    /// The length and the arrival number, as a handler sees them.
+    /// The length and the arrival number of a frame, as a handler sees them.
     fn seen(&self) -> (usize, u64) {
         (self.number + if self.long { LONG } else { 0 }, self.number as u64)
     }
 }
 
-/// The frames that should be on a ring or in the lane, oldest first.
+/// The frames that should be in a ring or in the lane, oldest first.
 #[derive(Default)]
 struct Expected {
     finished: VecDeque<Known>,
@@ -124,7 +125,8 @@ impl World {
         }
     }
 
-    /// The blocks that the frames on each ring hold. The frames in the lane do not count.
+    /// For each ring, the blocks that the ring's frames hold. The frames in the lane are not
+    /// counted.
     fn held(&self) -> impl Iterator<Item = BTreeSet<usize>> {
         self.expected.iter().enumerate().filter(|(ring, _)| *ring != OWNER).map(|(_, frames)| frames.holds())
     }
@@ -198,7 +200,7 @@ impl World {
         finished.extend(frames);
     }
 
-    /// The memory of the lane's frames returns at once.
+    /// Lent frames of the lane return at once.
     fn handle_lane(&mut self, most: usize) {
         let mut hand = self.outbox.lane().take(most, false);
         let seen: Vec<(usize, u64)> = hand.frames().map(|frame| (frame.len(), frame.arrival().unwrap())).collect();
@@ -294,7 +296,8 @@ fn a_stalled_cpu_gets_a_half_and_the_others_go_on() {
     assert!(world.outbox.has_room(1, 1));
     assert_eq!(publish_each(&mut world, 1, &all, true), BLOCKS / 2);
     assert!(!world.outbox.has_room(1, 1) && world.outbox.has_room(2, 1), "the stalled CPU's share is full");
-    // A frame of a held block takes no more memory, and short frames pass longer than long frames.
+    // If the ring already holds a frame's block, the frame takes no further memory. Short frames
+    // are admitted where long frames are refused.
     assert_eq!(publish_each(&mut world, 1, &all[..4], true), 4);
     assert_eq!(publish_each(&mut world, 1, &all[4..], false), 2);
     assert_eq!(publish_each(&mut world, 2, &[7], true), 1);

@@ -1,12 +1,13 @@
-//! Detects pages that are used after their release, in debug and fuzz builds.
+//! In debug and fuzz builds, detects pages that are used after their release.
 //!
-//! Safe code cannot use a page after its release, because the token is gone. But a mistake in this
-//! crate can use the page, and so can a device that writes the page too late. So a released page is
-//! filled with a pattern, which must be unchanged when the page is taken again. Each release and
-//! each take begins a new generation of the page. A page that is kept beyond its batch must still
-//! be in the generation in which it was kept.
+//! Safe code cannot use a page after its release, because its token is gone. But two kinds of
+//! mistakes can use a released page: a mistake in this crate, or a device that writes to the page
+//! too late. Therefore a released page is filled with a pattern. When the page is taken again, the
+//! pattern must be unchanged. Each release of a page, and each time the page is taken, begins a new
+//! generation of the page. A page that is kept after its batch must still have the generation that
+//! it had when it was kept.
 //!
-//! In other builds, a [`Generation`] has no size, and its functions do nothing.
+//! In other builds, a [`Generation`] takes no memory, and its functions do nothing.
 
 #[cfg(any(debug_assertions, fuzzing))]
 pub(crate) use checked::{Generation, Generations};
@@ -15,23 +16,25 @@ pub(crate) use unchecked::{Generation, Generations};
 
 #[cfg(any(debug_assertions, fuzzing))]
 mod checked {
-    // The atomics of `std` even under loom: no other memory depends on generations.
+    // The generations use the atomics of `std` even under loom, because no other memory depends on
+    // them.
     use std::sync::atomic::{AtomicU32, Ordering};
 
     /// The pattern of the kernel's slab allocator for free memory (`POISON_FREE`,
     /// include/linux/poison.h).
     const POISON: u8 = 0x6b;
 
-    /// The pattern in pieces of this size, so that 4096 bytes are compared at once.
+    /// The pattern is stored as an array of this size, so that 4096 bytes are compared at a time.
     const POISONED: [u8; 4096] = [POISON; 4096];
 
     /// The generation of a page. An odd number means that the page is released. The number wraps
-    /// around, but no holder sees two generations that are 2^32 apart.
+    /// around, but no holder of a page sees two generations that are 2^32 apart.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) struct Generation(u32);
 
-    /// The generation of each page of a region. Relaxed throughout: a page is handed over by other
-    /// atomics, so the next holder sees at least the generation that the previous holder saw.
+    /// The current generation of each page of a region. All accesses are relaxed: a page is handed
+    /// over by other atomics, so the next holder sees the generation of the previous holder or a
+    /// later one.
     #[derive(Debug)]
     pub(crate) struct Generations(Box<[AtomicU32]>);
 

@@ -1,28 +1,30 @@
-//! A region consists of parts, each on a NUMA node of its own.
+//! A region consists of parts, each of which lies on a NUMA node of its own.
 
 use std::io;
 use std::ptr::NonNull;
 
 use crate::mapping::{HUGE_BYTES, RegionError};
 
-/// Consecutive pages of a region.
+/// A part: consecutive pages of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// The number of pages, at least 1.
+    /// The number of pages in the part, at least 1.
     pub pages: usize,
-    /// The NUMA node of the memory. With `None`, the memory is on the node of the first access.
+    /// The NUMA node of the part's memory. With `None`, each page lies on the node of the CPU that
+    /// accesses it first.
     pub node: Option<u32>,
 }
 
-/// The highest node number plus one: the kernel's maximum (`CONFIG_NODES_SHIFT` is at most 10).
+/// The highest possible node number plus one. The kernel has the same limit (`CONFIG_NODES_SHIFT`
+/// is at most 10).
 const NODES_MAX: u32 = 1024;
 
-/// The end of each part, in pages from the region's beginning. Every part but the last is up to 2
-/// MiB longer than requested, so that the next part's memory begins with a new huge page. A page
-/// that crosses the border of two parts belongs to the first part.
+/// The end of each part, in pages from the beginning of the region. Every part but the last is up
+/// to 2 MiB longer than requested, so that the next part's memory begins with a new huge page. A
+/// page that crosses the border of two parts belongs to the first part.
 ///
 /// # Errors
-/// [`RegionError::Size`] if there are no parts, a part has no pages, or the size cannot be
+/// [`RegionError::Size`] if there are no parts, if a part has no pages, or if the size cannot be
 /// addressed.
 pub fn part_ends(parts: &[Part], page_bytes: usize) -> Result<Vec<usize>, RegionError> {
     let asked = parts.iter().fold(0_usize, |sum, part| sum.saturating_add(part.pages));
@@ -43,13 +45,15 @@ pub fn part_ends(parts: &[Part], page_bytes: usize) -> Result<Vec<usize>, Region
     Ok(ends)
 }
 
-/// Asks the kernel to take each part's memory from the part's node, if that node has free memory.
-/// No page may have been touched yet. Returns the kernel's error if the kernel refuses. After a
-/// refusal, each page is on the node that first touches the page.
+/// Asks the kernel to take the memory of each part from the part's node, as long as that node has
+/// free memory. No page of the region may have been touched before. Returns the kernel's error if
+/// the kernel refuses to place the memory. After a refusal, each page lies on the node of the CPU
+/// that touches it first.
 pub(crate) fn bind(base: NonNull<u8>, parts: &[Part], ends: &[usize], page_bytes: usize) -> Result<(), io::Error> {
     let mut from = 0;
     for (nth, (part, end)) in parts.iter().zip(ends).enumerate() {
-        // The last part ends with the mapping, which is a multiple of huge pages too.
+        // The last part ends with the mapping. The size of the mapping is also a multiple of huge
+        // pages.
         let border = (end * page_bytes) / HUGE_BYTES * HUGE_BYTES;
         let to = if nth + 1 < parts.len() { border } else { (end * page_bytes).next_multiple_of(HUGE_BYTES) };
         if let Some(node) = part.node {
@@ -67,8 +71,8 @@ fn prefer(base: NonNull<u8>, from: usize, bytes: usize, node: u32) -> Result<(),
     let mut mask = [0_u64; NODES_MAX as usize / 64];
     mask[node as usize / 64] |= 1 << (node % 64);
     // SAFETY: the range lies within the mapping, no code has a reference to it yet, and the mask
-    // outlives the call. The node is preferred and not bound: if it has no free memory, the kernel
-    // uses another node. With a bound node, the kernel would kill the process.
+    // outlives the call. The kernel prefers the node, but uses another node if the node has no free
+    // memory. If the node were mandatory, the kernel would kill the process instead.
     let result = unsafe {
         libc::syscall(
             libc::SYS_mbind,
@@ -76,7 +80,7 @@ fn prefer(base: NonNull<u8>, from: usize, bytes: usize, node: u32) -> Result<(),
             bytes,
             libc::MPOL_PREFERRED,
             mask.as_ptr(),
-            // The kernel expects one more than the number of bits.
+            // The system call expects the number of bits plus one.
             libc::c_ulong::from(NODES_MAX + 1),
             0_u32,
         )

@@ -1,9 +1,10 @@
-//! The address range of a region.
+//! [`View`] is the address range of a region.
 
 use super::Region;
 
-/// The fields of a region that a lookup of a page needs, for loops over many pages. The compiler
-/// can keep a `View` in registers, but reads a region in memory again for each page.
+/// The fields of a region that are needed to find a page. Loops over many pages use a `View`. The
+/// compiler can keep a `View` in registers. The compiler would read the fields of a [`Region`] from
+/// memory for each page.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct View {
     base: *mut u8,

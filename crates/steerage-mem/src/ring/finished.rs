@@ -1,4 +1,4 @@
-//! Finished slots, which the producer reclaims.
+//! [`Finished`]: finished slots, which the producer reclaims.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -7,11 +7,11 @@ use crate::page::{BLANK, Completion, Page, Slot};
 use crate::region::Region;
 use crate::sync::UnsafeCell;
 
-/// The maximum number of slots that are passed at a time. Some pages are read twice, so their cache
-/// lines must still be in the cache.
+/// The maximum number of slots that are passed to a function at a time. Some slots are read twice,
+/// so their cache lines should still be in the cache at the second read.
 pub(super) const TOGETHER: u64 = 64;
 
-/// Some finished slots that are adjacent in memory, and that belong to the producer again.
+/// Finished slots that are adjacent in memory and belong to the producer again.
 #[derive(Debug)]
 pub struct Finished<'a>(&'a [UnsafeCell<Slot>]);
 
@@ -29,18 +29,18 @@ impl<'a> Finished<'a> {
         self.0.len()
     }
 
-    /// The first `count` slots, or all slots if there are fewer, and the other slots.
+    /// Splits the slots after the first `count` slots, or at the end if there are fewer.
     #[inline(always)]
     pub fn split_at(self, count: usize) -> (Self, Self) {
         let (first, rest) = self.0.split_at(count.min(self.0.len()));
         (Self(first), Self(rest))
     }
 
-    /// Appends the pages of the slots to `home`, and returns the number of pages. `Err` returns the
-    /// slots if a slot is not a frame in a single page whose number is in `own`. The pages in `own`
-    /// belong to `region`.
+    /// Appends the pages of the slots to `home`, and returns how many pages were appended. `Err`
+    /// returns the slots unless each slot is a frame in a single page whose number is in `own`. The
+    /// page numbers in `own` belong to `region`.
     ///
-    /// Passing each frame to a function would take three times as many instructions per page.
+    /// If each frame were passed to a function, a page would take three times as many instructions.
     #[inline(always)]
     pub fn pages_to(self, home: &mut Vec<Page>, (region, own): (&Region, &Range<u32>)) -> Result<usize, Self> {
         if self.0.is_empty() {
@@ -51,15 +51,15 @@ impl<'a> Finished<'a> {
         if !self.copy_pages(&mut home.spare_capacity_mut()[..count], own) {
             return Err(self);
         }
-        // SAFETY: `copy_pages` wrote all of them.
+        // SAFETY: `copy_pages` has written all of these pages.
         unsafe { home.set_len(before + count) };
         home[before..].iter_mut().for_each(|page| region.release(page));
         Ok(count)
     }
 
-    /// Writes the page of each slot to `to`, which has the same length. Returns whether each slot
-    /// is a frame in a single page whose number is in `own`. The number of a blank slot is never in
-    /// `own`.
+    /// Writes the page of each slot to `to`, which has as many entries as there are slots. Returns
+    /// true if each slot is a frame in a single page whose number is in `own`. The page number of a
+    /// blanked slot is never in `own`.
     #[inline(always)]
     fn copy_pages(&self, to: &mut [MaybeUninit<Page>], own: &Range<u32>) -> bool {
         let (fours, rest) = self.0.split_at(self.0.len() / 4 * 4);
@@ -67,7 +67,7 @@ impl<'a> Finished<'a> {
         copy_fours(fours, to_fours, own) & copy(rest, to_rest, own)
     }
 
-    /// Passes each frame to `home`, except the frames that a handler kept.
+    /// Passes each frame to `home`, except for frames that a handler kept.
     #[inline(always)]
     pub fn for_each(self, mut home: impl FnMut(Completion)) {
         self.0.iter().map(read).filter(|slot| slot.page != BLANK).for_each(|slot| home(Completion::from_slot(slot)));
@@ -92,7 +92,7 @@ fn copy(slots: &[UnsafeCell<Slot>], to: &mut [MaybeUninit<Page>], own: &Range<u3
 #[cfg(not(all(target_arch = "x86_64", not(any(miri, loom)))))]
 use copy as copy_fours;
 
-/// Like `copy`, for groups of four slots, which are one cache line.
+/// Does the same as `copy`, but for groups of four slots, because four slots fill one cache line.
 #[cfg(all(target_arch = "x86_64", not(any(miri, loom))))]
 #[inline(always)]
 fn copy_fours(slots: &[UnsafeCell<Slot>], to: &mut [MaybeUninit<Page>], own: &Range<u32>) -> bool {
@@ -100,10 +100,11 @@ fn copy_fours(slots: &[UnsafeCell<Slot>], to: &mut [MaybeUninit<Page>], own: &Ra
     let Some(last) = own.end.checked_sub(own.start).and_then(|numbers| numbers.checked_sub(1)) else {
         return slots.is_empty();
     };
-    // SAFETY: x86-64 has SSE2. A slot is four words of 32 bits, in the order of its fields, and
-    // nobody writes it. A page is one such word.
+    // SAFETY: x86-64 has SSE2. A slot consists of four 32-bit words, in the order of its fields,
+    // and no code writes it. A page is one such word.
     unsafe {
-        // SSE2 can only compare signed numbers, so half of the range is added to both sides.
+        // SSE2 can only compare signed numbers. To compare unsigned numbers, half of the 32-bit
+        // range is added to both sides.
         let half = _mm_set1_epi32(i32::MIN);
         let (start, last) = (_mm_set1_epi32(own.start as i32), _mm_xor_si128(_mm_set1_epi32(last as i32), half));
         let (parts, none) = (_mm_set1_epi32(Slot::NO_WHOLE_PAGE as i32), _mm_setzero_si128());

@@ -1,5 +1,5 @@
 //! The frames that a handling CPU has in hand: it has taken them from a ring or a lane, and has not
-//! finished them.
+//! finished them yet.
 
 use crate::chain::{Behind, Segments, SegmentsMut};
 use crate::header::FrameHeader;
@@ -7,16 +7,17 @@ use crate::memory::Memory;
 use crate::page::{BLANK, Completion, Page, Slot};
 use crate::sync::{AtomicU64, Ordering, UnsafeCell};
 
-/// The slots between two positions of a buffer, which one CPU may read and rewrite.
+/// The slots between two positions of a buffer. One CPU may read and rewrite these slots.
 #[derive(Debug)]
 pub(super) struct InHand {
     pub(super) slots: *const UnsafeCell<Slot>,
-    /// The arrival numbers of the slots, or null.
+    /// The arrival numbers of the slots, or a null pointer.
     pub(super) arrivals: *const AtomicU64,
     pub(super) mask: u32,
     pub(super) begin: u64,
     pub(super) end: u64,
-    /// The end of the hidden frames, which begin at `end`. 0 if no frame is hidden.
+    /// The position after the last hidden frame. The hidden frames begin at `end`. 0 if no frame is
+    /// hidden.
     pub(super) hidden_end: u64,
     pub(super) memory: Memory,
 }
@@ -32,16 +33,16 @@ impl InHand {
         unsafe { (*self.cell(at)).with(|slot| *slot) }
     }
 
-    /// The slot at a position of this buffer that the holder may access. The masked position is
-    /// under the capacity of the buffer.
+    /// The slot at a position of this buffer. The holder of the `InHand` may access this slot. The
+    /// masked position is less than the capacity of the buffer.
     #[inline(always)]
     pub(super) fn cell(&self, at: u64) -> *const UnsafeCell<Slot> {
         self.slots.wrapping_add((at as u32 & self.mask) as usize)
     }
 }
 
-/// The frames that one CPU has in hand, borrowed from their [`Consumer`](super::Consumer) or
-/// [`Lane`](super::Lane).
+/// The frames that one CPU has in hand. The frames in hand are borrowed from their
+/// [`Consumer`](super::Consumer) or [`Lane`](super::Lane).
 #[derive(Debug)]
 pub struct Hand<'a>(pub(super) &'a mut InHand);
 
@@ -59,10 +60,11 @@ impl Hand<'_> {
         Frames::of(self.0)
     }
 
-    /// Calls `run` with the first `count` frames. The other frames are hidden for as long: `run`
-    /// can only read them, behind the frame that [stands for them](crate::merged).
+    /// Calls `run` with the first `count` frames only. The frames after the first `count` are
+    /// hidden while `run` runs: `run` can only read the bytes of hidden frames, as the continuation
+    /// of the frame that [stands for them](crate::merged).
     pub fn with_first<R>(&mut self, count: usize, run: impl FnOnce(Hand<'_>) -> R) -> R {
-        /// Shows the hidden frames again, also if `run` panics.
+        /// The hidden frames are shown again after `run`, even if `run` panics.
         struct Hidden<'h>(&'h mut InHand);
 
         impl Drop for Hidden<'_> {
@@ -77,9 +79,9 @@ impl Hand<'_> {
         run(Hand(hidden.0))
     }
 
-    /// Puts the frames into the order `order`: the frame that is now at `order[nth]` becomes number
-    /// `nth`. Arrival numbers stay where they are. Returns `false` and changes nothing if `order`
-    /// does not have each frame once.
+    /// Sorts the frames by `order`: the frame that is now at `order[nth]` becomes frame number
+    /// `nth`. Arrival numbers are not moved. Returns `false` and changes nothing if `order` does
+    /// not contain each frame exactly once.
     pub(crate) fn reorder(&mut self, order: &[u8]) -> bool {
         let hand = &*self.0;
         let seen = order.iter().fold(0_u64, |seen, nth| seen | 1_u64.checked_shl(u32::from(*nth)).unwrap_or(0));
@@ -98,7 +100,7 @@ impl Hand<'_> {
     }
 }
 
-/// Iterates over the frames in hand.
+/// Iterates over the frames that the CPU has in hand.
 #[derive(Debug)]
 pub struct Frames<'a> {
     hand: &'a InHand,
@@ -135,15 +137,16 @@ impl<'a> Iterator for Frames<'a> {
 impl ExactSizeIterator for Frames<'_> {}
 
 impl Hand<'_> {
-    /// Passes the common frames to `read`: the frames in one page, without an [extra
-    /// record](Frame::extra), with `link` as their [kind of header](Frame::link), and with a [device
-    /// header](Frame::header) if the first frame has one. `read` gets each frame with its number in
-    /// the batch, and returns whether it has handled the frame. A frame without a device header gets
-    /// a header without a time. The result has a bit for each of the first 64 frames that `read` did
-    /// not handle. The caller handles these frames one by one.
+    /// Passes common frames to `read`: frames in one page, without an [extra record](Frame::extra),
+    /// and with `link` as their [kind of header](Frame::link). If the first frame has a [device
+    /// header](Frame::header), all of them have one. `read` gets each frame with its number in the
+    /// batch, and returns true if it has handled the frame. If a frame has no device header, `read`
+    /// gets a header without a time. The result has one bit for each of the first 64 frames: it is
+    /// set if `read` did not handle the frame. The caller then handles the frames in the result one
+    /// by one.
     ///
-    /// `read_common` takes about half of the instructions of the loop over single frames, since the
-    /// fields that frames have in common are read once.
+    /// `read_common` takes about half of the instructions of a loop over single frames, because
+    /// fields that all of the frames share are read once.
     #[inline(always)]
     pub fn read_common(&mut self, link: u8, mut read: impl FnMut(usize, &[u8], FrameHeader) -> bool) -> u64 {
         const BYTES: usize = FrameHeader::BYTES;
@@ -167,7 +170,8 @@ impl Hand<'_> {
                 // SAFETY: the span was checked, the slot is held, and writing a frame needs a
                 // `Frame`, for which the hand would have to be borrowed.
                 let all = unsafe { std::slice::from_raw_parts(start, before + len) };
-                // One call: the compiler would not inline `read` into two.
+                // There is only one call of `read`, because the compiler would not inline two
+                // calls.
                 let (frame, header) = match all.split_first_chunk() {
                     Some((header, frame)) if headed => (frame, slot.header_of(*header)),
                     _ => (all, FrameHeader::of_whole(len)),
@@ -182,8 +186,8 @@ impl Hand<'_> {
     }
 }
 
-/// One frame that a handler holds. A frame is not `Clone`, and only [`Hand::frames`] creates frames,
-/// which borrows the hand mutably. So no slot ever has two frames.
+/// One frame that a handler has in hand. A frame is not `Clone`. Only [`Hand::frames`] creates
+/// frames, and it borrows the hand mutably. So there are never two frames for one slot.
 #[derive(Debug)]
 pub struct Frame<'a> {
     hand: &'a InHand,
@@ -192,20 +196,21 @@ pub struct Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
-    /// The frame's position in the batch.
+    /// The frame's number in the batch.
     #[inline(always)]
     pub fn nth(&self) -> usize {
         (self.at - self.hand.begin) as usize
     }
 
-    /// The frame's bytes, or the bytes of the frame's first part if it has several pages.
+    /// The bytes of a frame. For a frame in several pages, the bytes of its first part.
     #[inline(always)]
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: the slot is in hand, and writing needs `&mut self`.
         unsafe { self.hand.memory.slice(&self.slot) }
     }
 
-    /// The frame's bytes for writing. `None` for a lent frame: other code may read its block.
+    /// The frame's bytes for writing. `None` for a lent frame, because other code may read its
+    /// block.
     #[inline(always)]
     pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
         if self.slot.is_lent() {
@@ -216,7 +221,7 @@ impl<'a> Frame<'a> {
         Some(unsafe { self.hand.memory.slice_mut(&self.slot) })
     }
 
-    /// The frame's bytes, page by page.
+    /// The frame's bytes as one slice for each page.
     #[inline]
     pub fn segments(&self) -> Segments<'_> {
         // SAFETY: as `bytes`; the slot stands for all of its pages.
@@ -234,27 +239,27 @@ impl<'a> Frame<'a> {
         Some(unsafe { self.hand.memory.segments_mut_of(&self.slot) })
     }
 
-    /// The memory that the frame occupies, in bytes: all of its pages, including their unused
-    /// bytes. A lent frame occupies its own bytes and those of its header.
+    /// The memory that the frame occupies, in bytes: all of its pages, including unused bytes. A
+    /// lent frame occupies only its own bytes and the bytes of its header.
     pub fn truesize(&self) -> usize {
         self.hand.memory.truesize(&self.slot)
     }
 
-    /// The length of the frame, over all its pages, in bytes.
+    /// The length of the frame in all of its pages, in bytes.
     #[inline(always)]
     pub fn total_len(&self) -> usize {
         self.hand.memory.total_of(&self.slot)
     }
 
-    /// Whether the frame has more than one page.
+    /// Returns true if the frame has more than one page.
     #[inline(always)]
     pub fn is_chained(&self) -> bool {
         self.slot.is_chained()
     }
 
-    /// The bytes of this frame after the first `skip` bytes, and then those of `count` hidden frames.
-    /// `from` is the position of the first hidden frame in the batch. See
-    /// [`with_first`](Hand::with_first).
+    /// The bytes of this frame after its first `skip` bytes, followed by the bytes of `count`
+    /// hidden frames without their first `skip` bytes. `from` is the position of the first hidden
+    /// frame in the batch. See [`with_first`](Hand::with_first).
     #[inline]
     pub fn behind(&self, skip: usize, from: usize, count: usize) -> Behind<'_> {
         let hand = self.hand;
@@ -266,16 +271,17 @@ impl<'a> Frame<'a> {
             if count == 0 {
                 return &[];
             }
-            // SAFETY: the slots are in hand and hidden, so no frame is made of them while `self`
-            // is borrowed. They do not pass the end of the buffer, at which the second part begins.
+            // SAFETY: the slots are in hand and hidden, so no frame is made of them while `self` is
+            // borrowed. The slots do not extend past the end of the buffer, where the second part
+            // begins.
             unsafe { std::slice::from_raw_parts(hand.cell(at), count as usize) }
         };
         let slots = [part(hidden.start, first), part(hidden.start + first, hidden.end - hidden.start - first)];
         Behind::new(&hand.memory, self.bytes(), slots, skip)
     }
 
-    /// The last `len` bytes of the frame for writing. `None` for a lent frame, or if the last part
-    /// of the frame is shorter.
+    /// The last `len` bytes of the frame, for writing. `None` for a lent frame, or if the frame's
+    /// last part is shorter than `len` bytes.
     #[inline]
     pub fn tail_mut(&mut self, len: usize) -> Option<&mut [u8]> {
         if self.slot.is_lent() {
@@ -288,8 +294,8 @@ impl<'a> Frame<'a> {
         bytes.get_mut(from..)
     }
 
-    /// Copies the bytes of all pages of the frame into the frame's first page. The other pages stay
-    /// with the frame until it returns. The headroom may become smaller. Returns `false` and
+    /// Copies the bytes of all of the frame's pages into its first page. All other pages stay with
+    /// the frame until the frame returns. The headroom may become smaller. Returns `false` and
     /// changes nothing if a page is too short for the frame, or if the frame was taken.
     #[inline]
     pub fn linearise(&mut self) -> bool {
@@ -303,18 +309,19 @@ impl<'a> Frame<'a> {
         true
     }
 
-    /// The number of free bytes before the frame in its page, and after the frame in the page of
-    /// its last part. 0 for a lent frame.
+    /// The number of free bytes before the frame in its first page, and after the frame in its last
+    /// page. 0 for a lent frame.
     #[inline]
     pub fn room(&self) -> (usize, usize) {
         self.hand.memory.room(&self.slot)
     }
 
     /// Makes the frame `front` bytes longer at its front and `back` bytes longer at its end, in
-    /// place. Negative numbers make the frame shorter. The bytes that are added keep their
-    /// contents. If there is room for the device's header, the header moves with the front, and its
-    /// length on the wire is corrected. Returns `false` and changes nothing if the page is too
-    /// short, or the frame is lent or was taken.
+    /// place. Negative numbers make the frame shorter. Bytes that are added keep the contents that
+    /// they have in the page. If there is room for the device's header, it moves with the front of
+    /// the frame, and the length on the wire in the header is corrected. Returns `false` and
+    /// changes nothing in three cases: the page is too short, the frame is lent, or the frame was
+    /// taken.
     #[inline]
     pub fn resize(&mut self, front: i32, back: i32) -> bool {
         if self.slot.page == BLANK {
@@ -327,8 +334,8 @@ impl<'a> Frame<'a> {
         true
     }
 
-    /// Replaces the type of the first header that [`Completion::set_link`] set. Does nothing if the
-    /// frame was taken.
+    /// Replaces the kind of the first header, which [`Completion::set_link`] set. Does nothing if
+    /// the frame was taken.
     #[inline]
     pub fn set_link(&mut self, link: u8) {
         if self.slot.page != BLANK {
@@ -344,14 +351,15 @@ impl<'a> Frame<'a> {
         unsafe { (*self.hand.cell(self.at)).with_mut(|slot| *slot = changed) };
     }
 
-    /// The header that the device wrote for the frame, if there is one, and the frame's bytes.
+    /// The header that the device wrote for the frame, if the device wrote one, and the frame's
+    /// bytes.
     #[inline(always)]
     pub fn with_header(&self) -> (Option<FrameHeader>, &[u8]) {
         // SAFETY: as `bytes` and `header`.
         unsafe { self.hand.memory.framed(&self.slot) }
     }
 
-    /// The header that the device wrote for the frame, if there is one.
+    /// The header that the device wrote for the frame, if the device wrote one.
     #[inline]
     pub fn header(&self) -> Option<FrameHeader> {
         // SAFETY: the slot is in hand; its page is written only through `&mut self`, and a block is
@@ -359,39 +367,41 @@ impl<'a> Frame<'a> {
         unsafe { self.hand.memory.header(&self.slot) }
     }
 
-    /// Whether the device wrote a record before the header: see [`extra`](Self::extra).
+    /// Returns true if the device wrote an extra record before the header: see
+    /// [`extra`](Self::extra).
     #[inline(always)]
     pub fn has_extra(&self) -> bool {
         self.slot.has_extra()
     }
 
-    /// Sets or clears the mark that the frame needs more work than a plain packet: see
+    /// Sets or clears the mark of frames that need more work than a plain packet: see
     /// [`has_extra`](Self::has_extra).
     pub(crate) fn mark_extra(&mut self, yes: bool) {
         self.rewrite(self.slot.with_extra(yes));
     }
 
-    /// Makes the frame a plain packet that begins with the kind of header `link`.
+    /// Turns the frame into a plain packet that begins with the kind of header `link`.
     pub fn be_packet(&mut self, link: u8) {
         self.rewrite(self.slot.with_extra(false).with_link(link));
     }
 
-    /// Whether the frame's bytes can be written in place. They cannot be written if the frame is
-    /// lent, or stands for hidden frames and has its headers in a copy.
+    /// Returns true if the frame's bytes can be written in place. The bytes cannot be written in
+    /// place if the frame is lent. The same holds if the frame stands for hidden frames and has its
+    /// headers in a copy.
     #[inline(always)]
     pub fn is_writable(&self) -> bool {
         self.slot.is_writable()
     }
 
-    /// The record that the device wrote before the header, if there is one.
+    /// The extra record that the device wrote before the header, if the device wrote one.
     #[inline]
     pub fn extra(&self) -> Option<[u8; FrameHeader::EXTRA_BYTES]> {
         // SAFETY: as `header`.
         unsafe { self.hand.memory.extra(&self.slot) }
     }
 
-    /// The frame's length in its page, in bytes. For a frame of several pages, this is the length
-    /// of the part in the first page.
+    /// The length of the frame's part in its first page, in bytes. For a frame of one page, the
+    /// part is the whole frame.
     #[inline(always)]
     #[expect(clippy::len_without_is_empty, reason = "a frame's length, not a collection's")]
     pub fn len(&self) -> usize {
@@ -404,25 +414,25 @@ impl<'a> Frame<'a> {
         self.slot.offset
     }
 
-    /// The flow hash by which the frame was steered, if it was hashed.
+    /// The flow hash by which the frame was steered, if the frame was hashed.
     #[inline(always)]
     pub fn hash(&self) -> Option<u32> {
         self.slot.hash()
     }
 
-    /// The type of the first header, as [`Completion::set_link`] set it.
+    /// The kind of the first header, as [`Completion::set_link`] set it.
     #[inline(always)]
     pub fn link(&self) -> u8 {
         self.slot.link()
     }
 
-    /// Whether the frame lies in a block.
+    /// Returns true if the frame lies in a block.
     #[inline(always)]
     pub fn is_lent(&self) -> bool {
         self.slot.is_lent()
     }
 
-    /// The frame's arrival number, if the ring or lane keeps arrival numbers.
+    /// The frame's arrival number, if its ring or lane keeps arrival numbers.
     #[inline]
     pub fn arrival(&self) -> Option<u64> {
         if self.hand.arrivals.is_null() {
@@ -435,9 +445,9 @@ impl<'a> Frame<'a> {
         Some(number.load(Ordering::Relaxed))
     }
 
-    /// Takes the frame off the ring and blanks its slot, so that the page no longer returns through
-    /// the finished index. `Err` for a lent frame, which cannot be kept, and for a frame that was
-    /// already taken.
+    /// Takes the frame out of the ring and blanks its slot, so that its page does not return
+    /// through the finished index. `Err` for a lent frame, which cannot be kept, and for a frame
+    /// that was taken before.
     pub fn take(self) -> Result<Completion, Self> {
         if self.slot.is_lent() || self.slot.page == BLANK {
             return Err(self);
@@ -448,10 +458,10 @@ impl<'a> Frame<'a> {
         Ok(Completion::from_slot(self.slot))
     }
 
-    /// Takes the frame off the ring together with its pages. In exchange, as many pages from the
-    /// end of `pages` return through the ring. The frame is empty afterwards. Returns `None` and
-    /// changes nothing if there are too few pages, if they belong to other memory, or if the frame
-    /// is lent or was taken.
+    /// Takes the frame with its pages out of the ring. In exchange for the frame's pages, the same
+    /// number of pages is taken from the end of `pages` and returns through the ring. The frame in
+    /// the ring is empty afterwards. Returns `None` and changes nothing if there are too few pages,
+    /// or if they belong to other memory. The same holds if the frame is lent or was taken before.
     #[inline]
     pub fn swap(&mut self, pages: &mut Vec<Page>) -> Option<Completion> {
         if self.slot.is_lent() || self.slot.page == BLANK {

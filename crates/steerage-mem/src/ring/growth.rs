@@ -1,9 +1,9 @@
 //! How a ring grows while it is in use: from one position on, its frames lie in a larger buffer.
 //!
-//! The producer chooses the position, and publishes it with the slots after the position. The
-//! consumer follows when all slots before the position are finished. Until then, the producer
-//! reclaims slots from both buffers, and does not grow the ring again unless no frame was staged
-//! since the position was chosen.
+//! The producer chooses this position, and publishes it together with the slots after the position.
+//! The consumer switches to the larger buffer when all slots before the position are finished.
+//! Before it switches buffers, the producer reclaims slots from both buffers. Before the switch,
+//! the producer does not grow the ring again, unless no frame was staged after the position.
 
 use super::{Consumer, Producer, RingBuffer};
 use crate::page::Slot;
@@ -13,7 +13,8 @@ use crate::sync::{Ordering, UnsafeCell};
 pub(super) struct Grown(u64);
 
 impl Grown {
-    /// From position `at` (59 bits: a century) on, the ring has `capacity` slots, a power of 2.
+    /// From position `at` on, the ring has `capacity` slots, which is a power of 2. The field `at`
+    /// has 59 bits, so it does not overflow within a century.
     pub(super) fn new(at: u64, capacity: usize) -> Self {
         Self(at << 5 | u64::from(capacity.ilog2()))
     }
@@ -33,14 +34,14 @@ impl Grown {
 
 impl RingBuffer {
     pub(super) fn grown(&self) -> Grown {
-        // Relaxed: the word becomes visible with the slots after it, by P1.
+        // Relaxed: P1 makes the value of `grown` visible together with the slots after it.
         Grown(self.to_consumer.grown.load(Ordering::Relaxed))
     }
 }
 
 impl Producer {
     /// Applies the limit. If the limit exceeds the capacity, the ring grows, unless the consumer
-    /// has not followed the last growth yet.
+    /// still has to switch to the larger buffer of the last growth.
     #[inline(always)]
     pub(super) fn make_room(&mut self) {
         if self.limit > self.mask + 1 {
@@ -83,8 +84,8 @@ impl Producer {
 }
 
 impl Consumer {
-    /// Changes to the larger buffer if everything before that buffer's position is finished.
-    /// Returns how many of the next `count` slots lie in one buffer.
+    /// Switches to the larger buffer if all slots before that buffer's position are finished.
+    /// Returns how many of the next `count` slots lie in the same buffer.
     #[cold]
     #[inline(never)]
     pub(super) fn follow(&mut self, count: u64) -> u64 {

@@ -1,8 +1,9 @@
-//! The frames that stay on the CPU that received them.
+//! [`Lane`]: the frames that stay on the CPU that received them.
 //!
-//! A poll's frames arrive in the lane's list. Steering takes out the frames for other CPUs, and the
-//! rest of the list *is* the CPU's next batch: no slot is copied, published or reclaimed, and no
-//! atomic operation is needed. The lane has three positions in its list, `finished <= taken <= len`.
+//! The frames of a poll arrive in the lane's list. Steering takes the frames for other CPUs out of
+//! the list. The rest of the list *is* the CPU's next batch: no slot is copied, published or
+//! reclaimed, and no atomic operation is needed. The lane has three positions in its list:
+//! `finished <= taken <= len`.
 
 use super::finished::Finished;
 use super::frames::{Hand, InHand};
@@ -11,24 +12,24 @@ use crate::memory::Memory;
 use crate::page::{Completion, Slot};
 use crate::sync::{AtomicU64, UnsafeCell};
 
-/// The list of the frames that a queue's owner keeps for itself.
+/// The list of the frames that a queue's owner receives and handles itself.
 ///
-/// The list owns the frames until they are finished. While a frame is in hand or finished, no code
-/// can reach the list.
+/// The list owns its frames until they are finished. While a frame is in hand, or is finished but
+/// still in the list, no other code can reach the list.
 #[derive(Debug)]
 pub struct Lane {
-    /// The first `taken` frames are in hand or finished: they are no longer tokens.
+    /// The first `taken` frames are in hand or finished, so their entries are no longer tokens.
     frames: Vec<Completion>,
-    /// The arrival numbers of the frames, if the queue's rings keep arrival numbers.
+    /// The arrival numbers of the frames, if the rings of the queue keep arrival numbers.
     arrivals: Vec<AtomicU64>,
     numbered: bool,
-    /// The frames `finished .. taken`.
+    /// The frames from `finished` to `taken`.
     hand: InHand,
 }
 
 impl Lane {
-    /// Creates a lane that has room for `frames` frames, whose bytes lie in `memory`. If `numbered`,
-    /// the lane keeps arrival numbers.
+    /// Creates a lane that has room for `frames` frames, whose bytes lie in `memory`. If `numbered`
+    /// is true, the lane keeps arrival numbers.
     pub fn new(frames: usize, numbered: bool, memory: Memory) -> Self {
         // An empty slice needs a pointer that is not null.
         let (slots, arrivals) = (std::ptr::NonNull::dangling().as_ptr(), std::ptr::null());
@@ -40,14 +41,14 @@ impl Lane {
         }
     }
 
-    /// The list, for a poll and for steering. `None` if a frame was taken and not all frames are
-    /// finished.
+    /// The lane's list, which a poll fills and steering changes. Returns `None` if frames were
+    /// taken and not all frames of the list are finished.
     #[inline(always)]
     pub fn list(&mut self) -> Option<&mut Vec<Completion>> {
         (self.hand.end == 0).then_some(&mut self.frames)
     }
 
-    /// Records the arrival number of the first frame in the list that has no number yet.
+    /// Records `arrival` for the first frame in the list that has no arrival number yet.
     #[inline(always)]
     fn note_arrival(&mut self, arrival: u64) {
         if self.numbered {
@@ -55,8 +56,8 @@ impl Lane {
         }
     }
 
-    /// Records which frames of a poll stay: those whose bits are set in `stay`. The first frame of
-    /// the poll has the arrival number `arrival`.
+    /// Records which frames of a poll stay on this CPU: the frames whose bits are set in `stay`.
+    /// The first frame of the poll has the arrival number `arrival`.
     #[inline(always)]
     pub fn note_arrivals_of(&mut self, stay: u64, arrival: u64) {
         if self.numbered {
@@ -64,7 +65,8 @@ impl Lane {
         }
     }
 
-    /// Records that all frames of a poll stay. The first frame has the arrival number `arrival`.
+    /// Records that all frames of a poll stay on this CPU. The first frame of the poll has the
+    /// arrival number `arrival`.
     #[inline(always)]
     pub fn note_arrivals(&mut self, arrival: u64) {
         if self.numbered {
@@ -72,8 +74,8 @@ impl Lane {
         }
     }
 
-    /// Adds a frame after all others. Always inlined, so that the frame does not go through memory:
-    /// see `Outbox::stage`.
+    /// Adds a frame at the end of the list. `push` is always inlined, so that the frame does not go
+    /// through memory: see `Outbox::stage`.
     #[inline(always)]
     pub fn push(&mut self, frame: Completion, arrival: u64) {
         self.frames.push(frame);
@@ -81,19 +83,19 @@ impl Lane {
         self.point();
     }
 
-    /// The number of frames that were not taken.
+    /// The number of frames that were not taken yet.
     #[inline(always)]
     pub fn waiting(&self) -> usize {
         self.frames.len() - self.hand.end as usize
     }
 
-    /// Whether all frames are finished.
+    /// Returns true if all frames of the lane are finished.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.frames.is_empty()
     }
 
-    /// The number of frames in hand.
+    /// The number of frames that were taken and not finished.
     #[inline(always)]
     pub fn in_hand(&self) -> usize {
         (self.hand.end - self.hand.begin) as usize
@@ -105,9 +107,9 @@ impl Lane {
         Hand(&mut self.hand)
     }
 
-    /// Takes up to `most` of the waiting frames in hand, unless some are in hand. With `fetch`,
-    /// prefetches the first cache line of each frame, which this CPU has neither written nor read.
-    /// Returns the frames in hand.
+    /// Takes up to `most` of the waiting frames in hand, unless frames are in hand already. With
+    /// `fetch`, prefetches the first cache line of each frame. Prefetching is for frames that this
+    /// CPU has neither written nor read. Returns the frames in hand.
     #[inline(always)]
     pub fn take(&mut self, most: usize, fetch: bool) -> Hand<'_> {
         if self.in_hand() == 0 {
@@ -120,12 +122,13 @@ impl Lane {
         self.hand()
     }
 
-    /// Points the hand at the list, which may have moved.
+    /// Points `hand` to the list, because the list may have moved in memory.
     #[inline(always)]
     fn point(&mut self) {
         self.hand.slots = self.frames.as_mut_ptr().cast::<UnsafeCell<Slot>>();
         if self.numbered {
-            // A frame without a number must not lead past the end of the numbers.
+            // Each frame gets an entry in `arrivals`, so that an access never goes past the end of
+            // `arrivals`.
             self.arrivals.resize_with(self.frames.len(), AtomicU64::default);
             self.hand.arrivals = self.arrivals.as_ptr();
         }
@@ -134,20 +137,22 @@ impl Lane {
     /// Finishes the frames in hand, and passes their slots to `home`.
     #[inline(always)]
     pub fn finish(&mut self, home: impl FnOnce(Finished<'_>)) {
-        // Set the position first: if `home` panics, pages are lost, but no page returns twice.
+        // The position is set before `home` is called: if `home` panics, pages are lost, but no
+        // page returns twice.
         let (first, count) = (self.hand.begin, self.in_hand());
         self.hand.begin = self.hand.end;
         let slots = self.hand.cell(first);
         if self.waiting() == 0 {
             self.clear();
         }
-        // SAFETY: `take` pointed the hand at the list, in which these slots lie, and `push` points it
-        // at the list again if the list moves. A `Completion` is a slot. The list neither shrinks its
-        // memory nor reads these slots as tokens again. Each slot is passed once.
+        // SAFETY: these slots lie in the list. `take` pointed the hand to the list, and `push` points
+        // the hand to the list again if the list moves in memory. A `Completion` is a slot. The
+        // list neither shrinks its memory nor reads these slots as tokens again. Each slot is
+        // passed once.
         home(unsafe { Finished::new(std::slice::from_raw_parts(slots, count)) });
     }
 
-    /// Takes the waiting frames out of the lane.
+    /// Takes all waiting frames out of the lane.
     pub fn withdraw(&mut self, each: impl FnMut(Completion)) {
         self.frames.drain(self.hand.end as usize..).for_each(each);
         self.arrivals.truncate(self.frames.len());
@@ -159,7 +164,7 @@ impl Lane {
     #[inline(always)]
     fn clear(&mut self) {
         (self.hand.begin, self.hand.end) = (0, 0);
-        // The tokens of finished frames end here. They have no `Drop`.
+        // The tokens of the finished frames are dropped here. They have no `Drop`.
         self.frames.clear();
         self.arrivals.clear();
     }
@@ -186,8 +191,9 @@ mod tests {
         home
     }
 
-    /// A CPU takes the frames of a lane in parts. Between two parts, the lane gets more frames, and
-    /// its list moves in memory. Frames that wait are withdrawn, and another frame follows.
+    /// Tests a CPU that takes the frames of a lane in several steps. Between two parts, more frames
+    /// are added to the lane, and its list moves in memory. Waiting frames are withdrawn, and
+    /// another frame is added afterwards.
     #[test]
     fn a_lane_is_a_queue_that_owns_its_frames() {
         let (mut lane, mut frames) = lane(100);
@@ -220,7 +226,7 @@ mod tests {
         assert_eq!((lane.take(1, false).len(), finish(&mut lane)), (0, vec![]));
     }
 
-    /// Arrival numbers that nobody recorded are 0.
+    /// If an arrival number was not recorded, it is 0.
     #[test]
     fn a_frame_without_a_number_is_the_first() {
         let (mut lane, frames) = lane(3);
@@ -230,7 +236,8 @@ mod tests {
         assert_eq!(arrivals(&mut lane), [(0, 9), (1, 0), (2, 0)]);
     }
 
-    /// One pass reads the frames in one page, with or without a device header like the first frame.
+    /// One pass of `read_common` reads the frames in one page. If the first frame has a device
+    /// header, all of these frames have one, and otherwise none has.
     #[test]
     fn common_frames_are_read_together() {
         const LINK: u8 = 3;

@@ -1,29 +1,31 @@
-//! Stages the frames of a poll as lists, one list for each target ring.
+//! Stages the frames of a poll as lists, with one list for each target ring.
 //!
-//! The target of each frame is determined first, without a branch. Then all targets are compared
-//! with each ring at once, which gives a bit for each frame of that ring. The slots of each ring
-//! are written in sequence, with the ring's tail in a register. Staging frame by frame costs more:
-//! each store waits for the tail before it, and the CPU leaves cache lines before they are full.
+//! The target of each frame is determined first, in a loop without branches. Then each ring number
+//! is compared with all targets in one step. The result has one bit for each frame that goes to the
+//! ring. The slots of each ring are written one after another, with the ring's tail in a register.
+//! Staging frame by frame costs more: each store has to wait for the tail, and the CPU writes to
+//! other cache lines before a cache line is full.
 
 use crate::{Completion, ring::Producer};
 
-/// The largest number of frames that are staged together: the frames of one poll.
+/// The maximum number of frames that are staged together: the frames of one poll.
 const LIST_MAX: usize = 64;
 
-/// The maximum number of frame lists that one poll may publish. With 16 lists, each list has four
-/// frames on average, and lists cost more than they save: the receiving CPU took 1.12 times as long
-/// (lab/notes/path.md).
+/// The maximum number of lists into which one poll is divided. With 16 lists, each list has only
+/// four frames on average, and lists cost more than they save: the receiving CPU took 1.12 times as
+/// long (lab/notes/path.md).
 pub const LISTS_MAX: usize = 8;
 
-/// The number of the set's last bit, which belongs to no ring.
+/// Stands for "no ring". `NO_RING` is the number of the last bit in a set, which belongs to no
+/// ring.
 const NO_RING: usize = u64::BITS as usize - 1;
 
 impl Producer {
-    /// Stages as many of `frames` as there is room for, from the front. The other frames stay in
-    /// `frames`. The result is the same as with one [`stage`](Self::stage) per frame, but the tail
-    /// stays in a register. The first frame has the arrival number `arrival`, and each further
-    /// frame has the next number. `staged` is called for each staged frame, with its index in
-    /// `frames`.
+    /// Stages the first frames of `frames`, as many as the ring has room for. Frames for which
+    /// there is no room stay in `frames`. The result is the same as after one call of
+    /// [`stage`](Self::stage) per frame, but the tail stays in a register. The first frame has the
+    /// arrival number `arrival`, and each further frame has the next number. `staged` is called for
+    /// each staged frame, with its index in `frames`.
     #[inline(always)]
     pub fn stage_all(&mut self, frames: &mut Vec<Completion>, arrival: u64, mut staged: impl FnMut(usize)) {
         let count = self.room().min(frames.len() as u64) as usize;
@@ -42,16 +44,16 @@ impl Producer {
         self.staged = first + count as u64;
     }
 
-    /// Stages each of `frames` on the ring whose number `target` returns, list by list. Within each
-    /// ring, the order of the frames stays the same. The frames of the ring `own` are not staged:
-    /// they stay in `frames`, in order. The first frame has the arrival number `arrival`, and each
-    /// further frame has the next number. `staged` is called once for each staged frame, with 0, 1,
-    /// 2 and so on.
+    /// Stages the `frames` as lists, one ring after another. The function `target` returns the ring
+    /// number of a frame. Within each ring, the frames keep their order. Frames for the ring `own`
+    /// are not staged: they stay in `frames`, in order. The first frame has the arrival number
+    /// `arrival`, and each further frame has the next number. `staged` is called once for each
+    /// staged frame, with 0, 1, 2 and so on.
     ///
-    /// Either all frames are staged or none. No frame is staged if the frames need more than
-    /// [`LISTS_MAX`] lists, or if a ring might have too little room. The result is then `None`, and
-    /// the caller stages frame by frame. Otherwise the result has two sets of bits: the rings that
-    /// got frames, and the frames that stayed.
+    /// Either all frames for other rings are staged, or none. No frame is staged if the frames need
+    /// more than [`LISTS_MAX`] lists, or if a ring may have too little room. If no frame is staged,
+    /// the result is `None`, and the caller stages frame by frame. If frames are staged, the result
+    /// has two sets of bits: the rings on which frames were staged, and the frames that stayed.
     #[inline(always)]
     pub fn stage_lists(
         rings: &mut [Self],
@@ -77,7 +79,8 @@ impl Producer {
         if lists.count_ones() as usize > LISTS_MAX || !bits(lists).all(fit) {
             return None;
         }
-        // If `staged` panics, all tokens end here, so that no frame is in a ring and in the list.
+        // If `staged` panics, all tokens are dropped here, so that no frame is both in a ring and
+        // in the list.
         let mut tokens = std::mem::take(frames);
         let mut done = 0;
         for number in bits(lists) {
@@ -156,9 +159,9 @@ mod tests {
         limits.iter().map(|limit| ring(options(limit), memory.clone()).0).collect()
     }
 
-    /// The unpublished frames of each ring, as their lengths. In these tests, a frame's length is
-    /// its index in the list. If the ring keeps arrival numbers, each frame's number must be
-    /// [`FIRST`] plus its index.
+    /// Returns, for each ring, the lengths of its unpublished frames. In these tests, a frame's
+    /// length is its index in the list. If the ring keeps arrival numbers, each frame's number must
+    /// be [`FIRST`] plus its index.
     fn held(rings: &mut [Producer]) -> Vec<Vec<usize>> {
         let each = |ring: &mut Producer| {
             let mut places = Vec::new();
@@ -179,7 +182,7 @@ mod tests {
         #[test]
         fn lists_are_what_one_by_one_would_be(
             limits in prop::collection::vec(prop_oneof![3 => Just(SLOTS), 1 => 1..=SLOTS], 1..70),
-            // Few rings in most cases: frames for many rings are not staged list by list.
+            // Most cases use few rings, because frames for many rings are not staged as lists.
             spread in prop_oneof![3 => 1..6_usize, 1 => 1..70_usize],
             targets in prop::collection::vec(any::<usize>(), 0..=70),
             own in prop_oneof![3 => 0..6_usize, 1 => 0..=NO_RING],

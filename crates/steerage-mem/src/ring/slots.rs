@@ -1,9 +1,9 @@
-//! The memory of rings' slots: reserved once, for all rings of a queue and for the longest backlog
-//! that they may get later. The kernel provides a page of this memory when a ring first uses the
-//! page, so a ring that was never used takes no memory.
+//! The memory for the slots of all rings of a queue. This memory is reserved once, for the longest
+//! backlog that the rings may get later. The kernel provides a page of this memory when a ring
+//! first uses it. So a ring that was never used takes no memory.
 //!
-//! A ring has one buffer for each of its possible capacities, which are powers of two. So a ring
-//! that grows continues in a larger buffer while frames in the smaller buffer are still being
+//! Each ring has one buffer for each of its possible capacities, which are powers of two. So a ring
+//! that grows continues in a larger buffer, while frames in the smaller buffer are still being
 //! handled.
 //!
 //! ```text
@@ -17,11 +17,12 @@ use room::Room;
 use crate::page::Slot;
 use crate::sync::{AtomicU64, UnsafeCell};
 
-/// The distance between two buffers, in slots: five cache lines, so that the same positions of many
-/// rings do not fall into the same cache set.
+/// The distance between two buffers, in slots. Five cache lines lie between two buffers, so that
+/// the same positions of many rings do not fall into the same cache set.
 const APART: usize = 20;
 
-/// The slots of several rings, and the arrival numbers of their frames if the rings keep any.
+/// The slots of several rings. If the rings keep arrival numbers, also the arrival numbers of their
+/// frames.
 #[derive(Debug)]
 pub(super) struct SlotMemory {
     slots: Room<UnsafeCell<Slot>>,
@@ -38,8 +39,9 @@ unsafe impl Sync for SlotMemory {}
 unsafe impl Send for SlotMemory {}
 
 impl SlotMemory {
-    /// Reserves rings of `least` slots that may grow up to `most` slots. `least` and `most` are
-    /// powers of two. If there is no address space for the larger buffers, the rings cannot grow.
+    /// Reserves rings of `least` slots that may grow to up to `most` slots. `least` and `most` are
+    /// powers of two. If there is too little address space for the larger buffers, the rings cannot
+    /// grow.
     pub(super) fn reserve(rings: usize, least: usize, most: usize, arrivals: bool) -> io::Result<Self> {
         let reserve = |most: usize| {
             let all = before(least, 2 * most).checked_mul(rings).ok_or(io::ErrorKind::OutOfMemory)?;
@@ -63,12 +65,13 @@ impl SlotMemory {
     }
 
     pub(super) fn slots(&self, ring: usize, capacity: usize) -> *const UnsafeCell<Slot> {
-        // The returned pointer may be used for the whole buffer. A pointer that comes from a
-        // reference to the first slot may be used for that slot only.
+        // The returned pointer may be used for all slots of the buffer. A pointer that was made
+        // from a reference to the first slot could only be used for that slot.
         self.slots.all()[self.first(ring, capacity)..][..capacity].as_ptr()
     }
 
-    /// Like [`slots`](Self::slots), for the arrival numbers. Null if the rings keep none.
+    /// Does the same as [`slots`](Self::slots), for the arrival numbers. The pointer is null if the
+    /// rings keep no arrival numbers.
     pub(super) fn arrivals(&self, ring: usize, capacity: usize) -> *const AtomicU64 {
         let all = |numbers: &Room<AtomicU64>| numbers.all()[self.first(ring, capacity)..][..capacity].as_ptr();
         self.arrivals.as_ref().map_or(std::ptr::null(), all)
@@ -92,7 +95,7 @@ mod room {
     use crate::page::Slot;
     use crate::sync::{AtomicU64, UnsafeCell};
 
-    /// Types that are valid if all of their bits are zero.
+    /// Types for which all-zero bits are a valid value.
     pub(in crate::ring) trait Zeroed {}
     impl Zeroed for UnsafeCell<Slot> {}
     impl Zeroed for AtomicU64 {}
@@ -120,7 +123,8 @@ mod room {
 
     impl<T> Drop for Room<T> {
         fn drop(&mut self) {
-            // SAFETY: `base` and `mapped` are what was mapped, and nobody refers to it any more.
+            // SAFETY: `base` and `mapped` are the address and the length of the mapping, and no
+            // code refers to the mapping any more.
             unsafe { unmap(self.base.cast(), self.mapped) };
         }
     }

@@ -1,4 +1,4 @@
-//! Tests rings that grow against a plain queue.
+//! Compares rings that grow with a plain queue.
 
 use std::collections::VecDeque;
 
@@ -34,7 +34,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A ring, and two queues as its model: the frames that were staged and not taken, and the frames
+/// A ring, and its model of two queues: the frames that were staged and not taken, and the frames
 /// that were taken and not reclaimed.
 struct World {
     producer: Producer,

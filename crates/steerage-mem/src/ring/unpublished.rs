@@ -1,13 +1,14 @@
-//! Frames that are staged and not published belong to the producer alone, which can take them back.
+//! Frames that are staged but not published belong to the producer alone, which can take them back.
 
 use super::Producer;
 use crate::page::Completion;
 use crate::sync::Ordering;
 
 impl Producer {
-    /// Takes the newest `most` of the unpublished frames back, oldest first. Two callers need this:
-    /// a producer that was declared dead, whose steering is out of date, and a producer whose
-    /// frames find no room at the consumer.
+    /// Takes back up to `most` of the newest unpublished frames, and passes them on oldest first.
+    /// Two kinds of producers take frames back. The first is a producer that was declared dead,
+    /// because its steering is outdated. The second is a producer with frames that exceed the
+    /// consumer's limit.
     pub fn withdraw(&mut self, most: u64, mut each: impl FnMut(Completion)) {
         let end = self.staged;
         self.staged = self.published.max(end.saturating_sub(most));
@@ -17,16 +18,17 @@ impl Producer {
         self.grow_no_later();
     }
 
-    /// Passes the unpublished frames to `keep`, oldest first. The frames that `keep` returns stay,
-    /// in order. The frames that `keep` does not return leave the list.
+    /// Passes the unpublished frames to `keep`, oldest first. The frames that `keep` returns stay
+    /// in the ring, in order. The frames that `keep` does not return leave the ring.
     pub fn retain_unpublished(&mut self, mut keep: impl FnMut(Completion) -> Option<Completion>) {
         let (first, end) = (self.published, self.staged);
         self.staged = first;
         let mut to = first;
         for at in first..end {
             let Some(frame) = keep(self.unpublished_at(at)) else { continue };
-            // SAFETY: the slot lies in its buffer, at or before that of the frame. It is ours
-            // alone, since it is not published, and its own frame was passed on.
+            // SAFETY: the slot lies in its buffer, at or before that of the frame. Only this
+            // producer accesses the slot, because the slot is not published. The frame that the
+            // slot held was passed on.
             unsafe { (*self.slot(to)).with_mut(|slot| *slot = frame.slot()) };
             if self.numbered && to != at {
                 self.move_arrival(at, to);
@@ -40,7 +42,7 @@ impl Producer {
     #[inline(always)]
     fn unpublished_at(&self, at: u64) -> Completion {
         // SAFETY: the slot lies in its buffer; what is not published is ours alone. Each slot is
-        // read once, since `staged` was set back.
+        // read once, because `staged` was set back before.
         Completion::from_slot(unsafe { (*self.slot(at)).with(|slot| *slot) })
     }
 
@@ -51,12 +53,13 @@ impl Producer {
             self.shared.arrival(if is_before { self.mask_before } else { self.mask }, at)
         };
         if let (Some(from), Some(to)) = (of(from), of(to)) {
-            // Relaxed, as in `note_arrival`.
+            // Relaxed, for the same reason as in `note_arrival`.
             to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
         }
     }
 
-    /// If the ring was to grow after the last staged frame, it grows at that frame.
+    /// If the ring was to grow after the last staged frame, it now grows after the last frame that
+    /// stays.
     fn grow_no_later(&mut self) {
         if self.mask_before != 0 && self.staged < self.shared.grown().at() {
             self.grows_at(self.staged);

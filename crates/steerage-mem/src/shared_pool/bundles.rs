@@ -1,8 +1,8 @@
-//! A lock-free stack of free pages, from which many pages are taken at a time.
+//! A lock-free stack of free pages. Many pages are taken or given at a time.
 //!
-//! The pages lie in *bundles*. Each bundle names the bundle below it. All bundles except the top
-//! one are full. One word, the [head](Head), contains the number of the top bundle and how many of
-//! its pages are left:
+//! The pages of the stack lie in *bundles*. Each bundle names the bundle below it. All bundles
+//! below the top bundle are full. One 64-bit value, the [head](Head), contains the number of the
+//! top bundle and how many of its pages are left:
 //!
 //! ```text
 //!   head: gives, len 3, top ──► bundle of page 7: 7 2 9          (3 left, the others were taken)
@@ -10,22 +10,23 @@
 //!                                        └► ...
 //! ```
 //!
-//! [`take`](BundleStack::take) reads the requested number of pages from the top, and then exchanges
-//! the head. [`give`](BundleStack::give) writes new bundles and then exchanges the head. If the top
-//! bundle is not full, its pages move to the first new bundle, which replaces the top bundle. So a
-//! call moves up to [`BULK_MAX`] pages by one exchange. A page never leaves the stack only because
-//! a neighbouring page was taken, and the stack appears empty only if it is empty.
+//! [`take`](BundleStack::take) reads the requested number of pages, beginning at the top, and then
+//! exchanges the head. [`give`](BundleStack::give) writes new bundles and then exchanges the head.
+//! If the top bundle is not full, its pages are copied to the first new bundle, which replaces the
+//! top bundle. So each call moves up to [`BULK_MAX`] pages with one atomic exchange. A page is
+//! never removed from the stack only because a neighbouring page was taken. The stack appears empty
+//! only if it is empty.
 //!
 //! # A bundle's memory
 //!
-//! Each page has room for a bundle in a table, so bundles cannot run out. A bundle lies at its
-//! *first* page, which `take` takes last. So only the holder of a page writes the bundle that lies
-//! there, and no thread writes it while the stack uses it.
+//! The table of bundles has an entry for each page, so bundles cannot run out. A bundle is stored
+//! in the table entry of its *first* page, which `take` takes last. So only the holder of a page
+//! writes the bundle in the page's entry, and no thread writes the entry while the stack uses it.
 //!
-//! Another thread that read the head earlier may read a bundle while the holder writes the bundle.
-//! That thread may then read arbitrary values, but its exchange fails. The head counts the gives,
-//! and between two gives the stack only gets shorter. So an unchanged head means an unchanged
-//! stack.
+//! A thread that has read an old head may read a bundle while the page's holder writes it. A thread
+//! with an old head may read arbitrary values, but its exchange of the head fails. The head counts
+//! the calls of `give`. Between two calls of `give`, the stack only becomes shorter. So if the head
+//! has not changed, the stack has not changed.
 
 use crossbeam_utils::CachePadded;
 
@@ -34,19 +35,21 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 pub(crate) const BULK_MAX: usize = 64;
 
-/// The number of pages of a full bundle. With the two numbers before them, the pages fill a cache
-/// line. Loom needs small models.
+/// The number of pages in a full bundle. Together with the numbers `below` and `pages_below`, the
+/// pages fill a cache line. Loom needs small models.
 pub(crate) const BUNDLE_PAGES: usize = if cfg!(loom) { 2 } else { 14 };
 
-/// Pages by their index in the region. The fields are relaxed, since the head orders them.
+/// The pages in bundles are stored as their index in the region. All accesses to these fields are
+/// relaxed, because the head orders them.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct Bundle {
-    /// The first page of the next lower full bundle on the stack, or `BLANK`.
+    /// The first page of the full bundle below this one, or `BLANK`.
     below: AtomicU32,
-    /// The number of pages in all bundles below this one.
+    /// The number of pages in all bundles below this bundle.
     pages_below: AtomicU32,
-    /// The pages in pairs, with the earlier page in the lower half: one access moves two pages.
+    /// Each 64-bit entry holds two pages, with the earlier page in the lower half. So one access
+    /// moves two pages.
     pairs: [AtomicU64; BUNDLE_PAGES / 2],
 }
 
@@ -91,11 +94,11 @@ const _: () = assert!(BUNDLE_PAGES as u64 <= LEN_MAX);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Head {
     top: u32,
-    /// The number of pages that the top bundle has left. 0 only if the stack is empty.
+    /// The number of pages that are left in the top bundle. 0 only if the stack is empty.
     len: usize,
     /// The number of calls of `give` so far, in 28 bits. A thread mistakes one head for another
-    /// only if it stops between its load and its exchange for exactly 2^28 calls of `give`, or a
-    /// multiple. 2^28 calls take at least several seconds.
+    /// only if exactly 2^28 calls of `give` (or a multiple) occur between its load and its
+    /// exchange. 2^28 calls take at least several seconds.
     gives: u64,
 }
 
@@ -116,7 +119,7 @@ impl Head {
     }
 }
 
-/// A stack of pages. A page is in at most one stack, so all stacks share a table of [`Bundle`]s.
+/// A stack of pages. A page is in at most one stack, so all stacks share one table of [`Bundle`]s.
 #[derive(Debug)]
 pub(crate) struct BundleStack {
     head: CachePadded<AtomicU64>,
@@ -127,13 +130,13 @@ impl BundleStack {
         Self { head: CachePadded::new(AtomicU64::new(Head::EMPTY.to_word())) }
     }
 
-    /// Takes up to `most` pages, at most [`BULK_MAX`]. Writes the pages to the end of `taken`, and
-    /// returns them in the order in which they were given.
+    /// Takes up to `most` pages from the top of the stack, at most [`BULK_MAX`]. Writes the pages
+    /// to the end of `taken`. `take` returns the pages in the order in which they were given.
     pub(crate) fn take<'a>(&self, table: &[Bundle], taken: &'a mut [u32; BULK_MAX], most: usize) -> &'a [u32] {
         let most = most.min(BULK_MAX);
-        // B2, acquire: pairs with B1 of all earlier gives and takes, because each change of the
-        // head is a read-modify-write operation and so continues their release sequences. Bundles
-        // and pages are seen as they were given.
+        // B2, acquire: pairs with B1 of all earlier calls of `give` and `take`. Each change of the
+        // head is a read-modify-write operation, so it continues their release sequences. So this
+        // thread sees the bundles and pages as they were given.
         let mut word = self.head.load(Ordering::Acquire);
         loop {
             let (mut head, mut begin) = (Head::from_word(word), BULK_MAX);
@@ -150,9 +153,9 @@ impl BundleStack {
                 return &[];
             }
             // B1, release: pairs with B2 of the thread that takes the first page of a bundle that
-            // was read here. So this thread has read the bundle before the other thread writes it.
-            // A thread that finds the stack empty sees what this thread gave to other stacks
-            // before. On failure acquire: B2 of the next attempt.
+            // `take` has read. So this thread reads the bundle before the other thread writes it.
+            // If another thread finds the stack empty, it sees the pages that this thread gave to
+            // other stacks before. On failure acquire: B2 of the next attempt.
             match self.head.compare_exchange_weak(word, head.to_word(), Ordering::Release, Ordering::Acquire) {
                 Ok(_) => return &taken[begin..],
                 Err(now) => word = now,
@@ -164,12 +167,12 @@ impl BundleStack {
         if pages.is_empty() {
             return;
         }
-        // B2, acquire: as in `take`, for the pages of a bundle that is replaced.
+        // B2, acquire: as in `take`, for the pages of a bundle that this call replaces.
         let mut word = self.head.load(Ordering::Acquire);
         loop {
             let head = bundled(table, Head::from_word(word), pages);
-            // B1, release: pairs with B2 of the thread that takes the pages. On failure acquire, as
-            // in `take`.
+            // B1, release: pairs with B2 of the thread that takes the pages. If the exchange fails,
+            // the load is acquire, as in `take`.
             match self.head.compare_exchange_weak(word, head.to_word(), Ordering::Release, Ordering::Acquire) {
                 Ok(_) => return,
                 Err(now) => word = now,
@@ -178,33 +181,35 @@ impl BundleStack {
     }
 
     pub(crate) fn gives(&self) -> u64 {
-        // Relaxed: the caller compares two of these numbers and takes pages in between, and taking
-        // pages is ordered with both loads.
+        // Relaxed: the caller reads the number of gives twice and takes pages in between. The
+        // operations that take pages are ordered with both loads.
         Head::from_word(self.head.load(Ordering::Relaxed)).gives
     }
 
-    /// The number of pages. If other threads take or give pages at the same time, the result may be
-    /// wrong by the number of these pages.
+    /// The number of pages. If other threads take or give pages at the same time, the error of the
+    /// result is at most the number of pages that they move.
     pub(crate) fn len(&self, table: &[Bundle]) -> usize {
-        // Relaxed: if no thread takes or gives at the same time, the result is exact, because the
-        // pages were handed over by other means.
+        // Relaxed suffices: if no thread takes or gives pages at the same time, the result is
+        // exact. In this case, other operations have already ordered the changes of the head before
+        // this load.
         let head = Head::from_word(self.head.load(Ordering::Relaxed));
         let below = table.get(head.top as usize).map_or(0, |bundle| bundle.pages_below.load(Ordering::Relaxed));
         head.len + below as usize
     }
 }
 
-/// Writes bundles with `pages` on top of the bundles of `head`. Returns the new head.
+/// Writes new bundles with `pages`, which lie on top of the bundles of `head`. Returns the new
+/// head.
 fn bundled(table: &[Bundle], head: Head, pages: &[u32]) -> Head {
     let top = table.get(head.top as usize);
-    // A new bundle replaces a bundle that is not full, and gets its pages.
+    // If the top bundle is not full, a new bundle replaces it and gets its pages.
     let partial = top.filter(|_| head.len < BUNDLE_PAGES);
     let old = partial.map_or([0; BUNDLE_PAGES], Bundle::pages);
     let mut inherited = &old[..if partial.is_some() { head.len } else { 0 }];
     let base = partial.map_or(head, |bundle| head.below(bundle));
     let mut pages_below = top.map_or(0, |bundle| bundle.pages_below.load(Ordering::Relaxed));
-    // Wrapping: if another thread writes the bundle, the number is arbitrary, but then the exchange
-    // fails.
+    // The addition wraps: if another thread writes the bundle, the number is arbitrary, but then
+    // the exchange of the head fails.
     if partial.is_none() {
         pages_below = pages_below.wrapping_add(head.len as u32);
     }

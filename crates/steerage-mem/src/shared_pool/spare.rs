@@ -1,4 +1,5 @@
-//! The pages that a CPU has for copies of lent frames. The pages come from the shared pool in bulk.
+//! [`Spare`]: the pages that a CPU has for copies of lent frames. A CPU takes these pages from the
+//! shared pool in bulk.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -18,17 +19,17 @@ pub struct Spare {
 }
 
 impl Spare {
-    /// Creates an empty set, whose pages will come from `shared`.
+    /// Creates an empty set of pages. The CPU's pages will come from `shared`.
     pub fn new(shared: Arc<SharedPool>) -> Self {
-        // One more entry, for a page that is put back.
+        // The list has room for one additional page, because a page may be put back.
         Self { pages: RefCell::new(Vec::with_capacity(BULK + 1)), shared }
     }
 
-    /// Copies `parts`, joined together, to a page, as [`KeptPages::keep_copy`] does. The page comes
-    /// from this CPU's pages, or else from the shared pool. If neither has a page, the page comes
-    /// from the pages that returned to `kept_pages` and that the queue's owner has not collected,
-    /// perhaps because the owner sleeps. `None` if there is no page, if the parts are too long for
-    /// a page, or if too many frames are kept.
+    /// Copies `parts`, joined together, to a new page, as [`KeptPages::keep_copy`] does. The page
+    /// comes from this CPU's pages. If there are none, it comes from the shared pool. If the shared
+    /// pool is empty too, the page comes from `kept_pages`: pages that have returned and were not
+    /// collected by the queue's owner, perhaps because the owner sleeps. Returns `None` in three
+    /// cases: there is no page, the parts are too long for a page, or too many frames are kept.
     pub fn copy(
         &self,
         kept_pages: &Arc<KeptPages>,
@@ -43,7 +44,7 @@ impl Spare {
         kept_pages.keep_copy(pages.pop()?, offset, header, parts).map_err(|page| pages.push(page)).ok()
     }
 
-    /// Returns the pages to the shared pool.
+    /// Returns this CPU's pages to the shared pool.
     pub fn close(&self) {
         self.shared.give_back(&mut self.pages.borrow_mut());
     }

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{Kept, Memory, Part};
 
-/// A part of a region takes up at least 2 MiB, which should not be many pages.
+/// Each part of a region takes at least 2 MiB, which should be only a few pages in this test.
 const PAGE_BYTES: usize = 16 << 10;
 const BULK: usize = BULK_MAX;
 
@@ -197,9 +197,9 @@ fn no_page_is_in_two_hands() {
     assert_whole(&region, &pools[0]);
 }
 
-/// The pool has a bulk of pages for each thread. So a thread without pages always finds a full
-/// bulk, whatever the other threads do. This test fails for a pool that holds pages back while
-/// another thread takes or returns pages.
+/// The pool has 64 pages (one bulk) for each thread. So a thread without pages always finds 64
+/// pages, no matter what the other threads do. A pool would fail this test if it held pages back
+/// while another thread takes or returns pages.
 #[test]
 fn contention_hides_no_page() {
     let (region, pages) = Region::map(THREADS * BULK, PAGE_BYTES).unwrap();
@@ -218,8 +218,8 @@ fn contention_hides_no_page() {
     assert_whole(&region, pool);
 }
 
-/// As above, with a stack for each thread: the pages change between stacks all the time, and a thread
-/// finds some of them.
+/// The same test with a stack for each thread: pages move between stacks all the time, and every
+/// thread must still find pages.
 #[test]
 fn pages_that_change_between_stacks_are_found() {
     let (region, pages) = Region::map(THREADS, PAGE_BYTES).unwrap();

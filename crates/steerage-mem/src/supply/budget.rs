@@ -1,7 +1,8 @@
-//! How much packet memory an instance needs, and what is reduced if that exceeds the cap.
+//! Computes how much packet memory an instance needs, and which limits are reduced if this memory
+//! exceeds the cap.
 //!
-//! An instance has pages for every frame that can be in flight, so that a stalled CPU delays or
-//! loses only its own packets:
+//! An instance has a page for every frame that can be in flight. So a stalled CPU delays or loses
+//! only its own packets:
 //!
 //! | for | pages |
 //! |---|---|
@@ -11,51 +12,54 @@
 //! | local page caches, if several queues receive into pages | their size, if the cap allows it |
 //! | memory that does not depend on the backlog | as the caller says |
 //!
-//! All live queues share the backlog of a CPU. The number of their pages is doubled if several
-//! queues receive into pages. Finished frames stay with their queue until its owner reclaims them,
-//! and an owner may stall. A queue that can wait fills its rings without loss, so such a queue has
-//! pages of its own. A single queue caches the pages of its own backlogs.
+//! All live queues share the pages for a CPU's backlog. If several queues receive into pages, the
+//! number of these pages is doubled. The reason: finished frames stay with their queue until its
+//! owner reclaims them, and an owner may stall. A queue that can wait has pages of its own, because
+//! it fills its rings without loss. If there is only one queue, its cache uses the pages of its own
+//! backlogs.
 //!
-//! If these pages exceed the cap, the backlog shrinks until all pages fit, and the limits for
-//! parking lots and kept packets shrink too. Each CPU then has an equal share of the pages, which
-//! is its backlog.
+//! If the memory of all these pages exceeds the cap, the backlog is shortened until the pages fit.
+//! The limits for parking lots and kept packets are reduced too. Each CPU then has an equal share
+//! of the pages, and its backlog is as long as this share.
 
-/// The smallest backlog into which memory is divided: one poll.
+/// The shortest backlog for which memory is divided: one poll.
 pub const BACKLOG_LEAST: usize = 64;
 
-/// How many slots a parking lot has if there is memory for them.
+/// The number of slots that a parking lot has if there is enough memory.
 pub const LOT_SLOTS: usize = 1024;
 
-/// The largest factor by which the backlog can grow after the start.
+/// The maximum factor by which the backlog can grow after the start.
 const GROWTH: usize = 16;
 
-/// The smallest parking lot, in slots.
+/// The smallest size of a parking lot, in slots.
 const LOT_LEAST: usize = 128;
 
 /// The needs of one queue.
 #[derive(Clone, Copy, Debug)]
 pub struct QueueNeeds {
-    /// The number of pages of the queue's longest frame.
+    /// The number of pages that the queue's longest frame takes.
     pub segments: usize,
-    /// Whether the queue's device provides blocks, so that only kept frames need pages.
+    /// True if the queue's device provides blocks. With blocks, only kept frames need pages.
     pub lends: bool,
-    /// Whether the queue can wait. Such a queue is polled only if its frames have room.
+    /// True if the queue can wait, as a file can. A queue that can wait is polled only if there is
+    /// room for its frames.
     pub waits: bool,
-    /// Whether the queue has a local page cache.
+    /// True if the queue has a local page cache.
     pub caches: bool,
-    /// The number of pages that the queue needs independently of the backlog.
+    /// The number of pages that the queue needs for any backlog.
     pub fixed: usize,
 }
 
 impl QueueNeeds {
-    /// Whether the cache needs additional pages, because the queue holds too few pages without
-    /// them. `live` is the number of live queues that share the backlogs' pages.
+    /// Returns true if the queue's cache needs additional pages, because the queue has too few
+    /// pages without them. `live` is the number of live queues that share the pages of the
+    /// backlogs.
     fn cache_needs_pages(&self, live: usize) -> bool {
         self.caches && (self.lends || !self.waits && live > 1)
     }
 }
 
-/// The needs of an instance.
+/// What an instance needs memory for.
 ///
 /// ```
 /// use steerage_mem::supply::{LOT_SLOTS, Needs, QueueNeeds};
@@ -83,62 +87,62 @@ pub struct Needs {
     pub cpus: usize,
     /// The receive queues.
     pub queues: Vec<QueueNeeds>,
-    /// How many frames may wait for a CPU.
+    /// The backlog: how many frames may wait for a CPU.
     pub backlog: usize,
-    /// The slots of each queue's parking lot.
+    /// The number of slots that each queue's parking lot has.
     pub lot_slots: usize,
-    /// How many packets of each queue handlers may keep.
+    /// The number of packets of each queue that handlers may keep at the same time.
     pub kept_max: usize,
-    /// The pages in the local cache of each queue: see [`fit_caches`](Self::fit_caches).
+    /// The size of each queue's local page cache, in pages: see [`fit_caches`](Self::fit_caches).
     pub cache_pages: usize,
     /// The size of a page, in bytes.
     pub page_bytes: usize,
     /// The size of a slot, in bytes.
     pub slot_bytes: usize,
-    /// Pages for other purposes than receive queues.
+    /// The number of pages that are not for receive queues.
     pub other_pages: usize,
-    /// Memory for other purposes than pages and rings, in bytes.
+    /// Memory that is neither pages nor rings, in bytes.
     pub other_bytes: usize,
 }
 
-/// How the memory is divided.
+/// How an instance's packet memory is divided.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Budget {
-    /// How many frames may wait for a CPU.
+    /// The backlog: how many frames may wait for a CPU.
     pub backlog: usize,
-    /// The slots of each queue's parking lot.
+    /// The number of slots that each queue's parking lot has.
     pub lot_slots: usize,
-    /// How many packets of each queue handlers may keep.
+    /// The number of packets of each queue that handlers may keep at the same time.
     pub kept_max: usize,
-    /// How many pages the local page cache of each queue may have. `usize::MAX` if the cache needs
-    /// no pages of its own.
+    /// The maximum size of each queue's local page cache, in pages. `usize::MAX` if the caches need
+    /// no additional pages.
     pub cache_pages: usize,
     /// The pages of each queue.
     pub of_queues: Vec<usize>,
-    /// Pages for frames that wait for CPUs.
+    /// The number of pages for frames that wait for CPUs.
     pub backlog_pages: usize,
-    /// Pages for frames in parking lots.
+    /// The number of pages for frames in parking lots.
     pub parked_pages: usize,
-    /// Pages for packets that handlers keep.
+    /// The number of pages for packets that handlers keep.
     pub kept_pages: usize,
     /// Pages for local caches.
     pub cached_pages: usize,
     /// All pages.
     pub pages: usize,
-    /// The size of rings and parking lots when all of their slots are in use, in bytes.
+    /// The memory of rings and parking lots if all of their slots are in use, in bytes.
     pub ring_bytes: u64,
-    /// The size of all memory, in bytes.
+    /// The size of all packet memory, in bytes.
     pub bytes: u64,
 }
 
 impl Needs {
-    /// Whether several queues share the limit on the frames that wait for a CPU.
+    /// Returns true if several queues share the limit on the frames that wait for a CPU.
     pub fn shares_backlog(&self) -> bool {
         self.queues.iter().filter(|queue| !queue.waits).count() > 1
     }
 
-    /// The memory for this backlog. If the backlog is less than requested, the limits for parking
-    /// lots and kept packets are reduced in proportion.
+    /// Returns the memory that an instance with this backlog needs. If the backlog is shorter than
+    /// requested, the limits for parking lots and kept packets are reduced in proportion.
     pub fn with_backlog(&self, backlog: usize) -> Budget {
         let scaled =
             |full: usize| (full as u128 * backlog.min(self.backlog) as u128 / self.backlog.max(1) as u128) as usize;
@@ -195,7 +199,8 @@ impl Needs {
         }
     }
 
-    /// Reduces the local page caches to the memory that backlogs leave under the cap.
+    /// Reduces the local page caches, so that they fit into the memory that the backlogs leave
+    /// under the cap.
     #[must_use]
     pub fn fit_caches(self, cap: u64) -> Self {
         let wanted = self.cache_pages;
@@ -205,8 +210,8 @@ impl Needs {
         Self { cache_pages: wanted.min(each), ..without }
     }
 
-    /// The memory for a backlog that is [`GROWTH`] times as long, and for the largest local page
-    /// caches, as far as the cap allows. Backlogs have priority.
+    /// The memory for a backlog that is [`GROWTH`] times as long and for the largest local page
+    /// caches, or less if the cap requires it. Backlogs have priority.
     pub(crate) fn with_room_for_more(&self, cap: u64) -> Budget {
         let backlog = self.within(cap, self.backlog).backlog;
         let longer = self.within(cap, backlog.saturating_mul(GROWTH));
@@ -217,13 +222,14 @@ impl Needs {
         Self { cache_pages, queues, ..self.clone() }.with_backlog(longer.backlog)
     }
 
-    /// The memory for the largest backlog, up to `backlog`, that fits into `cap` bytes. If even
-    /// [`BACKLOG_LEAST`] does not fit, the memory for [`BACKLOG_LEAST`].
+    /// Returns the memory for the longest backlog, up to `backlog`, that fits into `cap` bytes. If
+    /// even a backlog of [`BACKLOG_LEAST`] does not fit, returns the memory for [`BACKLOG_LEAST`].
     pub fn within(&self, cap: u64, backlog: usize) -> Budget {
         self.largest(backlog, |budget| budget.bytes <= cap)
     }
 
-    /// The memory for the largest backlog, up to `backlog`, for which `is_fit` returns true.
+    /// Returns the memory for the longest backlog, up to `backlog`, for which `is_fit` returns
+    /// true.
     pub(crate) fn largest(&self, backlog: usize, is_fit: impl Fn(&Budget) -> bool) -> Budget {
         let (mut fits, mut most) = (backlog.min(BACKLOG_LEAST), backlog);
         while fits < most {
@@ -238,31 +244,33 @@ impl Needs {
     }
 }
 
-// Local page caches are named after those of Amazon's ENA driver (LPC). ENA counts their size in
-// units of 1024 pages. Here the unit is one page.
+// Local page caches (LPC) are named after the caches in Amazon's ENA driver. ENA states the size of
+// a cache in units of 1024 pages. Here the unit is one page.
 
-/// The default number of pages in the local page caches of all queues that a CPU polls: ENA's
-/// default for one queue.
+/// The default number of pages in the local page caches of all queues that one CPU polls: This
+/// number is the default of the ENA driver for one queue.
 ///
-/// A queue uses all pages of its cache in turn, because it takes pages back only when its cache is
-/// too small for a poll. So these pages should fit the CPU's own caches and its TLB. With frames of
-/// 1,500 bytes, a cache of this size costs no more than no cache. A cache of twice this size made a
-/// run 1.7 times as long (lab/notes/pages.md, "Many queues, frames, and the size of the cache").
+/// A queue takes finished pages back only when its cache has too few pages for a poll. Therefore it
+/// uses all pages of its cache one after another. The pages of a cache should therefore fit in the
+/// CPU's own caches and in its TLB. With frames of 1,500 bytes, a cache of this size costs no more
+/// than having no cache. With a cache of twice this size, a run took 1.7 times as long
+/// (lab/notes/pages.md, "Many queues, frames, and the size of the cache").
 pub const LPC_PAGES_PER_CPU: usize = 2048;
 
-/// The maximum size of a local page cache, in pages: ENA's maximum. The maximum is smaller under
-/// Miri, which takes seconds for a thousand pages.
+/// The maximum size of a local page cache, in pages: ENA's maximum. Under Miri, the maximum is
+/// smaller, because Miri takes seconds for a thousand pages.
 pub const LPC_PAGES_MAX: usize = if cfg!(miri) { 512 } else { 32 * 1024 };
 
-/// The smallest default size of a local page cache: the pages of one poll. Default sizes are
-/// multiples of this size.
+/// The smallest default size of a local page cache: enough pages for one poll. All default sizes
+/// are multiples of this size.
 pub const LPC_PAGES_LEAST: usize = 64;
 
-/// By default, all local page caches together take at most this fraction of the memory (the limit,
-/// or the machine's memory if that is less). An eighth of the memory does no harm.
+/// By default, all local page caches together take at most one part in this many of the memory (the
+/// limit, or the machine's memory if it is smaller). An eighth of the memory for caches does no
+/// harm.
 pub const LPC_MEMORY_PART: u64 = 8;
 
-/// The maximum memory of local page caches: queues x pages x page size.
+/// The maximum memory of all local page caches: queues x pages x page size.
 ///
 /// ```
 /// use steerage_mem::supply::LpcMemory;
@@ -272,29 +280,30 @@ pub const LPC_MEMORY_PART: u64 = 8;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LpcMemory {
-    /// The number of receive queues with a local page cache.
+    /// The number of receive queues that have a local page cache.
     pub queues: usize,
-    /// The size of each cache, in pages.
+    /// The size of each local page cache, in pages.
     pub lpc_pages: usize,
     /// The size of a page, in bytes.
     pub page_bytes: usize,
 }
 
 impl LpcMemory {
-    /// The pages of all queues together.
+    /// The number of pages in the caches of all queues together.
     pub fn pages(&self) -> u64 {
         self.queues as u64 * self.lpc_pages as u64
     }
 
-    /// The bytes of all queues together.
+    /// The size of the caches of all queues together, in bytes.
     pub fn bytes(&self) -> u64 {
         self.pages().saturating_mul(self.page_bytes as u64)
     }
 
-    /// The default size of each cache, in pages. The queues of a CPU share [`LPC_PAGES_PER_CPU`],
-    /// with at least [`LPC_PAGES_LEAST`] each, and all caches together take at most one
-    /// [`LPC_MEMORY_PART`]th of `memory_bytes`. `per_cpu` is the highest number of queues that one
-    /// CPU polls. 0 if there is too little memory for a cache.
+    /// The default size of each local page cache, in pages. The queues that one CPU polls share
+    /// [`LPC_PAGES_PER_CPU`] pages, and each of them gets at least [`LPC_PAGES_LEAST`]. All caches
+    /// together take at most one [`LPC_MEMORY_PART`]th of `memory_bytes`. `per_cpu` is the largest
+    /// number of queues that one CPU polls. The result is 0 if there is too little memory for a
+    /// cache.
     ///
     /// ```
     /// use steerage_mem::supply::LpcMemory;

@@ -1,11 +1,11 @@
-//! Why the packet memory of an instance exceeds its limit: [`Excess`].
+//! [`Excess`] says why the packet memory of an instance exceeds its limit.
 
 use std::error::Error;
 use std::fmt;
 
 use super::budget::{Budget, Needs};
 
-/// The packet memory exceeds its limit, although backlogs are as short as possible.
+/// The packet memory exceeds its limit even with the shortest possible backlogs.
 ///
 /// ```
 /// use steerage_mem::supply::{Excess, ExcessCause};
@@ -20,43 +20,43 @@ pub struct Excess {
     pub needed: u64,
     /// The limit, in bytes.
     pub limit: u64,
-    /// What takes most of the memory.
+    /// The largest part of the memory.
     pub cause: ExcessCause,
 }
 
-/// What takes most of the packet memory.
+/// The largest part of the packet memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ExcessCause {
-    /// Packets that handlers may keep.
+    /// Most of the memory is for packets that handlers may keep.
     KeptMax {
-        /// How many packets of each queue handlers may keep.
+        /// The number of packets of each queue that handlers may keep.
         kept_max: usize,
-        /// The memory of all kept packets, in bytes.
+        /// The memory for all kept packets, in bytes.
         bytes: u64,
-        /// The largest number of packets of each queue for which there is memory.
+        /// The number of kept packets of each queue for which the memory would suffice.
         fits: usize,
     },
-    /// Frames that wait for CPUs, and the rings in which they wait.
+    /// Most of the memory is for frames that wait for CPUs, and for the rings in which they wait.
     Backlogs {
         /// The number of receive queues.
         queues: usize,
         /// The number of CPUs.
         cpus: usize,
-        /// The shortest backlog, in frames.
+        /// The length of the shortest backlog, in frames.
         backlog: usize,
-        /// The memory of these frames and rings, in bytes.
+        /// The memory for the waiting frames and their rings, in bytes.
         bytes: u64,
     },
-    /// Pages that each CPU, queue and output needs independently of the backlog, among them those
-    /// in the rings of devices and those of packets that handlers originate.
+    /// Most of the memory is for pages that each CPU, queue and output needs with any backlog. The
+    /// pages include those in rings of devices and those of packets that handlers create.
     Pages {
-        /// The memory of these pages, in bytes.
+        /// The memory for these pages, in bytes.
         bytes: u64,
     },
-    /// Memory that the devices supply, such as the rings of AF_PACKET.
+    /// Most of the memory is supplied by devices, such as the rings of AF_PACKET.
     Devices {
-        /// The size of this memory, in bytes.
+        /// The size of the devices' memory, in bytes.
         bytes: u64,
     },
 }
@@ -105,11 +105,10 @@ impl fmt::Display for Excess {
 impl Error for Excess {}
 
 impl Needs {
-    /// Checks that `budget`, a division of this memory, and `lent` bytes of devices fit into `limit`
-    /// bytes.
+    /// Checks that the memory of `budget` and `lent` bytes of devices fit into `limit` bytes.
     ///
     /// # Errors
-    /// [`Excess`] says what takes most of the memory.
+    /// Returns [`Excess`] otherwise, which says what takes most of the memory.
     pub fn check(&self, budget: &Budget, lent: u64, limit: u64) -> Result<(), Excess> {
         let needed = budget.bytes.saturating_add(lent);
         if needed <= limit { Ok(()) } else { Err(Excess { needed, limit, cause: self.most(budget, lent, limit) }) }
@@ -128,7 +127,7 @@ impl Needs {
             ExcessCause::KeptMax { kept_max: self.kept_max, bytes: bytes(kept_pages), fits: 0 },
         ];
         match causes.into_iter().max_by_key(ExcessCause::bytes) {
-            // `budget` has reduced kept_max together with the backlog.
+            // If the backlog was reduced, `budget` has reduced `kept_max` too.
             Some(ExcessCause::KeptMax { kept_max, .. }) => {
                 let left = limit.saturating_sub(lent);
                 let others = Self { kept_max: 0, ..self.clone() }.within(left, self.backlog).bytes;

@@ -1,5 +1,6 @@
-//! Makes the n-th file operation of an output fail, for each n until no operation fails. After each
-//! run, the ledger must balance, and the files must have exactly the records that count as written.
+//! Tests in which the n-th file operation of an output fails, for each n until no operation fails.
+//! After each run, the ledger must balance, and the files must have exactly the records that count
+//! as written.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -17,10 +18,11 @@ use super::tests::{S, START, records};
 use super::*;
 use steerage_guard::file::FilePattern;
 
-/// The maximum number of operations in a run. A run with this many operations counts as hanging.
+/// The maximum number of operations in a run. A run with more operations counts as a run that never
+/// ends.
 const OPERATIONS_MAX: u64 = 10_000;
 
-/// The time in seconds of the first record in each message to the output.
+/// For each message to the output, the time of its first record in seconds.
 const BATCHES: [u64; 4] = [0, 100, 300, 600];
 
 const FORMATS: [FlowFormat; 4] = [FlowFormat::Csv, FlowFormat::JsonLines, FlowFormat::Ipfix, FlowFormat::Parquet];
@@ -30,7 +32,8 @@ const RECORDS: u64 = 60;
 #[derive(Clone, Copy, Debug)]
 enum To {
     File,
-    /// A file for each of three periods. The first file is completed while later files are open.
+    /// The output writes a file for each of three periods. The first file is completed while later
+    /// files are open.
     Rotated,
     Stdout,
 }
@@ -79,7 +82,7 @@ fn run(to: To, format: FlowFormat, fault: Fault) -> Outcome {
     let operations = fault::operations();
     fault::plan(Fault::None);
     state.end(WriterEnd::GivenUp);
-    // The meters do not know yet that the output has ended.
+    // At this point, the meters do not know that the output has ended, so they send more records.
     let late = records(&[1, 2, 3]);
     outlet.send(&Arc::new(late.clone()), Volume::of(&late), START * S);
 
@@ -87,7 +90,7 @@ fn run(to: To, format: FlowFormat, fault: Fault) -> Outcome {
     assert_eq!(written + lost, handed + 3, "{case}");
     let error = result.err().map(|error| error.to_string());
     assert!(lost == 3 || error.is_some(), "{case}: {lost} lost without an error");
-    // If the output could not truncate a file, its error says so.
+    // If the output could not truncate a file, the output's error message says so.
     let is_whole = error.as_ref().is_none_or(|error| !error.contains("ends within a record"));
     let files: BTreeMap<String, u64> = fs::read_dir(&*scratch)
         .unwrap()
@@ -152,7 +155,7 @@ fn count_ipfix(mut bytes: &[u8], is_whole: bool) -> usize {
         while !sets.is_empty() {
             let (id, (mut set, later)) = (word(sets, 0), sets.split_at(usize::from(word(sets, 2))));
             set = &set[4..];
-            // The ids of templates and of options templates, with the number of scopes.
+            // The ids of templates and options templates, each with its number of scope fields.
             let elements = [(2, 4), (3, 6)].into_iter().find(|(templates, _)| *templates == id);
             while let (Some((_, from)), false) = (elements, set.is_empty()) {
                 let (mut at, mut length) = (from, 0);
@@ -186,7 +189,8 @@ fn without_a_fault_all_records_are_written() {
     for (to, format) in cases() {
         let Outcome { operations, error, .. } = run(to, format, Fault::None);
         assert_eq!(error, None);
-        // Creating and renaming the file take two operations, so the run also wrote to it.
+        // Creating the file and renaming the file are two operations. If a run has more than two
+        // operations, it has also written to the file.
         assert!(operations > 4, "{to:?} {format:?}: {operations}");
     }
 }
@@ -235,8 +239,8 @@ fn a_disk_may_be_full_at_any_byte() {
             }
             room = room * 5 / 4 + 977;
         }
-        // The footer of a Parquet file is longer than a group of so few rows: a disk that has no room for
-        // the second group has none for the footer either.
+        // The footer of a Parquet file is longer than a group with so few rows. Therefore a disk
+        // that is too small for the second group is also too small for the footer.
         assert!(partial > 0 || format == FlowFormat::Parquet, "{to:?} {format:?}: {room}");
     }
 }

@@ -39,13 +39,14 @@ pub struct Collector {
     pub(super) transport: Transport,
     pub(super) host: String,
     pub(super) port: u16,
-    /// The maximum length of an IP packet, for UDP only.
+    /// The maximum length of an IP packet. Only UDP uses this value.
     pub(super) mtu: usize,
-    /// The interval between transmissions of statistics, and over UDP also of templates.
+    /// The interval between two transmissions of statistics. Over UDP, templates are sent at the
+    /// same interval.
     pub(super) refresh: Duration,
     pub(super) domain: u32,
     pub(super) rate: Option<ExportRate>,
-    /// Whether a record describes both directions of a flow.
+    /// True if each record describes both directions of a flow.
     pub(super) biflows: bool,
 }
 
@@ -55,7 +56,7 @@ pub struct Collector {
 pub struct ParseCollectorError(String);
 
 impl Collector {
-    /// Whether the text is a collector's address and not a file name.
+    /// Returns true if the text is a collector's address and not a file name.
     pub fn is_address(text: &str) -> bool {
         text.contains("://")
     }
@@ -65,7 +66,7 @@ impl Collector {
     /// and `biflow=no`, separated by `&`.
     ///
     /// # Errors
-    /// If the text does not have this form.
+    /// Returns an error if the text does not have this form.
     pub fn parse(text: &str) -> Result<Self, ParseCollectorError> {
         let (transport, rest) = match text.split_once("://") {
             Some(("ipfix", rest)) => (Transport::Udp, rest),
@@ -80,18 +81,18 @@ impl Collector {
         Ok(collector)
     }
 
-    /// Sets the rate, unless the address has a `rate`. Without any rate, a collector over UDP gets
-    /// as many records per second as a default receive buffer takes, and a collector over TCP gets
-    /// all records at once. After half of the queue of a live run is full, a collector without a
-    /// rate gets the records as fast as they come.
+    /// Sets the rate, unless the address has a `rate`. If no rate is set, a collector over UDP gets
+    /// records at a rate that suits a receive buffer of the default size. A collector over TCP gets
+    /// all records without delay. If no rate is set and more than half of the queue of a live run
+    /// is in use, the collector gets the records as fast as they come.
     #[must_use]
     pub fn or_rate(mut self, rate: Option<ExportRate>) -> Self {
         self.rate = self.rate.or(rate);
         self
     }
 
-    /// Returns the address for TCP with its options, if this address is for UDP. Over UDP, an
-    /// exporter does not learn which records arrived.
+    /// If this address is for UDP, returns the same address for TCP, with its options. Over UDP,
+    /// the program that sends records cannot find out which records arrived.
     pub fn over_tcp(&self) -> Option<String> {
         if self.transport == Transport::Tcp {
             return None;
@@ -144,7 +145,7 @@ impl Collector {
     }
 }
 
-/// The address without its options.
+/// Formats the address without its options.
 impl fmt::Display for Collector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = match self.transport {
@@ -199,7 +200,8 @@ mod tests {
         assert_eq!(collector.to_string(), "ipfix+tcp://[::1]:99");
     }
 
-    /// The options of UDP alone, and the rate, which UDP needs, are left out.
+    /// The address for TCP is without the options that exist only for UDP, and without the rate,
+    /// which only UDP needs.
     #[test]
     fn the_address_for_tcp_has_the_same_options() {
         let over_tcp = |text: &str| Collector::parse(text).unwrap().over_tcp();

@@ -1,4 +1,4 @@
-//! Information elements. A constant has the number of the element in IANA's registry or in the
+//! Information elements. Each constant is the number of an element in IANA's registry or in the
 //! registry of an enterprise.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,9 +1,9 @@
 //! The thread that sends records to a collector.
 //!
 //! The socket is opened before the run starts. Packet CPUs put records into the thread's bounded
-//! queue, and never wait for an unreachable collector. While a connection is down, records stay in
-//! the queue for up to [`DOWN_MAX`], and records that do not fit are lost. After [`DOWN_MAX`], all
-//! records are lost until the collector returns. Lost records are counted.
+//! queue, and never wait for an unreachable collector. While the connection is down, records stay
+//! in the queue for up to [`DOWN_MAX`]. Records that do not fit into the queue are lost. After
+//! [`DOWN_MAX`], all records are lost until the collector returns. Lost records are counted.
 
 use std::fmt;
 use std::io;
@@ -20,13 +20,13 @@ use super::message::{Encoder, Statistics};
 use super::pace::Pace;
 use super::transport::{Sent, TRAIN_MESSAGES, Train, Way};
 
-/// How long records wait for a new connection: longer than the restart of a collector takes.
+/// The time for which records wait for a new connection. A restart of a collector takes less time.
 const DOWN_MAX: Duration = Duration::from_secs(10);
 
-/// The longest sleep, so that the thread soon notices a request to stop.
+/// The longest time for which the thread sleeps. The thread must notice a request to stop soon.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// A function that returns the number of packets that the meters never saw.
+/// A function that returns how many packets were lost before the meters saw them.
 pub(in super::super) type Ignored = Box<dyn Fn() -> u64 + Send>;
 
 pub(in super::super) struct Export {
@@ -39,13 +39,15 @@ pub(in super::super) struct Export {
     records: u64,
     refresh_at: Instant,
     pace: Pace,
-    /// Whether lost records are an error. Set if the packet source waits for the collector.
+    /// True if lost records are an error. The flag is set if the packet source waits for the
+    /// collector.
     must_arrive: bool,
 }
 
 /// A collector with an open socket.
 ///
-/// A program that drops privileges opens the socket first and starts the thread afterwards.
+/// A program that drops privileges opens the socket before it drops them, and starts the thread
+/// afterwards.
 #[derive(Debug)]
 pub struct OpenCollector {
     collector: Collector,
@@ -61,10 +63,10 @@ impl OpenCollector {
 }
 
 impl Collector {
-    /// Resolves the host name and opens the socket. For TCP, it also tries to connect.
+    /// Resolves the host name and opens the socket. For TCP, this function also tries to connect.
     ///
     /// # Errors
-    /// If the host has no address, or the socket cannot be opened.
+    /// Returns an error if the host name has no address, or if the socket cannot be opened.
     pub fn open(self) -> Result<OpenCollector, ExportError> {
         match Way::open(&self) {
             Ok((way, refused)) => Ok(OpenCollector { collector: self, way, refused }),
@@ -85,8 +87,8 @@ impl fmt::Debug for Export {
 }
 
 impl Export {
-    /// Creates the thread's state. If `must_arrive` is set, lost records and a collector that does
-    /// not answer are errors. Otherwise, the thread connects again later.
+    /// Creates the state of the sending thread. If `must_arrive` is set, lost records and a
+    /// collector that does not answer are errors. Otherwise, the thread connects again later.
     pub(in super::super) fn new(
         opened: OpenCollector,
         must_arrive: bool,
@@ -127,8 +129,8 @@ impl Export {
         }
     }
 
-    /// If the connection is down, waits for a new connection, but at most until it has been down
-    /// for [`DOWN_MAX`]. Returns true if records can be sent.
+    /// If the connection is down, waits for a new connection, but only until the connection has
+    /// been down for [`DOWN_MAX`]. Returns true if records can be sent.
     fn reconnect(&mut self) -> bool {
         while let (Some(since), Some(retry_at)) = (self.way.down_since(), self.way.retry_at()) {
             let hurried = self.shared.is_hurried();
@@ -146,7 +148,7 @@ impl Export {
         true
     }
 
-    /// Sends records. Records that remain in `unwritten` are lost.
+    /// Sends `records`. Records that could not be sent remain in `unwritten` and count as lost.
     fn send(&mut self, mut records: &[FlowRecord], mut unwritten: Unwritten) {
         while !records.is_empty() && self.reconnect() {
             self.refresh_if_due();
@@ -168,7 +170,8 @@ impl Export {
             match sent {
                 Sent::Yes => {}
                 Sent::AfterRefusal => {
-                    // The program that listens at the address from now on knows no templates.
+                    // Another program may listen at the address now. A new program at the address
+                    // does not know the templates.
                     self.encoder.forget_templates();
                     self.shared.note_refusal();
                 }
@@ -189,9 +192,10 @@ impl Export {
         }
     }
 
-    /// Encodes the first records that can be sent together. Returns the number of these records,
-    /// and whether the records form a single message, which the encoder does not count as sent yet.
-    /// A message with templates is sent alone, because the send may fail.
+    /// Encodes records from the front of `records`: as many as can be sent together. Returns the
+    /// number of encoded records. The second result is true if the records form a single message.
+    /// The encoder does not count this message as sent yet. A message with templates is sent in a
+    /// system call of its own, because the system call may fail.
     fn load_train(&mut self, records: &[FlowRecord]) -> (usize, bool) {
         let takes_trains = self.way.takes_trains();
         let together = self.pace.together().unwrap_or(TRAIN_MESSAGES);
@@ -228,8 +232,9 @@ impl Export {
     }
 
     /// Waits until the rate allows further records, and counts `count` records towards the rate. If
-    /// the source is live, and the user has set no rate, records do not wait until the queue has no
-    /// room for more: the collector might lose them, but the queue certainly would.
+    /// the source is live and the user has set no rate, records are sent at once while more than
+    /// half of the queue is in use. The collector might lose records that come too fast. But if the
+    /// queue became full, records would certainly be lost.
     fn wait_for_pace(&mut self, count: usize) {
         let may_be_urgent = self.pace.is_default() && !self.must_arrive;
         loop {

@@ -17,12 +17,13 @@ const SELECTOR: u16 = OPTIONS_FROM + 2;
 /// 6.2.2).
 const SELECTOR_ID: u64 = 1;
 const BY_HASH: u16 = 6;
-/// The number of scope fields in our options records. A scope field says what the record describes.
+/// The number of scope fields in an options record of this encoder. A scope field names the object
+/// that the record describes.
 const SCOPES: u16 = 1;
 /// The maximum message length: the length field has 16 bits.
 pub(in super::super) const MESSAGE_MAX: usize = 65_535;
-/// The length that a template gives for a variable-length element. The upper byte of this value
-/// also begins a length of two bytes in a record.
+/// The length that a template states for an element of variable length. In a record, the upper byte
+/// of this value also marks a length of two bytes.
 const ANY_LENGTH: u16 = 65_535;
 const LONG_TEXT: u8 = 255;
 /// The bit in an element's number that marks an enterprise's element.
@@ -33,12 +34,12 @@ pub(in super::super) struct Statistics {
     pub(in super::super) messages: u64,
     pub(in super::super) records: u64,
     pub(in super::super) bytes: u64,
-    /// The number of records that were not sent. The next two fields count the packets and bytes of
-    /// these records.
+    /// The number of records that were lost before they were sent. The next two fields are the
+    /// numbers of packets and bytes of these records.
     pub(in super::super) lost: u64,
     pub(in super::super) lost_packets: u64,
     pub(in super::super) lost_bytes: u64,
-    /// The number of packets that the meters never saw.
+    /// The number of packets that were lost before the meters saw them.
     pub(in super::super) ignored: u64,
     pub(in super::super) sample: u32,
 }
@@ -52,8 +53,8 @@ pub(in super::super) struct Encoder {
     sequence: u32,
     known: Box<[bool; Shape::ALL]>,
     knows_options: bool,
-    /// The current message. The next fields describe its contents, and take effect when the message
-    /// is sent.
+    /// The current message. The fields after this one describe the message's contents, and take
+    /// effect when the message is sent.
     message: Vec<u8>,
     data_records: u32,
     fresh: Vec<Shape>,
@@ -90,8 +91,8 @@ impl Encoder {
         self.sequence
     }
 
-    /// Resets the sequence number to the one of an earlier message, because the later messages,
-    /// which have no templates, were not sent.
+    /// Resets the sequence number to that of an earlier message, because the later messages were
+    /// not sent. The later messages have no templates.
     pub(in super::super) fn back_to_sequence(&mut self, sequence: u32) {
         self.sequence = sequence;
     }
@@ -123,8 +124,8 @@ impl Encoder {
             } else {
                 View::each(record).for_each(|view| self.record(&view));
             }
-            // A message with a single record is always accepted here. If the message is too long,
-            // the network reports an error.
+            // A message with a single record may have any length. If the message is too long, the
+            // network reports an error.
             if self.message.len() > self.limit && encoded > 0 {
                 self.back_to(&before);
                 break;
@@ -173,8 +174,8 @@ impl Encoder {
         &self.message
     }
 
-    /// Records that the current message was sent: its records count, and the collector knows its
-    /// templates.
+    /// Records that the caller has sent the current message. Its records now count as sent, and its
+    /// templates as known to the collector.
     pub(in super::super) fn sent(&mut self) {
         self.sequence = self.sequence.wrapping_add(self.data_records);
         for shape in self.fresh.drain(..) {
@@ -184,7 +185,7 @@ impl Encoder {
     }
 
     fn begin(&mut self, now: SystemTime) {
-        // The field and this value wrap around in 2106.
+        // The header field has 32 bits, and the time in seconds wraps around in 2106.
         let seconds = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() as u32;
         self.message.clear();
         self.message.extend_from_slice(&VERSION.to_be_bytes());
@@ -208,8 +209,8 @@ impl Encoder {
         self.data_records += 1;
     }
 
-    /// Writes an options record. If the collector does not know its template, writes the template
-    /// first. The first element is the scope.
+    /// Writes an options record. If the collector does not know the template of the record, writes
+    /// the template first. The first element of an options record is its scope.
     fn options(&mut self, id: u16, elements: &[(Element, Number)]) {
         let put =
             |to: &mut dyn NumberFields| elements.iter().for_each(|(element, number)| to.number(*element, *number));
@@ -249,8 +250,8 @@ impl Encoder {
         Mark { len: self.message.len(), set: self.set, data_records: self.data_records, fresh: self.fresh.len() }
     }
 
-    /// Restores an earlier state of the message. `close` may write the length of an already closed
-    /// set again.
+    /// Restores an earlier state of the message. If a set was already closed in that state, `close`
+    /// writes the set's length again.
     fn back_to(&mut self, mark: &Mark) {
         self.message.truncate(mark.len);
         self.fresh.truncate(mark.fresh);

@@ -1,29 +1,31 @@
-//! How fast records are sent, so that a collector's receive buffer does not overflow.
+//! Limits the rate at which records are sent, so that a collector's receive buffer does not
+//! overflow.
 //!
-//! Linux gives a UDP socket a receive buffer of 212,992 bytes by default
-//! (`net.core.rmem_default`), and counts each datagram with its memory: 2,304 bytes for a full one
-//! on loopback, and up to 4,352 bytes from network cards. So a buffer takes 48 to 92 messages while
-//! the collector does not read.
+//! Linux gives a UDP socket a receive buffer of 212,992 bytes by default (`net.core.rmem_default`).
+//! For each datagram, the kernel counts the memory of its buffer. A full datagram counts 2,304
+//! bytes on loopback, and up to 4,352 bytes if a network card received it. Therefore 48 to 92
+//! messages fit into the receive buffer while the collector does not read.
 
 use std::fmt;
 use std::num::NonZero;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
-/// The default rate over UDP, in records per second: 500 full messages per second. The smallest
-/// buffer then lasts for 90 ms without a read by the collector.
+/// The default rate over UDP, in records per second: 500 full messages per second. At this rate,
+/// even the smallest of these buffers is not full until the collector has read nothing for 90 ms.
 const UDP_DEFAULT: u64 = 10_000;
 
-/// The largest number of messages that are sent together if a rate is set. The messages fill a
-/// sixth of the smallest receive buffer.
+/// The largest number of messages that are sent in one system call if a rate is set. Together these
+/// messages fill a sixth of the smallest receive buffer.
 const TOGETHER_MAX: u64 = 8;
 
-/// At this many records per second for each message, messages that are sent together are those of
-/// 10 ms, with 20 records in a message.
+/// A system call may send one message for each multiple of this number in the rate, which is in
+/// records per second. At a rate of 2,000 records per second, a message of 20 records stands for 10
+/// ms.
 const RATE_TOGETHER: u64 = 2000;
 
-/// The longest delay of the sender that it catches up on. A longer delay would end in a burst: at
-/// the default rate, these are 5 messages.
+/// If the sending thread runs late, it makes up for at most this delay. Making up for a longer
+/// delay would cause a burst. At the default rate, 5 messages are sent in 10 ms.
 const CATCH_UP_MAX: Duration = Duration::from_millis(10);
 
 /// The highest rate at which records are sent to a collector.
@@ -31,7 +33,7 @@ const CATCH_UP_MAX: Duration = Duration::from_millis(10);
 pub enum ExportRate {
     /// As fast as possible.
     Max,
-    /// This many records per second.
+    /// A rate of this many records per second.
     Records(NonZero<u64>),
 }
 
@@ -75,23 +77,24 @@ impl Pace {
         Self { rate: records, is_default: rate.is_none(), is_udp, is_hurried: false, next_at: now }
     }
 
-    /// The most messages that may be sent together. `None` if there is no rate.
+    /// Returns the maximum number of messages that may be sent in one system call. Returns `None`
+    /// if there is no rate.
     pub(super) fn together(&self) -> Option<usize> {
         self.rate.map(|rate| (rate / RATE_TOGETHER).clamp(1, TOGETHER_MAX) as usize)
     }
 
-    /// Whether the user leaves the rate to this program.
+    /// Returns true if the user has set no rate, and this program chooses it.
     pub(super) fn is_default(&self) -> bool {
         self.is_default
     }
 
-    /// How long to wait before the next records are sent.
+    /// Returns the time to wait before the next records are sent.
     pub(super) fn wait(&self, now: Instant) -> Duration {
         self.next_at.saturating_duration_since(now)
     }
 
-    /// After a request to stop, records are sent at the default rate at least, and over TCP without
-    /// a limit.
+    /// After a request to stop, sends records at the default rate or faster, and over TCP without a
+    /// limit.
     pub(super) fn hurry(&mut self, now: Instant) {
         if !std::mem::replace(&mut self.is_hurried, true) {
             self.rate = self.rate.filter(|_| self.is_udp).map(|rate| rate.max(UDP_DEFAULT));
@@ -99,7 +102,7 @@ impl Pace {
         }
     }
 
-    /// Notes that `count` records are sent now.
+    /// Counts `count` records as sent now.
     pub(super) fn sent(&mut self, count: usize, now: Instant) {
         let Some(rate) = self.rate else { return };
         let from = now.checked_sub(CATCH_UP_MAX).map_or(self.next_at, |earliest| self.next_at.max(earliest));
@@ -111,8 +114,9 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// Sends for `time`, with messages of `count` records and a sender that is `late` each time.
-    /// Returns the records, and the most records within 10 ms.
+    /// Simulates sending for `time`, with messages of `count` records. The sender is late by `late`
+    /// each time. Returns the number of records in total, and the largest number of records within
+    /// 10 ms.
     fn run(pace: &mut Pace, start: Instant, time: Duration, count: usize, late: Duration) -> (usize, usize) {
         let (mut now, mut sent, mut all) = (start, Vec::<(Instant, usize)>::new(), 0);
         while now < start + time {
@@ -138,7 +142,7 @@ mod tests {
             assert!((19_000..=20_300).contains(&all), "{all} records in 2 s, {late:?} late");
             assert!(burst <= 240, "{burst} records in 10 ms, {late:?} late");
         }
-        // A sender that did not run for a second does not make up for it.
+        // A sender that did not run for a second does not send the records of that second later.
         let mut pace = Pace::new(None, true, start);
         let late = start + Duration::from_secs(1);
         let (_, burst) = run(&mut pace, late, Duration::from_millis(100), 20, Duration::ZERO);
@@ -160,7 +164,7 @@ mod tests {
         assert_eq!(waits(Some("1000000"), true, false), 0.0);
         assert_eq!([waits(Some("max"), true, false), waits(None, false, false)], [0.0, 0.0]);
         assert_eq!(waits(None, true, false), 10.0);
-        // After a request to stop.
+        // The third argument is true after a request to stop.
         assert_eq!([waits(Some("100"), true, true), waits(Some("100"), false, true)], [10.0, 0.0]);
         let mut slow = Pace::new("1".parse().ok(), true, now);
         assert_eq!(slow.together(), Some(1));

@@ -1,11 +1,11 @@
-//! The shape of a record, which determines its elements.
+//! The shape of a record, which determines the elements of the record.
 //!
 //! A shape has one bit for each property of a record that determines which elements the record has.
 //! The id of a template is computed from these bits, so there is no table of templates. The
 //! template of a shape is sent before the first record of this shape.
 //!
 //! [`fields`] lists each element of a record together with its value. `fields` writes both
-//! templates and records, so that templates and records always agree.
+//! templates and records, so that they always agree.
 
 use steerage::flow::{HeaderKind, protocol};
 
@@ -24,15 +24,15 @@ const NTP_BEFORE_UNIX: u64 = 2_208_988_800;
 /// The segment type for VXLAN, in the upper byte of layer2SegmentId (IANA).
 const SEGMENT_IS_VXLAN: u64 = 0x01 << 56;
 
-/// The direction value of a record with both directions: the forward direction is the initiator's
-/// (RFC 5103, section 6.3).
+/// The value of the direction element in a record with both directions: packets of the initiator
+/// have the forward direction (RFC 5103, section 6.3).
 const DIRECTION_INITIATOR: u8 = 1;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape(u16);
 
 impl Shape {
-    // The lowest three bits of a shape are the `Kind` of the key.
+    // The mask of a shape's lowest three bits, which are the `Kind` of the flow's key.
     const TCP: u16 = 1 << 3;
     const ICMP: u16 = 1 << 4;
     const BACK: u16 = 1 << 5;
@@ -89,8 +89,8 @@ impl Shape {
     }
 }
 
-/// The first template id after the template ids of flows. Options templates use the ids from here
-/// on.
+/// The first template id after the template ids of flows. The ids of options templates begin after
+/// the ids of flows.
 pub(super) const OPTIONS_FROM: u16 = TEMPLATES_FROM + Shape::ALL as u16;
 
 type Direction = (Traffic, u16, TcpDirection);
@@ -254,7 +254,7 @@ fn names(shape: Shape, view: &View<'_>, to: &mut impl Fields) {
     }
 }
 
-/// An MPLS label without its traffic class. `is_last` sets the bottom-of-stack bit.
+/// Makes an MPLS label without its traffic class. `is_last` sets the bottom-of-stack bit.
 fn label(label: u32, is_last: bool) -> [u8; 3] {
     let [_, a, b, c] = (label << 4 | u32::from(is_last)).to_be_bytes();
     [a, b, c]
@@ -264,8 +264,8 @@ fn millis(nanos: u64) -> [u8; 8] {
     (nanos / 1_000_000).to_be_bytes()
 }
 
-/// A time in NTP format: the seconds since 1900, and a fraction of 32 bits, rounded to the nearest
-/// value.
+/// Converts a time to NTP format: the seconds since 1900, and a fraction of 32 bits, rounded to the
+/// nearest value.
 fn ntp(nanos: u64) -> [u8; 8] {
     let (seconds, part) = (nanos / 1_000_000_000, nanos % 1_000_000_000);
     let fraction = ((part << 32) + 500_000_000) / 1_000_000_000;
@@ -278,10 +278,10 @@ mod tests {
 
     #[test]
     fn times_are_those_of_ntp() {
-        // RFC 5905's figure 4: 1 Jan 1970 is 2,208,988,800.
+        // Figure 4 of RFC 5905 gives 2,208,988,800 for 1 January 1970.
         assert_eq!(ntp(0), [0x83, 0xaa, 0x7e, 0x80, 0, 0, 0, 0]);
         assert_eq!(ntp(500_000_000)[4..], [0x80, 0, 0, 0]);
-        // Each nanosecond must have a distinct fraction.
+        // Different nanoseconds must have different fractions.
         for nanos in [1, 2, 999_999_998, 999_999_999] {
             let fraction = u64::from(u32::from_be_bytes(ntp(nanos)[4..].try_into().unwrap()));
             assert_eq!((fraction * 1_000_000_000 + (1 << 31)) >> 32, nanos);

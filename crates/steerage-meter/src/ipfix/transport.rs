@@ -24,8 +24,8 @@ const UDP_OVER_IPV4: usize = ipv4::BYTES + udp::BYTES;
 const UDP_OVER_IPV6: usize = ipv6::BYTES + udp::BYTES;
 /// The size of messages over TCP. TCP itself has no limit for the size of a message.
 const TCP_MESSAGE: usize = 16 << 10;
-/// The maximum number of messages in a train. Linux accepts trains of at least 64 datagrams
-/// (`UDP_MAX_SEGMENTS`).
+/// The maximum number of messages that are sent with one system call (a train). Linux accepts
+/// trains of at least 64 datagrams (`UDP_MAX_SEGMENTS`).
 pub(super) const TRAIN_MESSAGES: usize = 64;
 /// The maximum length of a train in bytes: the length of the longest IP packet, minus the length of
 /// the longest headers (IPv6 and UDP).
@@ -90,7 +90,7 @@ impl Train {
 enum Open {
     Udp(UdpSocket),
     Tcp(TcpStream),
-    /// TCP while no connection to the collector exists.
+    /// The transport is TCP, and there is no connection to the collector.
     Down {
         since: Instant,
         retry_at: Instant,
@@ -102,7 +102,7 @@ enum Open {
 pub(super) enum Sent {
     Yes,
     /// The message was sent. The collector's host had refused an earlier message, so no program was
-    /// listening then.
+    /// listening at that time.
     AfterRefusal,
     TooLong,
     /// The kernel does not accept several datagrams at a time, so no message was sent.
@@ -115,10 +115,10 @@ pub(super) enum Sent {
 }
 
 impl Way {
-    /// Opens the socket. For TCP, it also tries to connect.
+    /// Opens the socket. For TCP, this function also tries to connect.
     ///
-    /// If the collector does not answer, the transport tries to connect again later. The second
-    /// result has the reason.
+    /// If the collector does not answer, the transport tries to connect again later. If the
+    /// collector does not answer, the second result is the reason.
     pub(super) fn open(collector: &Collector) -> io::Result<(Self, Option<io::Error>)> {
         let addresses: Vec<_> = (collector.host.as_str(), collector.port).to_socket_addrs()?.collect();
         match collector.transport {
@@ -142,7 +142,7 @@ impl Way {
         }
     }
 
-    /// The maximum message length in bytes that every network supports.
+    /// Returns the length in bytes of the longest message that every network supports.
     pub(super) fn message_min(&self) -> usize {
         self.message_max(MTU_MIN)
     }
@@ -151,7 +151,7 @@ impl Way {
         if socket.local_addr().is_ok_and(|address| address.is_ipv6()) { UDP_OVER_IPV6 } else { UDP_OVER_IPV4 }
     }
 
-    /// The time since which the collector has been unreachable.
+    /// Returns the time since which the collector has been unreachable.
     pub(super) fn down_since(&self) -> Option<Instant> {
         match self.open {
             Open::Down { since, .. } => Some(since),
@@ -181,7 +181,8 @@ impl Way {
         for address in &self.addresses {
             let connected = TcpStream::connect_timeout(address, CONNECT_MAX).and_then(|stream| {
                 stream.set_write_timeout(Some(WRITE_LOOK))?;
-                // Messages are as large as possible, so Nagle's algorithm would gain nothing.
+                // Nagle's algorithm is off: messages are as large as possible, so it would bring no
+                // advantage.
                 stream.set_nodelay(true)?;
                 Ok(stream)
             });
@@ -202,8 +203,9 @@ impl Way {
         self.takes_trains
     }
 
-    /// Sends all messages of a train, or none of them. If the collector is slow, `progress(true)`
-    /// is called after it took some bytes, and `progress(false)` if it took none for a while.
+    /// Sends all messages of a train, or none of them. If the collector is slow, this function
+    /// calls `progress(true)` each time the collector has accepted some bytes. If the collector has
+    /// accepted no bytes for a while, this function calls `progress(false)`.
     pub(super) fn send(&mut self, train: &Train, mut progress: impl FnMut(bool)) -> Sent {
         match &mut self.open {
             Open::Udp(socket) => {
@@ -255,8 +257,10 @@ fn send_datagrams(socket: &UdpSocket, train: &Train, why: &mut Option<io::Error>
     let send = || sendmsg::<SockaddrStorage>(socket.as_raw_fd(), &bytes, cut, MsgFlags::empty(), None);
     match send() {
         Ok(_) => Sent::Yes,
-        // The kernel reports the refusal of an earlier datagram instead of sending this one. The
-        // program that listens now knows no templates, so it gets at most one message without them.
+        // The kernel reports that the collector's host has refused an earlier datagram. The kernel
+        // then does not send the current datagram. The program that listens at the address now may
+        // not know the templates. If a program was started at the collector's address in the
+        // meantime, it must get at most one message without templates.
         Err(Errno::ECONNREFUSED) if train.messages > 1 => Sent::Refused,
         Err(Errno::ECONNREFUSED) => match send() {
             Ok(_) => Sent::AfterRefusal,
@@ -265,9 +269,9 @@ fn send_datagrams(socket: &UdpSocket, train: &Train, why: &mut Option<io::Error>
                 Sent::No
             }
         },
-        // EIO: before Linux 6.11, the interface must support checksum offload. The errors other
-        // than EIO mean that datagrams are too long or too many, or that the kernel does not
-        // support `UDP_SEGMENT`.
+        // EIO: before Linux 6.11, the interface must support checksum offload. The other errors
+        // mean that the datagrams are too long, that there are too many, or that the kernel does
+        // not support `UDP_SEGMENT`.
         Err(Errno::EIO | Errno::EINVAL | Errno::EMSGSIZE | Errno::EOPNOTSUPP) if train.messages > 1 => {
             Sent::NotTogether
         }

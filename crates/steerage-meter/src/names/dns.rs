@@ -29,7 +29,8 @@ fn be16(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// Reads a message, whose end may be cut off. Returns `None` if the bytes are not a DNS message.
+/// Reads a DNS message. The end of the message may be cut off. Returns `None` if the bytes are not
+/// a DNS message.
 pub(super) fn read(message: &[u8]) -> Option<Message> {
     let header: &[u8; HEADER_LEN] = message.first_chunk()?;
     let word = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
@@ -89,8 +90,8 @@ fn read_record(message: &[u8], at: usize, text: &mut Text) -> Option<usize> {
     Some(end)
 }
 
-/// Adds an address or a name completely, or not at all. A space separates the new value from an
-/// earlier value.
+/// Adds an address or a name to the answers if the whole value fits. A space separates the new
+/// value from an earlier value.
 fn put(text: &mut Text, value: std::fmt::Arguments<'_>) {
     if text.is_empty() {
         text.put(value)
@@ -99,8 +100,8 @@ fn put(text: &mut Text, value: std::fmt::Arguments<'_>) {
     };
 }
 
-/// Reads the name at `start`. Returns the name and the offset after its first part. Each part of a
-/// compressed name must begin before the part that refers to it, so the loop ends.
+/// Reads the name at `start`. Returns the name and the offset after its first part. In a compressed
+/// name, each part must begin before the part that refers to it. Therefore the loop ends.
 fn name(message: &[u8], start: usize) -> Option<(Box<str>, usize)> {
     let mut text = Text::default();
     let (mut at, mut part, mut behind) = (start, start, None);
@@ -161,8 +162,8 @@ mod tests {
     fn a_query_and_its_response() {
         let query = read(&message(0x0100, 1, 0, QUESTION)).unwrap();
         assert_eq!(query, Message { id: 7, question: Some(("www.example.org".into(), 1)), response: None });
-        // A name that refers to `example.org`, a text record that is skipped, and an address of
-        // each family.
+        // The answer has a name that refers to `example.org`, a text record that is skipped, and an
+        // address of each family.
         let records = [
             &b"\xc0\x0c\x00\x05\x00\x01\x00\x00\x00\x09\x00\x04\x01a\xc0\x10"[..],
             b"\xc0\x0c\x00\x10\x00\x01\x00\x00\x00\x09\x00\x02\x01x",
@@ -179,13 +180,15 @@ mod tests {
 
     #[test]
     fn names_that_do_not_end() {
-        // The name refers to itself, to a later offset, and in a circle.
+        // The first name refers to itself. The second name refers to a later offset. The third name
+        // has a label, and then refers to its own beginning.
         for rest in [&b"\xc0\x0c\0\x01\0\x01"[..], b"\xc0\x0e\xc0\x0c\0\x01\0\x01", b"\x01a\xc0\x0c\0\x01\0\x01"] {
             assert_eq!(read(&message(0, 1, 0, rest)), None, "{rest:?}");
         }
         assert_eq!(read(&message(0, 1, 0, &b"\x01a".repeat(200))), None);
         assert_eq!(read(&message(0, 1, 0, b"\0\0\x02\0\x01")).unwrap().question, Some((".".into(), 2)));
-        // A query has one question, and messages with other opcodes have other records.
+        // A query has exactly one question. Messages with other opcodes have other types of
+        // records.
         assert!(read(&message(0, 2, 0, QUESTION)).is_none() && read(&message(0x2800, 1, 0, QUESTION)).is_none());
     }
 }

@@ -1,4 +1,5 @@
-//! Names as text: bounded in length, printable, without spaces and commas.
+//! Names as text. The text has a limited length and only printable characters, without spaces and
+//! commas.
 
 use std::fmt::Write;
 
@@ -28,7 +29,7 @@ impl Text {
         self
     }
 
-    /// Adds the formatted text completely, or adds nothing if this text has too little room.
+    /// Adds the formatted text completely, or adds nothing if it does not fit.
     pub(super) fn put(&mut self, part: std::fmt::Arguments<'_>) -> &mut Self {
         let before = self.0.len();
         let _ = self.0.write_fmt(part);

@@ -28,7 +28,7 @@ pub(super) fn read(stream: &[u8]) -> Read<Greeting> {
     if !may_begin(stream) {
         return Read::Other;
     }
-    // A message may be spread over several records.
+    // A TLS message may be spread over several records.
     let (mut message, mut rest) = (Vec::new(), stream);
     while let Some(header) = rest.first_chunk::<RECORD_HEADER>() {
         let [kind, version, _, high, low] = *header;
@@ -56,7 +56,8 @@ pub(super) fn read(stream: &[u8]) -> Read<Greeting> {
     Read::Part
 }
 
-/// Takes a length-prefixed part from the front. The length has `N` bytes.
+/// Removes a part from the front and returns it. The part begins with its length, which has `N`
+/// bytes.
 fn take<'a, const N: usize>(from: &mut &'a [u8]) -> Option<&'a [u8]> {
     let length = from.first_chunk::<N>()?.iter().fold(0, |length, byte| length << 8 | usize::from(*byte));
     let part = from.get(N..N + length)?;

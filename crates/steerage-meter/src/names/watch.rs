@@ -37,10 +37,11 @@ struct Begun {
 }
 
 impl Begun {
-    /// Adds the new bytes of a segment. Returns false if bytes before the segment are missing.
+    /// Adds those bytes of a segment that have not arrived before. Returns false if bytes before
+    /// the segment are missing.
     fn add(&mut self, sequence: u32, data: &[u8]) -> bool {
-        // The number of bytes that have arrived already. If bytes are missing, the subtraction
-        // wraps around to a huge number.
+        // The number of bytes of this segment that have arrived already. If bytes before the
+        // segment are missing, the subtraction wraps around to a huge number.
         let known = self.next.wrapping_sub(sequence) as usize;
         if known > STREAM_MAX {
             return false;
@@ -80,8 +81,8 @@ impl Watch {
         self.names.clone()
     }
 
-    /// Searches a packet of this direction for names. The beginning of a message is kept only if
-    /// `may_wait` is set.
+    /// Searches a packet of this direction for names. An incomplete message is kept only if
+    /// `may_wait` is true.
     pub(super) fn look(&mut self, side: usize, payload: &Payload<'_>, is_dns: bool, may_wait: bool) {
         let Some(mut log) = self.log.take() else { return self.look_once(side, payload, is_dns, may_wait) };
         let found = if payload.sequence.is_none() {
@@ -132,7 +133,7 @@ impl Watch {
         let read = match &mut self.begun[side] {
             Some(begun) => {
                 if !begun.add(sequence, payload.data) {
-                    // A segment is missing, so the later segments cannot be read.
+                    // A segment of the stream is missing, so the later segments cannot be read.
                     return self.settle(side);
                 }
                 let bytes = std::mem::take(&mut begun.bytes);
@@ -199,7 +200,7 @@ impl Watch {
             message
         };
         if message.is_empty() && !stream.is_empty() {
-            // The next segment is read as if it began the stream.
+            // After a missing segment, the next segment is read as if it began the stream.
             self.begun[side] = None;
             return Read::Whole(());
         }
@@ -237,7 +238,8 @@ impl Watch {
         }
     }
 
-    /// Stores the first query and its response. If there was no query, stores the first response.
+    /// Stores the first DNS query and its response. If there was no query, stores the first
+    /// response.
     fn note_message(&mut self, side: usize, message: dns::Message) {
         let dns::Message { id, question, response } = message;
         let is_first = self.query.is_none();
@@ -265,8 +267,8 @@ impl Watch {
     }
 }
 
-/// The names in a stream of segments, and the number of reads, for the fuzzer. `is_dns` means that
-/// a port is the DNS port.
+/// Returns the names in a stream of segments, and the number of reads, for the fuzzer. `is_dns` is
+/// true if a port is the DNS port.
 pub(in super::super) fn read_stream<'a>(
     packets: impl IntoIterator<Item = (bool, Payload<'a>)>,
     is_dns: bool,
@@ -293,7 +295,7 @@ mod tests {
     }
 
     fn segments_from<'a>(begin: usize, bytes: &'a [u8], lengths: &[usize]) -> Vec<(bool, Payload<'a>)> {
-        // The sequence numbers wrap around.
+        // In this stream, the sequence numbers wrap around.
         let (mut rest, mut sequence, mut all) = (bytes, (u32::MAX - 100).wrapping_add(begin as u32), Vec::new());
         let mut lengths = lengths.iter().cycle();
         while !rest.is_empty() {
@@ -315,13 +317,13 @@ mod tests {
         assert_eq!(sni(segments(&hello, &[2000])), name);
         let mut parts = segments(&hello, &[1, 300, 200]);
         assert_eq!(sni(parts.clone()), name);
-        // A segment is repeated, and the server's first bytes arrive in between.
+        // The client repeats a segment, and the server's first bytes arrive between the two copies.
         parts.insert(2, parts[1]);
         parts.insert(2, (true, Payload { data: b"\x16\x03\x03\0\x7a\x02", sequence: Some(9), is_whole: true }));
         assert_eq!(sni(parts.clone()), name);
         parts.remove(1);
         assert_eq!(sni(parts[..1].iter().chain(&parts[3..]).copied().collect()), None);
-        // Segments of which the capture has only a part are not joined.
+        // If the capture has only a part of a segment, the segments are not joined.
         let mut cut = segments(&hello, &[300]);
         cut[0].1.is_whole = false;
         assert_eq!(sni(cut), None);
@@ -337,8 +339,8 @@ mod tests {
         assert_eq!(sni(alone.collect()), name);
     }
 
-    /// The request for a tunnel and the first message in the tunnel are divided into segments in any
-    /// way.
+    /// The test divides the request for a tunnel and the first message in the tunnel into segments
+    /// at every position.
     #[test]
     fn a_message_follows_a_request_for_a_tunnel() {
         let hello = tls::tests::hello("www.example.org", &["h2"], 1 << 14);

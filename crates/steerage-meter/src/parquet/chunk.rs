@@ -1,5 +1,5 @@
-//! One column of a row group: a page of values, a page with the dictionary of the values if that is
-//! shorter, and a description.
+//! One column of a row group. A column has a page of values and a description. If a dictionary of
+//! the values is shorter, the column also has a page with the dictionary.
 
 use std::io::{self, Write};
 
@@ -9,11 +9,12 @@ use flate2::write::GzEncoder;
 use super::encode::{dictionary, differences, runs, width_of};
 use super::thrift::{Thrift, structure};
 
-/// The longest text in the statistics of a column. Statistics of longer texts are left out, because
-/// readers read all of them before the first page.
+/// The longest text, in bytes, that the statistics of a column contain. Statistics of longer texts
+/// are left out, because a reader reads the statistics of all columns before the first page.
 const STATISTICS_BYTES_MAX: usize = 64;
 
-/// The numbers of the format: compression, kinds of pages, encodings, physical types and repetition.
+/// The numbers that the Parquet format uses for compression, kinds of pages, encodings, physical
+/// types and repetition.
 const GZIP: i32 = 2;
 const DATA_PAGE: i32 = 0;
 const DICTIONARY_PAGE: i32 = 2;
@@ -55,12 +56,13 @@ impl Field {
         }
     }
 
-    /// The format's structure `SchemaElement`.
+    /// Writes the format's structure `SchemaElement`.
     pub(super) fn describe(&self, to: &mut Thrift<'_>) {
         to.i32(1, self.physical());
         to.i32(3, if self.is_optional { OPTIONAL } else { REQUIRED });
         to.binary(4, self.name.as_bytes());
-        // The older name of the type. Nanoseconds have none.
+        // The next field is the older description of the type (`ConvertedType`). The older
+        // description has no type for nanoseconds.
         match self.kind {
             Kind::Time => {}
             Kind::Count => to.i32(6, 14),
@@ -93,7 +95,8 @@ fn unsigned(bits: u8, to: &mut Thrift<'_>) {
 pub(super) struct Column {
     pub(super) field: Field,
     pub(super) values: Values,
-    /// For each row 1 if the row has a value, and 0 if it has none. Empty if each row has a value.
+    /// For each row, 1 if the row has a value, and 0 if it has none. The vector is empty if each
+    /// row has a value.
     pub(super) present: Vec<u32>,
 }
 
@@ -102,7 +105,7 @@ pub(super) enum Values {
     Times(Vec<i64>),
     Counts(Vec<u64>),
     Numbers(Vec<u32>),
-    /// All texts, and the end of each text.
+    /// The bytes of all texts, and the end of each text.
     Texts {
         text: Vec<u8>,
         ends: Vec<u32>,
@@ -115,7 +118,7 @@ struct Encoded {
     bytes: Vec<u8>,
     /// The entries of the dictionary, and their number.
     dictionary: Option<(Vec<u8>, usize)>,
-    /// The least and the largest value.
+    /// The smallest and the largest value.
     range: Option<[Vec<u8>; 2]>,
 }
 
@@ -174,12 +177,12 @@ impl Column {
     }
 }
 
-/// A length in a page. Pages have less than 2 GiB.
+/// Converts the length of a page to the type of the format. A page must have less than 2 GiB.
 fn length(bytes: usize) -> io::Result<i32> {
     i32::try_from(bytes).map_err(|_| io::Error::other("the texts of a row group are too long for Parquet"))
 }
 
-/// Appends a compressed page with its header. Returns the bytes of the page without compression.
+/// Appends a compressed page with its header. Returns the length of the page without compression.
 fn write_page(kind: i32, bytes: &[u8], group: &mut Vec<u8>, describe: impl FnOnce(&mut Thrift<'_>)) -> io::Result<u64> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
     encoder.write_all(bytes)?;
@@ -197,11 +200,12 @@ fn write_page(kind: i32, bytes: &[u8], group: &mut Vec<u8>, describe: impl FnOnc
 }
 
 impl Values {
-    /// Encodes the values and removes them.
+    /// Encodes the values of the column, and empties the column.
     fn encode(&mut self) -> Encoded {
         match self {
             Self::Times(values) => {
-                // Times rarely repeat, and increase slowly.
+                // Times increase slowly and are rarely equal. Therefore the differences between
+                // consecutive times are encoded.
                 let mut bytes = Vec::new();
                 differences(values, &mut bytes);
                 let range = range(values.iter(), |time| time.to_le_bytes().to_vec());
@@ -218,7 +222,7 @@ impl Values {
                     to.extend((text.len() as u32).to_le_bytes());
                     to.extend_from_slice(text);
                 });
-                // In statistics, a text has no length before it.
+                // In the statistics of a column, a text is stored without its length.
                 encoded.range = encoded.range.map(|range| range.map(|text| text[size_of::<u32>()..].to_vec()));
                 encoded.range =
                     encoded.range.filter(|range| range.iter().all(|text| text.len() <= STATISTICS_BYTES_MAX));
@@ -230,8 +234,8 @@ impl Values {
     }
 }
 
-/// Writes the values of a column: as numbers of a dictionary if that is shorter, or else each value in full. `plain`
-/// appends one value.
+/// Writes the values of a column. If a dictionary makes the column shorter, writes a dictionary and
+/// the index of each value. Otherwise writes each value in full. `plain` appends one value.
 fn encoded<T: Copy + Eq + Ord + std::hash::Hash>(
     values: impl ExactSizeIterator<Item = T>,
     plain: impl Fn(T, &mut Vec<u8>),
@@ -246,7 +250,7 @@ fn encoded<T: Copy + Eq + Ord + std::hash::Hash>(
     match dictionary(values.iter().copied()).filter(|(entries, _)| !entries.is_empty()) {
         None => Encoded { encoding: PLAIN, bytes: each(&values), dictionary: None, range },
         Some((entries, indices)) => {
-            // Some readers refuse indices without bits.
+            // Some readers reject indices with a width of 0 bits.
             let width = width_of(entries.len() as u64 - 1).max(1);
             let mut bytes = vec![width as u8];
             runs(&indices, width, &mut bytes);
@@ -255,7 +259,7 @@ fn encoded<T: Copy + Eq + Ord + std::hash::Hash>(
     }
 }
 
-/// The least and the largest value as bytes. `None` if there are no values.
+/// Returns the smallest and the largest value as bytes. Returns `None` if there are no values.
 fn range<'a, T: Ord + 'a>(
     values: impl Iterator<Item = &'a T> + Clone,
     bytes: impl Fn(&T) -> Vec<u8>,
@@ -264,7 +268,7 @@ fn range<'a, T: Ord + 'a>(
     Some([bytes(least), bytes(largest)])
 }
 
-/// A column of a row group that is in the file.
+/// The description of a column in a row group that was written to the file.
 #[derive(Debug)]
 pub(super) struct Chunk {
     field: Field,
@@ -274,18 +278,20 @@ pub(super) struct Chunk {
     range: Option<[Vec<u8>; 2]>,
     dictionary_at: Option<u64>,
     data_at: u64,
-    /// The bytes of the pages with their headers, without compression and in the file.
+    /// The length of the pages and their headers before compression. The next field is the length
+    /// of the pages and their headers in the file.
     pub(super) plain_bytes: u64,
     file_bytes: u64,
 }
 
 impl Chunk {
-    /// The format's structure `ColumnChunk`.
+    /// Writes the format's structure `ColumnChunk`.
     pub(super) fn describe(&self, to: &mut Thrift<'_>) {
         to.i64(2, self.dictionary_at.unwrap_or(self.data_at));
         to.structure(3, |to| {
             to.i32(1, self.field.physical());
-            // The presence of values is encoded as runs, and a dictionary is plain.
+            // The list of encodings also contains "runs", which encodes the presence of values, and
+            // "plain", which encodes the dictionary.
             let all = [self.encoding, RLE, PLAIN];
             to.numbers(2, if self.dictionary_at.is_some() { &all } else { &all[..2] });
             to.texts(3, &[self.field.name]);

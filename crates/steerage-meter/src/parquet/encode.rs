@@ -4,19 +4,20 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// Values are packed in groups of this many, whose bits fill whole bytes.
+/// The number of values that are packed together. Packed values of any width then fill whole bytes.
 const GROUP: usize = 8;
 
-/// The values of a block of differences, and of each of its parts. These are the smallest sizes that
-/// the format allows.
+/// The number of values in a block of differences. The next constant is the number of values in
+/// each part of a block. The Parquet format allows no smaller values for these two constants.
 const BLOCK: usize = 128;
 const PART: usize = 32;
 
-/// The most values of a dictionary. An index of a value then has at most two bytes.
+/// The maximum number of values in a dictionary. With this limit, the index of a value has at most
+/// two bytes.
 const DICTIONARY_MAX: usize = 1 << 16;
 
-/// After this many values, a dictionary with more than half as many entries is given up: it would be
-/// longer than the values.
+/// A dictionary is dropped if it has more than half of this many entries after this many values.
+/// With so many entries, the dictionary would be longer than the values themselves.
 const DICTIONARY_TRIAL: usize = 4096;
 
 /// Appends a number in groups of 7 bits, the lowest first.
@@ -28,7 +29,7 @@ pub(super) fn varint(mut value: u64, to: &mut Vec<u8>) {
     to.push(value as u8);
 }
 
-/// Appends a signed number, whose lowest bit is its sign.
+/// Appends a signed number in zigzag encoding, in which the lowest bit is the sign.
 pub(super) fn zigzag(value: i64, to: &mut Vec<u8>) {
     varint((value << 1 ^ value >> 63) as u64, to);
 }
@@ -50,12 +51,13 @@ fn pack(values: impl Iterator<Item = u64>, width: u32, to: &mut Vec<u8>) {
     }
 }
 
-/// The number of bits of the largest of these values.
+/// Returns the number of bits that are needed for the largest of these values.
 pub(super) fn width_of(largest: u64) -> u32 {
     u64::BITS - largest.leading_zeros()
 }
 
-/// Appends values of `width` bits: runs of equal values by their length, and other values packed.
+/// Appends values of `width` bits each. A run of equal values is stored as its length and one
+/// value. Other values are packed.
 pub(super) fn runs(values: &[u32], width: u32, to: &mut Vec<u8>) {
     let (mut packed_from, mut at) = (0, 0);
     while at < values.len() {
@@ -73,7 +75,7 @@ pub(super) fn runs(values: &[u32], width: u32, to: &mut Vec<u8>) {
     packed(&values[packed_from..], width, to);
 }
 
-/// Appends a run of packed values, the last group filled up with zeros.
+/// Appends a run of bit-packed values. The last group is filled up with zeros.
 fn packed(values: &[u32], width: u32, to: &mut Vec<u8>) {
     if values.is_empty() {
         return;
@@ -85,7 +87,8 @@ fn packed(values: &[u32], width: u32, to: &mut Vec<u8>) {
     pack(values.iter().map(|value| u64::from(*value)).chain(zeros), width, to);
 }
 
-/// Appends values by their differences (`DELTA_BINARY_PACKED`).
+/// Appends values in the encoding `DELTA_BINARY_PACKED`, which stores the differences between
+/// consecutive values.
 pub(super) fn differences(values: &[i64], to: &mut Vec<u8>) {
     varint(BLOCK as u64, to);
     varint((BLOCK / PART) as u64, to);
@@ -108,8 +111,8 @@ pub(super) fn differences(values: &[i64], to: &mut Vec<u8>) {
     }
 }
 
-/// The different values in the order of their first occurrence, and the index of each value. `None`
-/// if there are too many different values for a dictionary to be shorter.
+/// Returns the distinct values in the order of their first occurrence, and the index of each value.
+/// Returns `None` if there are so many distinct values that a dictionary would not be shorter.
 pub(super) fn dictionary<T: Copy + Eq + Hash>(values: impl Iterator<Item = T>) -> Option<(Vec<T>, Vec<u32>)> {
     let (mut entries, mut indices, mut known) = (Vec::new(), Vec::new(), HashMap::new());
     let mut last: Option<(T, u32)> = None;
@@ -135,7 +138,7 @@ pub(super) fn dictionary<T: Copy + Eq + Hash>(values: impl Iterator<Item = T>) -
 mod tests {
     use super::*;
 
-    /// The examples of the format's documents.
+    /// The test uses the examples in the documentation of the Parquet format.
     #[test]
     fn numbers_are_encoded_as_in_the_format() {
         let encoded = |encode: &dyn Fn(&mut Vec<u8>)| {
@@ -146,11 +149,11 @@ mod tests {
         assert_eq!(encoded(&|to| varint(300, to)), [0xac, 0x02]);
         assert_eq!(encoded(&|to| zigzag(-1, to)), [1]);
         assert_eq!(encoded(&|to| zigzag(i64::MIN, to)).len(), 10);
-        // 0 to 7 in three bits each.
+        // The numbers 0 to 7 have three bits each.
         assert_eq!(encoded(&|to| runs(&[0, 1, 2, 3, 4, 5, 6, 7], 3, to)), [3, 0b1000_1000, 0b1100_0110, 0b1111_1010]);
         assert_eq!(encoded(&|to| runs(&[4; 100], 3, to)), [200, 1, 4]);
         assert_eq!(encoded(&|to| runs(&[], 3, to)), [0; 0]);
-        // 1 to 5: each difference is 1.
+        // The encoded numbers are 1 to 5, so each difference is 1.
         let header = [0x80, 0x01, 4, 5, 2];
         assert_eq!(encoded(&|to| differences(&[1, 2, 3, 4, 5], to)), [&header[..], &[2, 0, 0, 0, 0]].concat());
     }

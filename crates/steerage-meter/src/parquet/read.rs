@@ -1,4 +1,4 @@
-//! Reads the files that this crate writes, for tests.
+//! Reads the Parquet files that this crate writes. Only tests use this module.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -141,7 +141,7 @@ impl<'a> Cursor<'a> {
         values
     }
 
-    /// `count` values of a physical type, one after the other.
+    /// Reads `count` values of a physical type, stored one after another.
     fn plain(&mut self, kind: i64, count: usize) -> Vec<Vec<u8>> {
         let one = |_| {
             let length = match kind {
@@ -154,7 +154,7 @@ impl<'a> Cursor<'a> {
         (0..count).map(one).collect()
     }
 
-    /// The header of the page, and the bytes of the page.
+    /// Reads a page. Returns the page's header and the page's bytes.
     fn page(&mut self) -> (Item, Vec<u8>) {
         let header = self.fields();
         let mut bytes = Vec::new();
@@ -164,7 +164,7 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// A file's description.
+/// Reads the description of a file, which is at the end of the file.
 fn footer(file: &[u8]) -> Item {
     let rest = file.strip_suffix(b"PAR1").unwrap();
     let (rest, length) = rest.split_at(rest.len() - 4);
@@ -173,20 +173,21 @@ fn footer(file: &[u8]) -> Item {
     Cursor(&rest[rest.len() - length..]).fields()
 }
 
-/// The number of rows of a file.
+/// Returns the number of rows of a file.
 pub(crate) fn count(file: &[u8]) -> usize {
     let rows = rows(file).1.len();
     assert_eq!(rows as i64, footer(file).number(3));
     rows
 }
 
-/// The names of the columns.
+/// Returns the names of the columns.
 pub(super) fn names(file: &[u8]) -> Vec<String> {
     let of = |field: &Item| String::from_utf8(field.bytes(4).to_vec()).unwrap();
     footer(file).list(2)[1..].iter().map(of).collect()
 }
 
-/// The rows of each group, and the values of all rows as text. An absent value is an empty text.
+/// Returns the number of rows of each group, and the values of all rows as text. An absent value is
+/// an empty text.
 pub(super) fn rows(file: &[u8]) -> (Vec<usize>, Vec<Vec<String>>) {
     let footer = footer(file);
     let fields = &footer.list(2)[1..];

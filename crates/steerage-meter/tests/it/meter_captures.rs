@@ -67,7 +67,8 @@ impl<'a> Told<'a> {
         self.fields[at].split(',').filter(|text| !text.is_empty())
     }
 
-    /// The index of the relevant IP layer: the innermost layer that no ICMP error quotes.
+    /// The index of the IP layer that defines the flow: the innermost IP layer that is not quoted
+    /// in an ICMP error.
     fn ip(&self) -> Option<usize> {
         let is_ip = |layer: &&str| matches!(*layer, "ip" | "ipv6");
         let end = self.layers.iter().position(|layer| matches!(*layer, "icmp" | "icmpv6")).unwrap_or(self.layers.len());
@@ -93,7 +94,7 @@ impl<'a> Told<'a> {
             ports.next().zip(ports.next()).unwrap_or((0, 0))
         };
         let twice = |field: &str| match self.all(field).last() {
-            // The packet that an ICMP error quotes has its own identifier.
+            // The packet that an ICMP error quotes has an identifier of its own.
             Some(id) if !self.quotes(ip) => (number(id) as u16, number(id) as u16),
             _ => (0, 0),
         };
@@ -111,8 +112,8 @@ impl<'a> Told<'a> {
     }
 }
 
-/// The sums of all frames according to tshark. If the first fragment of a datagram arrived first,
-/// the later fragments belong to its flow.
+/// The total packets and bytes of all frames, according to tshark. If the first fragment of a
+/// datagram arrived first, the later fragments belong to its flow.
 fn told(frames: &[Vec<String>]) -> Ways {
     let mut ways: Ways = BTreeMap::new();
     let mut datagrams: HashMap<(String, String, String), Way> = HashMap::new();
@@ -152,7 +153,7 @@ fn way_of(key: &FlowKey) -> Way {
     Some((key.source()?, key.destination()?, key.protocol()?))
 }
 
-/// The sums of the records. The key is a direction, and each flow has two directions.
+/// The sums of the records. The key is one direction of a flow.
 fn metered(records: &[FlowRecord]) -> Ways {
     let mut ways: Ways = BTreeMap::new();
     let mut add = |way: Way, traffic: Traffic| {
@@ -256,7 +257,7 @@ fn moves_lose_nothing() {
         while change && !handle.is_finished() {
             let list = ["0", "1-3", "0-3", "2", "0,3"][masks % 5];
             let mask = CpuMask::parse_list(list, cpus).expect("a list");
-            // A run that has just ended accepts no more masks.
+            // A run that has just ended no longer accepts new masks.
             let _ = handle.set_rps_cpus(&mask);
             masks += 1;
             std::thread::yield_now();

@@ -8,7 +8,7 @@ use steerage::testing::{Frame, HandlerTester, TesterOptions};
 use steerage::{CpuId, WallTime};
 use steerage_meter::{FlowRecord, FlowWriter, Meter, MeterOptions, Metered, Metering};
 
-/// A packet of a flow, at a second of the recording.
+/// A packet of a flow, with its time in seconds of the recording.
 fn packet(flow: u8, second: u64) -> Frame {
     let frame = FrameBuilder::udp(([192, 0, 2, flow], 9), ([192, 0, 2, 200], 9)).frame(b"data");
     Frame::new(frame).with_time(WallTime::from_nanos((1_700_000_000 + second) * 1_000_000_000))
@@ -19,8 +19,8 @@ fn tester(metering: Metering) -> HandlerTester<Meter> {
     HandlerTester::with(options, move |_cpu| metering.meter())
 }
 
-/// Packets that waited while their bucket moved come after packets of other flows that were recorded much later. The times
-/// of these end no flow that the waiting packets continue.
+/// Packets that waited while their bucket moved are counted after packets of other flows with much
+/// later timestamps. These later timestamps must not time out the flows of the waiting packets.
 #[test]
 fn a_flow_that_moves_does_not_time_out_before_its_waiting_packets_come() {
     let mut tester = tester(Metering::new(MeterOptions { can_wait: true, ..MeterOptions::default() }, None));

@@ -1,4 +1,5 @@
-//! Packets without a time among packets with one, in pcapng. A simple packet block has no time.
+//! Meters a pcapng file in which some packets have a time and some have none. A simple packet block
+//! has no time.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -45,8 +46,8 @@ fn capture(name: &str, packets: &[(Option<u64>, Vec<u8>)]) -> PathBuf {
     path
 }
 
-/// For each source port: the number of records, the packets, and the seconds of the first and the
-/// last packet.
+/// For each source port, the number of records, the number of packets, and the times of the first
+/// and the last packet in seconds.
 fn flows(capture: &Path, cpus: usize) -> BTreeMap<u16, (usize, u64, u64, u64)> {
     let mut flows = BTreeMap::new();
     let seconds = |time: WallTime| (time.as_nanos() / 1_000_000_000).wrapping_sub(START);
@@ -67,7 +68,7 @@ fn they_take_the_time_of_the_packet_before() {
     let path = capture("one-time.pcapng", &packets);
     assert_eq!(flows(&path, 2), BTreeMap::from([(1, (1, 201, 0, 0))]));
 
-    // Wherever a batch begins, the second flow begins before the third one.
+    // Wherever a batch begins, the second flow must begin before the third flow.
     packets.extend((0..100).map(|_| packet(2, None)));
     packets.push(packet(3, Some(50)));
     packets.push(packet(2, None));
@@ -81,7 +82,7 @@ fn before_all_times_they_take_the_first() {
     assert_eq!(flows(&path, 2), BTreeMap::from([(1, (1, 3, 7, 7))]));
 }
 
-/// The fragments of a datagram stay together, although only the first one has a time.
+/// The fragments of a datagram stay in one flow, although only the first fragment has a time.
 #[test]
 fn a_fragment_stays_with_its_datagram() {
     let (_, mut first) = packet(1, None);

@@ -1,4 +1,5 @@
-//! Packets that were merged before the meter, each of which counts as the packets of the wire.
+//! Meters super-frames. Each super-frame must count as the packets on the wire that were merged
+//! into it.
 
 use steerage::flow::wire::FrameBuilder;
 use steerage::flow::wire::tcp::ACK;
@@ -9,7 +10,7 @@ use steerage_meter::{Meter, MeterOptions, MeterReport, Metered, Metering, Traffi
 const SEGMENTS: u32 = 12;
 const BYTES: u32 = 100;
 
-/// A meter, and the number of packets that it got.
+/// A meter, and the number of packets that were passed to it.
 struct Counting(Meter, usize);
 
 impl Handler for Counting {
@@ -26,7 +27,7 @@ impl Handler for Counting {
     }
 }
 
-/// Meters segments of a connection, which the instance may merge.
+/// Meters the segments of a TCP connection, which the instance may merge into super-frames.
 fn run(make: impl Fn() -> Meter + Send + Sync + 'static, merges: bool) -> MeterReport {
     let (from, to) = (([10, 0, 0, 1], 1000), ([10, 0, 0, 2], 80));
     let frame = |nth: u32| {
@@ -47,7 +48,7 @@ fn traffic(report: MeterReport) -> Traffic {
     records[0].forth()
 }
 
-/// Names, flow statistics and parts have functions of their own that count.
+/// With names, flow statistics or parts, the meter counts in separate functions.
 #[test]
 fn merged_packets_count_as_the_packets_of_the_wire() {
     let plain = MeterOptions::default();

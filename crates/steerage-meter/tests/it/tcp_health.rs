@@ -33,7 +33,7 @@ struct Connection {
 
 impl Connection {
     fn begin(client: u16, now: u64, random: &mut Rng) -> Self {
-        // Some sequence numbers wrap around soon.
+        // Some of the initial sequence numbers are so high that they soon wrap around.
         let next = [random.u32(..), if random.u64(..3) == 0 { u32::MAX - 2000 } else { 77 }];
         Self { client, now, frames: Vec::new(), next }
     }
@@ -67,7 +67,7 @@ impl Connection {
         self.segment(0, self.next[0], ACK, 0, 1000);
     }
 
-    /// Records some data of a side, with a random event on the way.
+    /// Records data segments that one side sends, with a random event on their way.
     fn data(&mut self, side: usize, random: &mut Rng) {
         let (first, bytes) = (self.next[side], 100 + random.usize(..900));
         let second = first.wrapping_add(bytes as u32);
@@ -88,8 +88,8 @@ impl Connection {
                 send(self, first, bytes);
                 self.next[side] = second.wrapping_add(200);
             }
-            // The first segment is lost before the capture. The receiver requests it, and the
-            // sender retransmits it.
+            // The first segment is lost before the capture. The receiver requests the lost segment,
+            // and the sender retransmits it.
             2 => {
                 send(self, second, 200);
                 self.wait(10);
@@ -267,8 +267,8 @@ fn lawless(client: u16, random: &mut Rng) -> Connection {
     for _ in 0..random.u64(5..60) {
         let side = random.usize(..2);
         if random.u64(..8) == 0 {
-            // Wireshark forgets duplicate acknowledgements after 20 ms, and steerage does not. So
-            // no duplicates are left before a long pause.
+            // Wireshark forgets duplicate acknowledgements after 20 ms, and steerage does not.
+            // Therefore the test leaves no duplicate acknowledgements before a long pause.
             for side in [0, 1, 0] {
                 connection.wait(1);
                 connection.segment(side, connection.next[side], ACK, 1, 1000);
@@ -323,13 +323,13 @@ fn lawless_connections() {
     let total = |nth: usize| counts.values().map(|counts| counts[nth]).sum::<u64>();
     assert!((0..4).all(|nth| total(nth) > 200), "{:?}", [0, 1, 2, 3].map(total));
     let wrong: Vec<_> = counts.iter().filter(|(key, counts)| found.get(key) != Some(counts)).collect();
-    // Few directions differ by a segment, because Wireshark takes the time of the handshake from
-    // another acknowledgement if a SYN is repeated.
+    // If a SYN is repeated, Wireshark takes the time of the handshake from another acknowledgement.
+    // Therefore few directions may differ.
     assert!(wrong.len() * 100 < counts.len(), "{} of {}: {wrong:?}", wrong.len(), counts.len());
 }
 
-/// The numbers of hand-made captures often begin at 0. The next connection of the same ports is
-/// another one, after a close and without it.
+/// In captures that were made by hand, sequence numbers often begin at 0. A second connection with
+/// the same ports is a new connection, whether the first connection was closed or not.
 #[test]
 fn initial_numbers_of_zero() {
     let mut random = Rng::with_seed(7);

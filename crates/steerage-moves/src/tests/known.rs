@@ -1,10 +1,10 @@
-//! Tests of the machine's queries, and of the CPUs that watch a move.
+//! Tests the functions that read the machine's state, and which CPUs watch a move.
 
 use crate::MoveCause;
 
 use crate::{Actions, CpuIndex, Event, MovePhase, Moves, Plan, QueueSetup, Setup};
 
-/// A machine with four CPUs and eight buckets. CPU n polls the n-th queue.
+/// Creates a machine with four CPUs and eight buckets. CPU n polls queue n.
 pub(super) fn moves(masks: &[&[CpuIndex]]) -> Moves {
     in_slices_of(8, masks)
 }

@@ -1,4 +1,4 @@
-//! Larger worlds on random paths.
+//! Runs larger worlds on random paths.
 
 use proptest::prelude::*;
 

@@ -7,8 +7,8 @@ use std::hash::{Hash, Hasher};
 use super::world::{Request, Scenario, Step, World};
 use crate::{CpuIndex, Plan, QueueSetup};
 
-/// Two hashes identify a state. The probability that two of a hundred million states share both
-/// hashes is lower than that of a memory error.
+/// A state is identified by two hashes. The probability that two of a hundred million states have
+/// the same two hashes is lower than the probability of a memory error.
 fn fingerprint(world: &World) -> u128 {
     let half = |salt: u8| {
         let mut hasher = DefaultHasher::new();
@@ -21,14 +21,15 @@ fn fingerprint(world: &World) -> u128 {
 
 #[derive(Default)]
 struct Graph {
-    /// For each step: the state before, the state after, and the CPU that takes the step.
+    /// For each step: the state before it, the state after it, and the CPU that takes it.
     steps: Vec<(u32, u32, Option<CpuIndex>)>,
     is_over: Vec<bool>,
     is_settled: Vec<bool>,
     holds_up: Vec<Vec<bool>>,
 }
 
-/// Visits all states, and checks that each can reach the end. Returns the number of states.
+/// Visits all states, and checks that the end can be reached from each of them. Returns the number
+/// of states.
 fn search(scenario: &Scenario) -> usize {
     let mut numbers: HashMap<u128, u32> = HashMap::new();
     let mut graph = Graph { holds_up: vec![Vec::new(); scenario.cpus], ..Graph::default() };
@@ -67,7 +68,8 @@ impl Graph {
         }
     }
 
-    /// The states from which one of `goals` can be reached if `stalled` does nothing.
+    /// Returns the states from which one of `goals` can be reached if the CPU `stalled` does
+    /// nothing.
     fn reach(&self, goals: &[bool], stalled: Option<CpuIndex>) -> Vec<bool> {
         let mut before: Vec<Vec<u32>> = vec![Vec::new(); goals.len()];
         for (from, to, actor) in &self.steps {
@@ -105,8 +107,8 @@ fn queue(owner: CpuIndex, mask: &[CpuIndex]) -> QueueSetup {
     QueueSetup { owner, can_wait: false, mask: mask.to_vec() }
 }
 
-/// Two queues of three CPUs, and two buckets that move one after another. With
-/// `STEERAGE_MOVES_PACKETS`, each queue has more packets.
+/// Three CPUs have two queues. Two buckets move one after another. If `STEERAGE_MOVES_PACKETS` is
+/// set, each queue has more packets.
 fn scenario(queues: [QueueSetup; 2], requests: Vec<Request>) -> Scenario {
     let more: usize = std::env::var("STEERAGE_MOVES_PACKETS").ok().and_then(|more| more.parse().ok()).unwrap_or(2);
     let packets = |first: u16| (0..more).map(|nth| (nth as u16 + first) % 2).collect();

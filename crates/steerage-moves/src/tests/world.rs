@@ -1,7 +1,7 @@
-//! A small instance around the machine: queues, rings, parking lots, handlers and gates.
+//! A small instance around the state machine: queues, rings, parking lots, handlers and gates.
 //!
-//! All actions that can happen in any order are [`Step`]s. A CPU without steps has stalled. A CPU
-//! that does not get the control lock takes its step later.
+//! All actions that can happen in any order are [`Step`]s. A CPU that takes no steps has stalled. A
+//! CPU that does not get the control lock takes its step later.
 
 mod participant;
 mod queue;
@@ -21,7 +21,8 @@ pub(super) struct Scenario {
     pub(super) slice_buckets: usize,
     pub(super) queues: Vec<QueueSetup>,
     pub(super) packets: Vec<Vec<u16>>,
-    /// The steps of control, in this order. Each can happen at any time.
+    /// The steps of control threads, in this order. Each step of a control thread can happen at any
+    /// time.
     pub(super) requests: Vec<Request>,
     /// The number of CPUs that may be declared dead.
     pub(super) deaths: usize,
@@ -36,12 +37,12 @@ pub(super) enum Request {
     Owner(usize, CpuIndex),
 }
 
-/// The state of one queue's flows of a bucket in a handler: group, bucket, queue. The handler
-/// identifies the state by its group.
+/// A handler's state of one queue's flows in a bucket: group, bucket, queue. The handler identifies
+/// the state by the group's number.
 type FlowState = (u16, u16, usize);
 
-/// The state of one queue's flows on its way to another handler: bucket, queue. The other handler
-/// may identify the state by a different group.
+/// The state of one queue's flows in a bucket on its way to another handler: bucket, queue. The
+/// handler to which the state goes may identify it by a different group.
 type Moved = (u16, usize);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -62,10 +63,10 @@ enum Report {
 #[derive(Clone, Debug, Hash)]
 struct Cpu {
     busy: Busy,
-    /// Whether the gate was closed while the CPU was in its handler.
+    /// True if the gate was closed while the CPU was in its handler.
     is_declared_dead: bool,
     pending_report: Report,
-    /// State in the handler, and between the handler and the machine.
+    /// The state in the handler, and state on its way between the handler and the machine.
     has: BTreeSet<FlowState>,
     carries: Vec<Moved>,
 }
@@ -76,13 +77,15 @@ pub(super) struct World {
     queues: Vec<Queue>,
     cpus: Vec<Cpu>,
     in_transit: (u64, Vec<Moved>),
-    /// State that was created or has moved since the last death, and so must still exist.
+    /// State that was created or has moved since the last death of a CPU. Therefore it must still
+    /// exist.
     known: BTreeSet<FlowState>,
-    /// The requested mask of each queue.
+    /// For each queue, the requested mask.
     masks: Vec<Vec<CpuIndex>>,
     /// For each queue, the CPU that should poll it.
     wanted: Vec<Option<CpuIndex>>,
-    /// For each queue, the CPU that may take it from its owner. Until then, no CPU polls the queue.
+    /// For each queue, the CPU that may take the queue from its owner. No CPU polls a released
+    /// queue before the CPU takes it.
     offered: Vec<Option<CpuIndex>>,
     requests_done: usize,
     deaths: usize,
@@ -91,17 +94,18 @@ pub(super) struct World {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Request,
-    /// The owner of the queue receives a frame.
+    /// The CPU that owns the queue receives a frame.
     Receive(usize),
     Take(CpuIndex, usize),
     Return(CpuIndex),
     Follow(CpuIndex),
-    /// The CPU detects that the phase takes too long. The second CPU, if any, is declared dead.
+    /// The CPU detects that the current phase takes too long. In addition, the second CPU of the
+    /// step is declared dead, if there is one.
     Hurry(CpuIndex, Option<CpuIndex>),
     Close(usize),
-    /// The owner releases the queue for the CPU that should poll it.
+    /// The CPU that owns the queue releases it for the CPU that should poll it.
     Offer(usize),
-    /// The CPU takes the queue, or takes it back.
+    /// The CPU takes a queue that was released for it, or takes back a queue that it has released.
     Adopt(CpuIndex, usize),
 }
 
@@ -180,8 +184,8 @@ impl World {
             if self.is_free(owner) && is_quiet && self.wanted[at].is_some_and(|to| !self.moves.is_dead(to)) {
                 steps.push(Step::Offer(at));
             }
-            // A source that can wait is not polled while its frames have no room: in this model,
-            // while they are parked.
+            // A queue that can wait is not polled while there is no room for its frames. In this
+            // model, there is no room while frames are parked.
             let waits = scenario.queues[at].can_wait && queue.parked.is_some();
             if self.is_free(owner) && queue.fates.contains(&Fate::ToCome) && !waits {
                 steps.push(Step::Receive(at));
@@ -214,7 +218,7 @@ impl World {
         steps
     }
 
-    /// Whether the CPU is between two phases of a round, and not declared dead.
+    /// Returns true if the CPU is between two phases of a round and was not declared dead.
     fn is_free(&self, cpu: CpuIndex) -> bool {
         let cpu = &self.cpus[usize::from(cpu)];
         cpu.busy == Busy::No && !cpu.is_declared_dead
@@ -241,7 +245,8 @@ impl World {
         }
     }
 
-    /// Whether the world is at its end: no packets will come or are in flight, and all masks hold.
+    /// Returns true if the world has reached its end: no packets will come or are in flight, and
+    /// all masks are in force.
     pub(super) fn is_over(&self, scenario: &Scenario) -> bool {
         let fates = self.queues.iter().flat_map(|queue| &queue.fates);
         self.requests_done == scenario.requests.len()
@@ -250,7 +255,8 @@ impl World {
             && fates.into_iter().all(|fate| matches!(fate, Fate::Delivered | Fate::Dropped))
     }
 
-    /// Whether a living CPU waits for this CPU, which is in its handler, and may declare it dead.
+    /// Returns true if this CPU is in its handler, and a CPU that is alive waits for it and may
+    /// declare it dead.
     pub(super) fn is_held_up_by(&self, scenario: &Scenario, cpu: CpuIndex) -> bool {
         let others_watch = (0..self.cpus.len() as CpuIndex)
             .any(|other| other != cpu && self.owned(other).any(|at| self.watches_on(at)));
@@ -265,13 +271,13 @@ impl World {
             && !has_frames_that_wait
     }
 
-    /// Whether the owner of the queue watches the move, now and later. A queue that has ended is
-    /// closed, and then its owner does not watch.
+    /// Returns true if the CPU that owns the queue watches the move, now and later. A queue that
+    /// has ended is closed. After a queue was closed, its owner does not watch the move.
     fn watches_on(&self, queue: usize) -> bool {
         self.moves.awaits_move(queue) && !self.queues[queue].has_ended()
     }
 
-    /// Takes a step. Panics if something forbidden happens.
+    /// Takes a step. Panics if something has happened that must not happen.
     pub(super) fn take(&mut self, step: Step, scenario: &Scenario) {
         match step {
             Step::Request => self.request(scenario),
@@ -371,7 +377,7 @@ impl World {
         }
     }
 
-    /// The handler returns. If its CPU was declared dead meanwhile, the batch does not count.
+    /// The handler returns. If the CPU was declared dead in the meantime, the batch does not count.
     fn returns(&mut self, index: CpuIndex, scenario: &Scenario) {
         let cpu = &mut self.cpus[usize::from(index)];
         let counts = !cpu.is_declared_dead;
@@ -414,7 +420,7 @@ impl World {
         let elsewhere =
             self.cpus.iter().enumerate().find(|(at, other)| *at != usize::from(cpu) && other.has.contains(&state));
         let is_on_its_way = self.in_transit.1.contains(&(state.1, state.2)) && self.is_moving_group(state.0);
-        // A dead CPU's handler does not count, and will be rebuilt.
+        // State in the handler of a dead CPU is ignored, because this handler will be replaced.
         let elsewhere = elsewhere.filter(|(_, other)| !other.is_declared_dead);
         assert!(elsewhere.is_none() && !is_on_its_way, "CPU {cpu} handles {state:?}, whose state is elsewhere");
         if self.cpus[usize::from(cpu)].has.insert(state) {
@@ -422,19 +428,21 @@ impl World {
         }
     }
 
-    /// The queue leaves other queues of its group, and the state of its flows stays with them.
+    /// The queue leaves the other queues of its group, and the state of its flows stays in that
+    /// group.
     fn forget_flows_of(&mut self, queue: usize) {
         self.cpus.iter_mut().for_each(|cpu| cpu.has.retain(|state| state.2 != queue));
         self.known.retain(|state| state.2 != queue);
     }
 
     fn is_moving_group(&self, group: u16) -> bool {
-        // After the arrival, remaining state is lost: it was for a dead CPU without replacement.
+        // State that remains after the arrive phase is lost: it was for a dead CPU that no other
+        // CPU replaces.
         let is_under_way = |slice: &Slice| slice.epoch == self.in_transit.0 && slice.phase != MovePhase::Release;
         self.moves.slice().is_some_and(|slice| slice.group_after == group && is_under_way(slice))
     }
 
-    /// Loses a packet, to show that the check detects it.
+    /// Loses a packet, to show that the check detects the loss.
     pub(super) fn lose_a_packet(mut self, scenario: &Scenario) {
         self.queues.iter_mut().flat_map(|queue| &mut queue.rings).for_each(|ring| ring.waiting.clear());
         self.check(scenario);
@@ -460,7 +468,7 @@ impl World {
         }
     }
 
-    /// If every mask is in force, no open queue sends to a CPU outside of its mask.
+    /// If every mask is in force, no open queue sends frames to a CPU outside of its mask.
     fn check_settled(&self) {
         if !self.moves.is_settled() {
             return;
@@ -472,7 +480,7 @@ impl World {
         }
     }
 
-    /// A bucket is on one CPU at a time. Frames of the bucket on dead CPUs do not count.
+    /// A bucket is on only one CPU at a time. Frames of the bucket on dead CPUs are not counted.
     fn check_bucket(&self, at: usize, bucket: u16) {
         let (map, _) = self.moves.map_of(at);
         let target = self.queues[at].table[usize::from(bucket)];

@@ -13,17 +13,17 @@ const ETHTOOL_A_CHANNELS_RX_COUNT: u16 = 6;
 const ETHTOOL_A_CHANNELS_TX_COUNT: u16 = 7;
 const ETHTOOL_A_CHANNELS_COMBINED_COUNT: u16 = 9;
 
-/// The numbers of an interface's queues that are in use. A kind of queue that the driver does not
-/// have counts as 0.
+/// The number of an interface's queues of each kind. If the driver has no queues of a kind, the
+/// number is 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Channels {
-    /// Queues that only receive.
+    /// The number of queues that only receive.
     pub rx: u32,
     /// The largest possible number of queues that only receive.
     pub rx_max: u32,
-    /// Queues that only send.
+    /// The number of queues that only send.
     pub tx: u32,
-    /// Queues that receive and send.
+    /// The number of queues that receive and send.
     pub combined: u32,
     /// The largest possible number of queues that receive and send.
     pub combined_max: u32,
@@ -42,7 +42,7 @@ impl Channels {
 }
 
 impl Ethtool {
-    /// Returns the numbers of queues of the interface with this name.
+    /// Returns how many queues of each kind the interface with this name has.
     ///
     /// # Errors
     /// Fails if no interface has this name, its driver does not report queues, or the kernel does
@@ -59,8 +59,8 @@ impl Ethtool {
         })
     }
 
-    /// Changes the numbers of queues. A number of `None` stays as it is. Many drivers take the link
-    /// down for a moment.
+    /// Changes the numbers of an interface's queues. A number that is `None` stays as it is. Many
+    /// drivers take the link down for a moment when the numbers change.
     ///
     /// # Errors
     /// Fails without `CAP_NET_ADMIN`, or if the driver refuses a number.

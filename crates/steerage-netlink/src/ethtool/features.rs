@@ -17,7 +17,8 @@ const ETHTOOL_A_BITSET_BITS_BIT: u16 = 1;
 const ETHTOOL_A_BITSET_BIT_NAME: u16 = 2;
 const ETHTOOL_A_BITSET_BIT_VALUE: u16 = 3;
 
-/// The features of an interface, with the kernel's names: `rx-gro`, `rx-lro`, `rx-hashing`.
+/// The features of an interface, with the kernel's names, such as `rx-gro`, `rx-lro` or
+/// `rx-hashing`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Features {
     /// The features that are on.
@@ -47,7 +48,8 @@ impl Ethtool {
         Ok(Features { on: names(ETHTOOL_A_FEATURES_ACTIVE), changeable })
     }
 
-    /// Switches a feature on or off. The kernel may switch features that depend on this one, too.
+    /// Turns a feature of an interface on or off. The kernel may also turn other features on or off
+    /// that depend on this feature.
     ///
     /// # Errors
     /// Fails without `CAP_NET_ADMIN`, or if the feature cannot be changed.
@@ -58,7 +60,8 @@ impl Ethtool {
         }
         let bits = nested(ETHTOOL_A_BITSET_BITS, &[nested(ETHTOOL_A_BITSET_BITS_BIT, &bit)]);
         self.set(ETHTOOL_MSG_FEATURES_SET, interface, vec![nested(ETHTOOL_A_FEATURES_WANTED, &[bits])])?;
-        // The kernel reports success even if it did not change the feature.
+        // The kernel reports success even if it did not change the feature. Therefore the feature
+        // is read again.
         match self.features(interface)?.is_on(name) == on {
             true => Ok(()),
             false => Err(io::ErrorKind::Unsupported.into()),
@@ -66,8 +69,8 @@ impl Ethtool {
     }
 }
 
-/// Returns the names of the set bits. A bitset without a mask lists only set bits, and one with a mask
-/// lists all bits of the mask.
+/// Returns the names of the set bits in a bitset of the kernel. A bitset without a mask lists only
+/// the set bits. A bitset with a mask lists all bits of the mask.
 pub(super) fn bit_names(bitset: &[u8]) -> Vec<String> {
     let bits = each(find(bitset, ETHTOOL_A_BITSET_BITS).unwrap_or_default());
     let lists_only_set = find(bitset, ETHTOOL_A_BITSET_NOMASK).is_some();

@@ -12,17 +12,17 @@ const ETHTOOL_A_RINGS_TX_MAX: u16 = 5;
 const ETHTOOL_A_RINGS_RX: u16 = 6;
 const ETHTOOL_A_RINGS_TX: u16 = 9;
 
-/// The sizes of an interface's rings, in descriptors. A ring that the driver does not have counts
-/// as 0.
+/// The sizes of an interface's descriptor rings, in descriptors. If the driver has no rings of a
+/// kind, the size is 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rings {
     /// The size of each receive ring.
     pub rx: u32,
     /// The size of each transmit ring.
     pub tx: u32,
-    /// The largest possible receive ring.
+    /// The size of the largest possible receive ring.
     pub rx_max: u32,
-    /// The largest possible transmit ring.
+    /// The size of the largest possible transmit ring.
     pub tx_max: u32,
 }
 
@@ -43,8 +43,8 @@ impl Ethtool {
         })
     }
 
-    /// Changes the sizes of the rings. A size of `None` stays as it is. Many drivers take the link
-    /// down for a moment.
+    /// Changes the sizes of an interface's descriptor rings. A size that is `None` stays as it is.
+    /// Many drivers take the link down for a moment when the sizes change.
     ///
     /// # Errors
     /// Fails without `CAP_NET_ADMIN`, or if the driver refuses a size.

@@ -1,4 +1,4 @@
-//! Receive side scaling: the table that maps hashes to queues, and the key of the hash
+//! Receive side scaling: the table that maps hashes to receive queues, and the key of the hash
 //! (`ethtool -x`, `ethtool -X`).
 
 use std::io;
@@ -11,7 +11,8 @@ const ETHTOOL_MSG_RSS_SET: u8 = 48;
 const ETHTOOL_A_RSS_INDIR: u16 = 4;
 const ETHTOOL_A_RSS_HKEY: u16 = 5;
 
-/// How a card spreads packets over its receive queues. What the driver does not report is empty.
+/// How a network card spreads packets over its receive queues. A field is empty if the driver does
+/// not report it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rss {
     /// The receive queue of each entry of the indirection table.
@@ -21,11 +22,12 @@ pub struct Rss {
 }
 
 impl Ethtool {
-    /// Returns how the interface with this name spreads packets. Linux supports this request since
-    /// 6.3.
+    /// Returns how the network card of this interface spreads packets over its receive queues. The
+    /// request for the RSS settings exists since Linux 6.3.
     ///
     /// # Errors
-    /// Fails if no interface has this name, its driver has no such table, or the kernel is older.
+    /// Fails if no interface has this name, if its driver has no indirection table, or if the
+    /// kernel is older than 6.3.
     pub fn rss(&mut self, interface: &str) -> io::Result<Rss> {
         let reply = self.get(ETHTOOL_MSG_RSS_GET, interface)?;
         let table = find(&reply, ETHTOOL_A_RSS_INDIR).unwrap_or_default();
@@ -36,19 +38,21 @@ impl Ethtool {
         })
     }
 
-    /// Changes the indirection table. Linux supports this request since 6.17.
+    /// Changes the indirection table of an interface, which is possible since Linux 6.17.
     ///
     /// # Errors
-    /// Fails without `CAP_NET_ADMIN`, if the driver refuses the table, or the kernel is older.
+    /// Fails without `CAP_NET_ADMIN`, if the driver refuses the table, or if the kernel is older
+    /// than 6.17.
     pub fn set_rss_table(&mut self, interface: &str, table: &[u32]) -> io::Result<()> {
         let bytes: Vec<u8> = table.iter().flat_map(|queue| queue.to_ne_bytes()).collect();
         self.set(ETHTOOL_MSG_RSS_SET, interface, vec![attribute(ETHTOOL_A_RSS_INDIR, bytes)])
     }
 
-    /// Changes the key of the hash. Linux supports this request since 6.17.
+    /// Changes the key of an interface's hash, which is possible since Linux 6.17.
     ///
     /// # Errors
-    /// Fails without `CAP_NET_ADMIN`, if the driver refuses the key, or the kernel is older.
+    /// Fails without `CAP_NET_ADMIN`, if the driver refuses the key, or if the kernel is older than
+    /// 6.17.
     pub fn set_rss_key(&mut self, interface: &str, key: &[u8]) -> io::Result<()> {
         self.set(ETHTOOL_MSG_RSS_SET, interface, vec![attribute(ETHTOOL_A_RSS_HKEY, key)])
     }

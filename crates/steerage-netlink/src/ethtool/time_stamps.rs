@@ -1,4 +1,4 @@
-//! The time stamps of a card (`ethtool -T`).
+//! The time stamps that a network card can add to frames (`ethtool -T`).
 
 use std::io;
 
@@ -9,15 +9,17 @@ use crate::attributes::find;
 const ETHTOOL_MSG_TSINFO_GET: u8 = 25;
 const ETHTOOL_A_TSINFO_RX_FILTERS: u16 = 4;
 
-/// The filter that stamps nothing.
+/// The kernel's name for the receive filter that gives no frame a time stamp.
 const NONE: &str = "none";
 
 impl Ethtool {
-    /// Returns which received frames the card of this interface can stamp, with the kernel's names:
-    /// `all`, `ptpv2-event`. Empty if the card stamps no frames.
+    /// Returns the kinds of received frames to which the card of this interface can add time
+    /// stamps. The names of the kinds are those of the kernel, such as `all` or `ptpv2-event`. The
+    /// list is empty if the card adds no time stamps.
     ///
     /// # Errors
-    /// Fails if no interface has this name, or the kernel does not reply. Linux replies since 5.8.
+    /// Fails if no interface has this name, or the kernel does not reply. The request for time
+    /// stamp settings exists since Linux 5.8.
     pub fn stamped_frames(&mut self, interface: &str) -> io::Result<Vec<String>> {
         let reply = self.get(ETHTOOL_MSG_TSINFO_GET, interface)?;
         let mut filters = find(&reply, ETHTOOL_A_TSINFO_RX_FILTERS).map(bit_names).unwrap_or_default();

@@ -1,6 +1,7 @@
-//! The costs of a packet in nanoseconds, with their uncertainty. One filter serves all estimates:
-//! an observation is a weighted sum of costs, and corrects each cost by the share of the error that
-//! the uncertainty of this cost explains (a Kalman filter without covariances).
+//! The costs of a packet in nanoseconds, and how uncertain they are. One filter updates all
+//! estimates (a Kalman filter without covariances). An observation is a measured time, which is a
+//! weighted sum of costs. If an observation differs from the expected sum, each cost is corrected
+//! in proportion to its uncertainty.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use crate::limits::Tuning;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Estimate {
     pub(crate) mean: f64,
-    /// The variance. Infinite if nothing is known.
+    /// The variance, which is infinite if nothing is known about the number.
     pub(crate) var: f64,
 }
 
@@ -33,7 +34,8 @@ impl Estimate {
         observe(&mut [(self, 1.0)], seen, noise);
     }
 
-    /// The mean of two independent estimates of a number, weighted by their inverse variances.
+    /// Combines two independent estimates of the same number. The result is their mean, weighted by
+    /// their inverse variances.
     pub(crate) fn with(self, other: Self) -> Self {
         match (self.is_known(), other.is_known()) {
             (_, false) => self,
@@ -46,21 +48,23 @@ impl Estimate {
         }
     }
 
-    /// Makes the estimate less certain: the relative deviation grows with the square root of time.
+    /// Makes the estimate less certain as time passes: its relative deviation grows with the square
+    /// root of time.
     pub(crate) fn forget(&mut self, seconds: f64, drift: f64) {
         self.var += (self.mean * drift).powi(2) * seconds;
     }
 }
 
-/// Updates these estimates with the observation that their weighted sum is `seen`, with a deviation
-/// of `noise`. Returns the difference from the expected value in standard deviations, or `None` if
-/// no value was expected.
+/// Updates these estimates with an observation. The observed weighted sum of the estimated costs is
+/// `seen`, with a standard deviation of `noise`. Returns the difference between the observed and
+/// the expected sum, in standard deviations. Returns `None` if a cost was unknown, so that no sum
+/// was expected.
 pub(crate) fn observe(parts: &mut [(&mut Estimate, f64)], seen: f64, noise: f64) -> Option<f64> {
     let expected: f64 = parts.iter().map(|(part, weight)| part.mean * weight).sum();
     let error = seen - expected;
     let unknown = parts.iter().filter(|(part, weight)| !part.is_known() && *weight != 0.0).count() as f64;
     if unknown > 0.0 {
-        // The unknown numbers share the remainder after the known numbers.
+        // The known costs are subtracted from the sum, and the unknown costs share the difference.
         let known: f64 = parts.iter().filter(|(part, _)| part.is_known()).map(|(part, a)| part.var * a * a).sum();
         for (part, weight) in parts.iter_mut().filter(|(part, weight)| !part.is_known() && *weight != 0.0) {
             part.mean = (error / unknown / *weight).max(0.0);
@@ -80,10 +84,10 @@ pub(crate) fn observe(parts: &mut [(&mut Estimate, f64)], seen: f64, noise: f64)
     Some(error / var.sqrt())
 }
 
-/// Like [`observe`], if some of the costs have just begun to matter. If the observation differs by
-/// more than `sure` deviations, the previous estimates of those costs were useless: each cost may
-/// change by up to its bound, as the observation requires. Costs with a bound of 0 keep their
-/// estimates.
+/// Like [`observe`], but for the case that some of the costs occur for the first time. If the
+/// observation differs by more than `sure` deviations, the previous estimates of those costs were
+/// wrong. Each new cost may then change by up to its bound, as the observation requires. A cost
+/// with a bound of 0 keeps its estimate.
 pub(crate) fn observe_new(parts: &mut [(&mut Estimate, f64)], bounds: &[f64], seen: f64, noise: f64, sure: f64) {
     let before: Vec<Estimate> = parts.iter().map(|(part, _)| **part).collect();
     let error = seen - before.iter().zip(parts.iter()).map(|(before, (_, weight))| before.mean * weight).sum::<f64>();
@@ -96,31 +100,33 @@ pub(crate) fn observe_new(parts: &mut [(&mut Estimate, f64)], bounds: &[f64], se
     }
 }
 
-/// The cost of a hand-over between CPUs at one distance.
+/// The costs of handing a packet over, between CPUs at one distance.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Crossing {
-    /// How long a cache line takes. `None` if the time was not measured.
+    /// The distance: how long a cache line takes from one CPU to the other. `None` if the time of a
+    /// cache line was not measured.
     pub(crate) apart: Option<Duration>,
     pub(crate) prior: f64,
-    /// The cost of a packet for the CPU that hands it over.
+    /// The time in which the first CPU hands a packet over.
     pub(crate) give: Estimate,
-    /// The cost of a packet for the CPU that takes it, beyond the cost on the owner.
+    /// The additional time that the second CPU needs for a packet, compared with the time that the
+    /// owner would need.
     pub(crate) take: Estimate,
 }
 
 /// The costs of a packet, in nanoseconds.
 #[derive(Clone, Debug)]
 pub struct Costs {
-    /// Receiving, if one CPU has all buckets, so that nothing is hashed.
+    /// The cost of receiving if one CPU has all buckets, so that packets are not hashed.
     pub(crate) receive: Estimate,
     /// The additional cost of receiving if packets are hashed.
     pub(crate) hash: Estimate,
     pub(crate) work: Estimate,
-    /// The cost of a hand-over for each distance. The first entry is the cost for unmeasured
-    /// distances.
+    /// The costs of handing a packet over, for each distance. The first entry is for distances that
+    /// were not measured.
     pub(crate) crossings: Vec<Crossing>,
-    /// By CPU: how many times as long as the owners the CPU takes. A busy sibling thread or a lower
-    /// clock makes a CPU slow.
+    /// For each CPU, its time for a packet, as a multiple of the owners' time. A CPU is slow if its
+    /// sibling thread is busy or its clock is lower.
     pub(crate) slowness: Vec<Estimate>,
 }
 
@@ -138,8 +144,10 @@ impl Costs {
         costs
     }
 
-    /// Costs that are known exactly: of receiving, of hashing (if several CPUs have buckets), and of the packet function. For each
-    /// class of distances, what a packet costs the CPU that hands it over, and besides its work the CPU that takes it.
+    /// Creates costs that are known exactly: the costs of receiving, of hashing (if several CPUs
+    /// have buckets), and of the packet function. The list `crossings` has one entry for each class
+    /// of distances: the cost of a packet for the CPU that hands it over, and the additional cost
+    /// for the CPU that takes it.
     pub fn exact(receive: f64, hash: f64, work: f64, crossings: &[(f64, f64)]) -> Self {
         let [receive, hash, work] = [receive, hash, work].map(|cost| Estimate::new(cost, 0.0));
         let crossing = |(give, take): &(f64, f64)| {
@@ -149,7 +157,8 @@ impl Costs {
         Self { receive, hash, work, crossings: crossings.iter().map(crossing).collect(), slowness: Vec::new() }
     }
 
-    /// The index of the crossing for this distance. A distance that is not the same as any known one gets a new entry.
+    /// Returns the index of the entry in `crossings` for this distance. A distance that equals no
+    /// known distance gets a new entry.
     pub(crate) fn class(&mut self, apart: Option<Duration>, tuning: &Tuning) -> usize {
         if let Some(known) = self.known_class(apart, tuning) {
             return known;
@@ -172,7 +181,7 @@ impl Costs {
         self.slowness.iter_mut().for_each(|slowness| slowness.forget(seconds, drift));
     }
 
-    /// Makes room for `count` CPUs. An unknown CPU counts as being as fast as the owners.
+    /// Makes room for `count` CPUs. An unknown CPU is assumed to be as fast as the owners.
     pub(crate) fn cpus(&mut self, count: usize, tuning: &Tuning) {
         self.slowness.resize(count, Estimate::new(1.0, tuning.noise));
     }
@@ -183,7 +192,7 @@ impl Costs {
     }
 }
 
-/// What a packet costs on one machine besides the work of the packet function, in nanoseconds.
+/// The costs of a packet on one machine, in nanoseconds, without the work of the packet function.
 ///
 /// ```
 /// use steerage_policy::{PathCosts, RegimeKind, predict};
@@ -194,21 +203,24 @@ impl Costs {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PathCosts {
-    /// Receiving, without hashing.
+    /// The cost of receiving a packet, without hashing.
     pub receive: f64,
-    /// Hashing, and choosing the CPU.
+    /// The cost of hashing a packet and choosing its CPU.
     pub hash: f64,
-    /// What the receiving CPU pays for handing over to a CPU that shares a cache with it, and to a CPU that does not.
+    /// The time that the receiving CPU needs to hand a packet over. The first number is for a CPU
+    /// that shares a cache with the receiving CPU, and the second is for any other CPU.
     pub hand_over: [f64; 2],
-    /// What the other CPU pays for taking over, in the same order.
+    /// The time that the other CPU needs to take a packet over, in the same order.
     pub take_over: [f64; 2],
 }
 
 impl PathCosts {
-    /// The costs on the machine of docs/performance.md. `lab/scale/zen5.toml` says how the costs follow from the table of that page.
+    /// The costs on the machine that docs/performance.md describes. `lab/scale/zen5.toml` says how
+    /// these costs follow from the table on that page.
     pub const MEASURED: Self = Self { receive: 4.9, hash: 2.8, hand_over: [2.1, 8.1], take_over: [2.4, 8.0] };
 
-    /// These costs and this work. The class of CPUs that share a cache is 0, and that of others is 1.
+    /// Combines these costs with the work of a packet function. CPUs that share a cache with the
+    /// receiving CPU are in class 0, and all other CPUs are in class 1.
     pub fn with_work(&self, work: f64) -> Costs {
         let [near, far] = [0, 1].map(|class| (self.hand_over[class], self.take_over[class]));
         Costs::exact(self.receive, self.hash, work, &[near, far])

@@ -1,4 +1,5 @@
-//! The demand: the peak of the last second or two, and whether the CPUs are short of time.
+//! [`Demand`]: the peak load of the last one or two seconds, and whether the CPUs are short of
+//! time.
 
 use std::time::Duration;
 
@@ -7,19 +8,19 @@ use steerage_flow::Timestamp;
 /// The peak of the demand, in packets per nanosecond.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Demand {
-    /// The peaks of the current period and of the previous period. A period is a dwell, so both
-    /// periods cover one to two dwells.
+    /// The peaks of the current period and of the previous period. A period lasts for one dwell, so
+    /// the two periods together cover one to two dwells.
     now: f64,
     before: f64,
     since: Timestamp,
-    /// The last load check that found CPUs short of time.
+    /// The time of the last load check that found CPUs short of time.
     short: Option<Timestamp>,
 }
 
 impl Demand {
-    /// Records a load check. Returns whether the group is pressed: short of time in two load checks
-    /// of a dwell, or in a late load check that counts as two. A single load check may have been
-    /// disturbed.
+    /// Records a load check. Returns true if the group is pressed: it was short of time in two load
+    /// checks within a dwell, or in one late load check, which counts as two. A single load check
+    /// is not enough, because it may have been disturbed.
     pub(super) fn note(&mut self, now: Timestamp, rate: f64, is_short: bool, is_late: bool, dwell: Duration) -> bool {
         if now.since(self.since) >= dwell {
             (self.before, self.now, self.since) = (self.now, 0.0, now);

@@ -1,5 +1,5 @@
-//! Learns from the load checks: the costs of a packet, the throughput of tried regimes, and from
-//! both the value of each regime.
+//! Learns from the load checks: the costs of a packet, the throughput of the regimes that were
+//! tried, and from both the value of each regime.
 
 use std::time::Duration;
 
@@ -9,24 +9,26 @@ use super::seen::Seen;
 use crate::limits::{JOIN_AT_ONCE, MIN_SAMPLES, Tuning};
 use crate::packing::members;
 
-/// A regime with its CPUs and their distances.
+/// Identifies a regime by its CPUs and their distances.
 #[derive(Clone, Debug, PartialEq)]
 struct RegimeKey {
     kind: RegimeKind,
-    /// The CPUs besides the owners, in ascending order, with the index of their crossing.
+    /// The CPUs that own no queue, in ascending order. Each CPU comes with the index of its entry
+    /// in `crossings`.
     others: Vec<(u16, usize)>,
 }
 
-/// A regime that the group could change to.
+/// A regime to which the group could switch.
 #[derive(Clone, Debug)]
 pub(super) struct Choice {
     pub(super) regime: Regime,
     pub(super) value: Estimate,
-    /// Whether the value is a multiple of the current throughput, whose error it shares.
+    /// True if the value is a multiple of the current throughput. A relative value has the same
+    /// error as the current throughput.
     pub(super) is_relative: bool,
     pub(super) predicted: Estimate,
-    /// The share of the packets of all owners together, and of each other CPU, in the order of the
-    /// regime.
+    /// The share of the packets that all owners together get, and the share of each other CPU, in
+    /// the order of the regime's CPUs.
     pub(super) shares: (f64, Vec<f64>),
 }
 
@@ -35,10 +37,11 @@ pub(super) struct Choice {
 pub(super) struct Known {
     pub(super) costs: Costs,
     measured: Vec<(RegimeKey, Estimate)>,
-    /// The regime whose probe failed last. However good its prediction is, this regime is only
-    /// tried again as a probe.
+    /// The regime whose probe failed last. The group returns to a refuted regime only in another
+    /// probe, even if the prediction for this regime is good.
     refuted: Option<RegimeKey>,
-    /// How many load checks in a row differed from the measurements by more than random error.
+    /// The number of load checks in a row that differed from the measurements by more than random
+    /// error.
     surprises: u32,
 }
 
@@ -51,11 +54,12 @@ impl Known {
         let seconds = time.as_secs_f64();
         self.costs.forget(seconds, tuning.drift);
         self.measured.iter_mut().for_each(|(_, rate)| rate.forget(seconds, tuning.drift));
-        // An estimate that is as uncertain as it is large is worthless.
+        // If an estimate's deviation is as large as its mean, the estimate is worthless.
         self.measured.retain(|(_, rate)| rate.sd() < rate.mean);
     }
 
-    /// The work or the CPUs have changed: measurements are void, and costs may be anything.
+    /// This function is called after the work or the CPUs have changed. Earlier measurements no
+    /// longer count, and any cost may be wrong.
     pub(super) fn start_over(&mut self) {
         self.measured.clear();
         self.refuted = None;
@@ -69,7 +73,7 @@ impl Known {
         *self.measured(seen, regime, tuning) = Estimate::UNKNOWN;
     }
 
-    /// Records that the current regime was probed and is no better than the previous regime.
+    /// Records that the current regime was probed and is not better than the previous regime.
     pub(super) fn refute(&mut self, seen: &Seen<'_>, tuning: &Tuning) {
         self.refuted = Some(self.key(seen, &seen.regime, tuning));
     }
@@ -91,7 +95,8 @@ impl Known {
         self.costs.class(seen.load.apart[usize::from(cpu)], tuning)
     }
 
-    /// The index of the crossing for this distance. Without a crossing, it counts as unmeasured.
+    /// Returns the index of the entry in `crossings` for this distance. If there is no entry, the
+    /// distance counts as unmeasured.
     pub(super) fn class_of(&self, apart: Option<Duration>, tuning: &Tuning) -> usize {
         self.costs.known_class(apart, tuning).unwrap_or(0)
     }
@@ -110,24 +115,26 @@ impl Known {
         RegimeKey { kind: regime.kind, others }
     }
 
-    /// Updates the throughput of the current regime. Returns whether the workload has changed.
+    /// Updates the measured throughput of the current regime. Returns true if the workload has
+    /// changed.
     pub(super) fn learn_rate(&mut self, seen: &Seen<'_>, tuning: &Tuning) -> bool {
         let measured = self.measured(seen, &seen.regime, tuning);
         let surprise = observe(&mut [(measured, 1.0)], seen.rate, tuning.noise * seen.rate);
-        // Random error cannot explain so many deviations, nor a disturbance two such load checks.
+        // Random error cannot explain a difference of this number of standard deviations. A
+        // disturbance cannot explain a large difference in two load checks in a row.
         let is_surprise = surprise.is_some_and(|surprise| surprise.abs() > tuning.sure * tuning.sure);
         self.surprises = if is_surprise { self.surprises + 1 } else { 0 };
         self.surprises > 1
     }
 
-    /// Whether the last load check differed from the measurements by more than random error, so
-    /// that decisions wait for the next load check.
+    /// Returns true if the last load check differed from the measurements by more than random
+    /// error. After a surprise, decisions wait for the next load check.
     pub(super) fn is_surprised(&self) -> bool {
         self.surprises > 0
     }
 
-    /// Updates the throughput of the current regime while CPUs have time, so that its maximum is
-    /// unknown. The observation counts only if it exceeds the estimate.
+    /// Updates the throughput of the current regime while its CPUs have time left, so that its
+    /// maximum is unknown. The observed throughput counts only if it is higher than the estimate.
     pub(super) fn learn_enough(&mut self, seen: &Seen<'_>, tuning: &Tuning) {
         let value = self.choice(seen, seen.regime.clone(), tuning).value;
         if value.is_known() && seen.rate > value.mean {
@@ -142,14 +149,17 @@ impl Known {
         }
         let regime = &seen.regime;
         let classes: Vec<usize> = regime.others.iter().map(|cpu| self.class(seen, *cpu, tuning)).collect();
-        // Small batches cost more per packet, and count only while little is known. Returns the
-        // error of a cost that was `seen`, if only a part of its rounds were timed.
+        // With small batches, a packet costs more. Therefore an observation with small batches
+        // counts only as long as little is known about the costs. `noise` returns the standard
+        // deviation of the cost `seen`. Only some rounds were timed, which adds the deviation
+        // `timed`.
         let noise = |is_full: bool, seen: f64, timed: f64, known: &[Estimate]| {
             let is_vague =
                 known.iter().any(|cost| !cost.is_known() || cost.sd() > cost.mean * tuning.noise * tuning.sure);
             (is_full || is_vague).then(|| (seen * if is_full { tuning.noise } else { 1.0 }).hypot(timed))
         };
-        // In the first load checks at this distance, only hand-over costs can be wrong by much.
+        // In the first load checks at this distance, only the costs of a hand-over can be wrong by
+        // much.
         let measured = *self.measured(seen, &seen.regime, tuning);
         let is_new = !measured.is_known() || measured.sd() * tuning.sure > measured.mean * tuning.noise;
         let sure = if is_new { tuning.sure * tuning.sure } else { f64::INFINITY };
@@ -194,17 +204,17 @@ impl Known {
             let (take, slowness) = (&mut crossings[*class].take, &mut slowness[usize::from(*cpu)]);
             let known = [*work, Estimate { mean: work.mean, ..*take }];
             if let Some(noise) = noise(is_full, worked, 0.0, &known) {
-                // The product of a cost and a factor, linearised at their current values.
+                // The product of a cost and a factor, linearised at the current values of both.
                 let (factor, cost) = (slowness.mean, work.mean + take.mean);
                 let parts = &mut [(&mut *work, factor), (take, factor), (slowness, cost)];
-                // A hand-over may cost a few times the assumed cost. The rest is the slowness of
-                // this CPU.
+                // A hand-over may cost a few times as much as assumed. The rest of the difference
+                // is attributed to the slowness of this CPU.
                 let bounds = [0.0, prior * tuning.sure * tuning.sure, f64::INFINITY];
                 observe_new(parts, &bounds, worked + factor * cost, noise, sure);
             }
         }
-        // All uncertain costs share an error, but no cost is negative. A CPU that is faster than
-        // the owners has a slowness below 1.
+        // All uncertain costs are corrected for one common error, but no cost is negative. A CPU
+        // that is faster than the owners has a slowness below 1.
         self.costs.all_mut().for_each(|cost| cost.mean = cost.mean.max(0.0));
     }
 
@@ -212,8 +222,8 @@ impl Known {
         seen.capacity(cpu, tuning) / self.costs.slowness[usize::from(cpu)].mean.max(f64::MIN_POSITIVE)
     }
 
-    /// The capacity of the regime's CPUs that own no queue, for each class of CPUs, and the
-    /// relative variance of the sum.
+    /// Returns the capacity of the regime's CPUs that own no queue, for each class of distances,
+    /// and the relative variance of the total capacity.
     fn workers(&mut self, seen: &Seen<'_>, regime: &Regime, tuning: &Tuning) -> (Vec<Workers>, f64) {
         let mut workers: Vec<Workers> = Vec::new();
         let (mut all, mut var) = (0.0, 0.0);
@@ -235,15 +245,16 @@ impl Known {
         let (workers, slowness_var) = self.workers(seen, &regime, tuning);
         let owners = seen.owners.iter().map(|cpu| seen.capacity(*cpu, tuning)).sum();
         let Prediction { mut rate, kept, kept_most, .. } = predict(&self.costs, regime.kind, owners, &workers);
-        // The model leaves out caches, threads that share a core, and much more.
+        // The model does not include caches, threads that share a core, and many other effects.
         rate.var += rate.mean.powi(2) * (tuning.noise.powi(2) + slowness_var);
         let predicted = rate;
         let here = *self.measured(seen, &seen.regime, tuning);
         let mut is_relative = false;
         if [regime.kind, seen.regime.kind] == [RegimeKind::Spread; 2] && here.is_known() && rate.is_known() {
-            // Effects that the model leaves out (uneven buckets, or a flow that fills a CPU) are the same for
-            // any number of CPUs, and so are costs that are little known. Only the ratio is predicted then.
-            // The model is as good as its noise if the number of CPUs doubles.
+            // Some errors are the same for any number of CPUs: effects that the model does not
+            // include (uneven buckets, or a flow that fills a CPU), and costs about which little is
+            // known. The model therefore predicts only the ratio of two throughputs. If the number
+            // of CPUs doubles, the error of this ratio is assumed to be `noise`.
             let (now, _) = self.workers(seen, &seen.regime, tuning);
             let ratio = predict_relative(&self.costs, RegimeKind::Spread, owners, &workers, Some(&now)).rate;
             let cpus = |others: usize| (seen.owners.len() + others) as f64;
@@ -258,8 +269,9 @@ impl Known {
         let measured = measured.unwrap_or(Estimate::UNKNOWN);
         let value = rate.with(measured);
         is_relative &= !measured.is_known();
-        // A single other CPU that takes all packets would be a collector that hashes. Spreading
-        // over that CPU is worth a try only if the owners may have time for a part of the work.
+        // If one CPU that owns no queue takes all packets, the regime is like a collector, except
+        // that packets are hashed. Spreading over one other CPU is worth a try only if the owners
+        // may have time for a part of the work.
         let kept = if regime.others.len() == 1 { kept_most } else { kept };
         let mut shares = Vec::new();
         for cpu in &regime.others {
@@ -273,34 +285,35 @@ impl Known {
         Choice { regime, value, is_relative, predicted, shares: (kept, shares) }
     }
 
-    /// All possible regimes, with the smallest numbers of CPUs first. For each number of CPUs, only
-    /// the best set is included.
+    /// Returns all possible regimes, with the smallest numbers of CPUs first. For each number of
+    /// CPUs, only the best set of CPUs is included.
     pub(super) fn choices(&mut self, seen: &Seen<'_>, tuning: &Tuning) -> Vec<Choice> {
         let candidates = self.candidates(seen, tuning);
         let mut regimes = vec![Regime::inline()];
         regimes.extend(candidates.first().map(|cpu| Regime { kind: RegimeKind::Collector, others: vec![*cpu] }));
         let spread = |count| Regime { kind: RegimeKind::Spread, others: candidates[..count].to_vec() };
-        // A CPU that receives has to wake the CPUs that join, and must be back at the first before
-        // that one sleeps again.
+        // A receiving CPU has to wake all CPUs that join. After it has woken the last of them, it
+        // must hand packets to the first one before that CPU sleeps again.
         let now = seen.regime.others.len();
         let most = candidates.len().min(now + seen.owners.len() * JOIN_AT_ONCE);
         regimes.extend(counts(most, now).map(spread));
         let choices = regimes.into_iter().map(|regime| self.choice(seen, regime, tuning));
-        // To spread over one other CPU what that one takes alone is the collector regime, but for the hash.
+        // If all packets are spread over one other CPU, the regime is the collector, apart from the
+        // hash.
         let is_spread = |choice: &Choice| choice.regime.kind == RegimeKind::Spread;
         choices.filter(|choice| !is_spread(choice) || choice.regime.others.len() > 1 || choice.shares.0 > 0.0).collect()
     }
 
-    /// The CPUs that own no queue. The CPU that relieves the owners most comes first. A CPU with
-    /// buckets is replaced only by a CPU that is better by more than noise.
+    /// Returns the CPUs that own no queue. The CPU that saves the owners the most time comes first.
+    /// A CPU with buckets is replaced only if another CPU is better by more than `noise`.
     fn candidates(&mut self, seen: &Seen<'_>, tuning: &Tuning) -> Vec<u16> {
         let (mut candidates, takes_part): (Vec<(f64, u16)>, _) = (Vec::new(), members(&seen.regime.others));
         for cpu in &seen.load.order[seen.owners.len()..] {
             let class = self.class(seen, *cpu, tuning);
             let (crossing, work) = (&self.costs.crossings[class], self.costs.work.mean);
             let stays = if takes_part(cpu) { 1.0 + tuning.noise } else { 1.0 };
-            // A hand-over costs both sides. The sum of both costs orders CPUs even if no CPU would
-            // help.
+            // A hand-over costs both CPUs. CPUs are ordered by the sum of both costs, even if no
+            // CPU would help.
             let cost = (work + crossing.take.mean + crossing.give.mean).max(1.0);
             candidates.push((self.capacity(seen, *cpu, tuning) * stays / cost, *cpu));
         }
@@ -309,8 +322,8 @@ impl Known {
     }
 }
 
-/// The numbers of other CPUs that the model considers: all small numbers, and larger numbers in
-/// steps of an eighth, because one CPU more or less of many makes no difference.
+/// Returns the numbers of other CPUs that the model considers: all small numbers, and larger
+/// numbers in steps of an eighth. With many CPUs, one CPU more or less makes no difference.
 fn counts(most: usize, now: usize) -> impl Iterator<Item = usize> {
     let step = |count: &usize| Some(count + 1 + count / MIN_SAMPLES as usize);
     let steps = std::iter::successors(Some(1), step).take_while(move |count| *count < most);
@@ -324,14 +337,15 @@ fn counts(most: usize, now: usize) -> impl Iterator<Item = usize> {
 mod tests {
     use super::*;
 
-    /// A prediction for each number of CPUs up to 1,024 would take a load check longer than 10 ms.
+    /// If each number of CPUs up to 1,024 were considered, a load check would take longer than 10
+    /// ms.
     #[test]
     fn few_numbers_of_cpus_are_considered() {
         for now in [0, 1, 500, 1023] {
             let all: Vec<usize> = counts(1023, now).collect();
             assert!(all.len() <= 50, "{}", all.len());
             assert!(all.contains(&1) && all.contains(&1023) && (now == 0 || all.contains(&now)));
-            // The next number is never much larger.
+            // Each number of CPUs is only slightly larger than the previous number.
             assert!(all.windows(2).all(|pair| pair[1] <= pair[0] + 1 + pair[0] / 8), "{all:?}");
         }
     }

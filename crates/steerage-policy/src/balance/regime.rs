@@ -1,15 +1,15 @@
-//! The regimes, and the throughput that the costs predict for each.
+//! The regimes, and the throughput that is predicted for each from the costs.
 
 use std::fmt;
 
 use super::costs::{Costs, Estimate};
 
-/// How the packets of a group are spread.
+/// A regime: the way in which the packets of a group are spread over CPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RegimeKind {
-    /// The CPUs that receive do everything.
+    /// The CPUs that receive do all work.
     Inline,
-    /// The CPUs that receive do nothing else, and one other CPU has all buckets, so that packets are
+    /// The CPUs that receive do nothing else. One other CPU has all buckets, so that packets are
     /// not hashed.
     Collector,
     /// Several CPUs have buckets.
@@ -26,7 +26,8 @@ impl RegimeKind {
     }
 }
 
-/// A regime, with the CPUs that take part and own no queue, in the order in which they joined.
+/// A regime. `others` are the CPUs that take part and own no queue, in the order in which they
+/// joined.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Regime {
     pub(crate) kind: RegimeKind,
@@ -45,15 +46,17 @@ impl fmt::Display for Regime {
     }
 }
 
-/// CPUs besides those that receive, all at the same distance from them.
+/// CPUs that do not receive, all at the same distance from the CPUs that receive.
 #[derive(Clone, Copy, Debug)]
 pub struct Workers {
-    /// How many CPUs as fast as those that receive do as much in the time that other programs leave.
+    /// The capacity of these CPUs in the time that other programs leave. 1 is the capacity of one
+    /// CPU that is as fast as the CPUs that receive.
     pub capacity: f64,
-    /// The index of their distance in the [`Costs`].
+    /// The index of this distance in the [`Costs`].
     pub class: usize,
-    /// The share of the packets that their buckets have. `None`: as many as they have time for. If all workers have a share, the
-    /// regime `Spread` has this map, and the CPUs that receive keep the rest.
+    /// The share of the packets in the buckets of these CPUs. With `None`, these CPUs take as many
+    /// packets as they have time for. If all workers have a share, the shares are the map in the
+    /// regime `Spread`, and the CPUs that receive keep the rest.
     pub share: Option<f64>,
 }
 
@@ -63,21 +66,22 @@ pub struct Prediction {
     /// Packets per nanosecond.
     pub(crate) rate: Estimate,
     pub(crate) kept: f64,
-    /// The largest share that the owners may keep, given the uncertainty of costs.
+    /// The largest share of packets that the owners may keep, given the uncertainty of the costs.
     pub(crate) kept_most: f64,
-    /// Whether the CPUs that receive have no time left at this throughput. Otherwise, only another CPU has none.
+    /// True if the CPUs that receive have no time left at this throughput. If false, only another
+    /// CPU has no time left.
     pub is_limited_by_receiving: bool,
 }
 
 impl Prediction {
-    /// The throughput in packets per second. 0 if a cost is not known.
+    /// The predicted throughput in packets per second. The prediction is 0 if a cost is not known.
     pub fn packets_per_second(&self) -> f64 {
         self.rate.mean * 1e9
     }
 }
 
 impl Costs {
-    /// The prediction if the owners have `owners` CPUs' time and all costs are certain.
+    /// The prediction for owners with the time of `owners` CPUs, if all costs are certain.
     fn predict(&self, kind: RegimeKind, owners: f64, workers: &[Workers]) -> Prediction {
         let hash = if kind == RegimeKind::Spread { self.hash.mean.max(0.0) } else { 0.0 };
         let (receive, work) = (self.receive.mean.max(0.0) + hash, self.work.mean.max(0.0));
@@ -89,19 +93,20 @@ impl Costs {
             let weight = if fixed.is_some() { worker.share.unwrap_or(0.0) } else { rate };
             all += weight;
             gives += weight * crossing.give.mean.max(0.0);
-            // The maximum leaves out 0 / 0.
+            // `f64::max` ignores 0 / 0.
             fullest = fullest.max(weight / rate);
         }
-        // The packets that the workers can take, and what handing over one of them costs.
+        // The number of packets that the workers can take, and the cost of handing one packet over.
         let (takes, give) = if all > 0.0 { (all / fullest, gives / all) } else { (0.0, 0.0) };
         let handed = match (kind, fixed) {
             (RegimeKind::Inline, _) => 0.0,
             (RegimeKind::Collector, _) => 1.0,
             (RegimeKind::Spread, Some(handed)) => handed,
             (RegimeKind::Spread, None) => {
-                // Each packet that another CPU takes saves the owners its work, and costs them the hand-over.
+                // For each packet that another CPU takes, the owners save the work and pay for the
+                // hand-over.
                 let all = (owners + takes * (work - give)) / (receive + work).max(1.0);
-                // Otherwise, the owners have time for nothing but receiving.
+                // If `all` is not greater, the owners only have time for receiving.
                 if all > takes { takes / all } else { 1.0 }
             }
         };
@@ -112,8 +117,9 @@ impl Costs {
     }
 }
 
-/// The throughput that these costs allow in a regime, if the CPUs that receive have the time of `owners` CPUs. A collector is the
-/// only entry of `workers`; inline has none. `lab/notes/balance.md` has the formulas.
+/// Predicts the throughput in a regime from these costs. The CPUs that receive have the time of
+/// `owners` CPUs. For a collector, `workers` has one entry. For inline, it is empty.
+/// `lab/notes/balance.md` contains the formulas.
 ///
 /// ```
 /// use steerage_policy::{Costs, RegimeKind, Workers, predict};
@@ -133,13 +139,14 @@ impl Costs {
 ///
 /// # Panics
 ///
-/// If the costs do not have the class of a worker.
+/// Panics if the costs have no entry for the class of a worker.
 pub fn predict(costs: &Costs, kind: RegimeKind, owners: f64, workers: &[Workers]) -> Prediction {
     predict_relative(costs, kind, owners, workers, None)
 }
 
-/// Like [`predict`]. The variance is by the delta method, of the logarithm: costs that are little known may be a fraction or a
-/// multiple of their mean. With `than`, the result is the throughput as a multiple of that with these other CPUs.
+/// Like [`predict`]. The variance is computed by the delta method for the logarithm, because a cost
+/// about which little is known may be a fraction or a multiple of its mean. With `than`, the result
+/// is the throughput as a multiple of the throughput with the workers in `than`.
 pub(crate) fn predict_relative(
     costs: &Costs,
     kind: RegimeKind,
@@ -164,7 +171,8 @@ pub(crate) fn predict_relative(
             varied.all_mut().skip(nth).take(1).for_each(|cost| cost.mean = mean);
             at(&varied)
         };
-        // A whole deviation is a wide step, but the throughput bends where the limiting CPU changes, and a small one would miss it.
+        // One standard deviation is a wide step. A small step would miss the point at which another
+        // CPU becomes the limit and the throughput changes its slope.
         let (less, more) = (with(cost.mean - cost.sd()), with(cost.mean + cost.sd()));
         with(cost.mean);
         var += ((more.rate.mean / less.rate.mean).ln() / 2.0).powi(2);
@@ -196,7 +204,8 @@ mod tests {
     #[test]
     fn two_cpus_gain_by_the_formula() {
         let rate = |costs: &Costs, kind, count| predict(costs, kind, 1.0, &workers(count)).rate.mean;
-        // Both CPUs are full: receiving and handing over takes one as long as the work takes the other.
+        // Both CPUs are full: one CPU receives and hands over in the same time in which the other
+        // CPU does the work.
         let (r, w, h, c) = (100.0, 100.0, 20.0, 20.0);
         let even = costs(r, 0.0, w, h, c);
         assert_near(rate(&even, RegimeKind::Inline, 0), 1.0 / (r + w));
@@ -205,7 +214,8 @@ mod tests {
             2.0 * (r + w) / (r + w + h + c),
         );
         assert_near(rate(&even, RegimeKind::Spread, 1), rate(&even, RegimeKind::Collector, 1));
-        // Receiving is cheap, so the owner works as well. Both CPUs are full here too.
+        // Receiving is cheap, so the owner also does a part of the work. Both CPUs are also full if
+        // receiving is cheap.
         let (r, w) = (20.0, 200.0);
         let cheap = predict(&costs(r, 10.0, w, h, c), RegimeKind::Spread, 1.0, &workers(1));
         let handed = 1.0 - cheap.kept;
@@ -220,7 +230,7 @@ mod tests {
         assert!(spread(8).kept > 0.0 && spread(16).kept == 0.0);
         assert_near(spread(16).rate.mean, 1.0 / 80.0);
         assert_near(spread(64).rate.mean, 1.0 / 80.0);
-        // Two CPUs that receive have twice the time for it.
+        // Two receiving CPUs have twice as much time for receiving.
         assert_near(predict(&costs, RegimeKind::Spread, 2.0, &workers(62)).rate.mean, 2.0 / 80.0);
     }
 
@@ -232,7 +242,7 @@ mod tests {
             predict(&costs, RegimeKind::Spread, 1.0, &[(0, near), (1, far)].map(worker))
         };
         let best = map(None, None);
-        // Both are full, so their shares are as their rates.
+        // Both CPUs are full, so their shares have the same ratio as their rates.
         let near = (1.0 - best.kept) * 260.0 / (260.0 + 220.0);
         let far = 1.0 - best.kept - near;
         assert_near(map(Some(near), Some(far)).rate.mean, best.rate.mean);
@@ -241,7 +251,7 @@ mod tests {
             assert!(other.rate.mean < 0.95 * best.rate.mean, "{other:?}, {best:?}");
             assert_eq!(other.is_limited_by_receiving, receiving, "{other:?}");
         }
-        // All packets are on one CPU, and the others wait.
+        // All packets are on one CPU, and the other CPUs wait.
         assert_near(map(Some(0.0), Some(1.0)).rate.mean, 1.0 / 260.0);
         assert_near(map(Some(0.0), Some(0.0)).rate.mean, 1.0 / 225.0);
     }

@@ -6,18 +6,18 @@ use super::regime::RegimeKind;
 use super::seen::Seen;
 use steerage_core::placement::{CostEstimate, RegimeEstimate};
 
-/// The reason for the current regime.
+/// Why the group is in its current regime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reason {
     /// The group began with the current regime.
     Start,
-    /// The regime's value was certainly better.
+    /// The policy was certain that this regime has a better value.
     Predicted,
-    /// A probe found the regime to be better.
+    /// A probe has shown that this regime is better.
     Measured,
-    /// A probe of another regime found no improvement.
+    /// A probe of another regime has shown no improvement.
     ProbeFailed,
-    /// Fewer CPUs are enough for the recent peak.
+    /// Fewer CPUs are enough for the recent peak load.
     Quiet,
 }
 
@@ -34,7 +34,8 @@ impl Reason {
 }
 
 impl Balance {
-    /// Updates the report with the current regime, those of one CPU and two, and the best regime.
+    /// Updates the report. The report contains the current regime, inline, collector, and the best
+    /// of the `spread` regimes.
     pub(super) fn report(&mut self, seen: &Seen<'_>) {
         let estimate = |choice: &Choice| {
             let per_second = |rate: f64| rate * 1e9;
@@ -58,7 +59,7 @@ impl Balance {
         self.findings.regimes =
             shown.filter(|choice| choice.value.is_known()).map(|choice| estimate(&choice)).collect();
         let costs = &self.known.costs;
-        // The crossing of the CPUs that take part, or of the next CPU to join.
+        // The hand-over costs of the CPUs that take part, or of the CPU that would join next.
         let cpu = seen.regime.others.first().or(seen.load.order.get(seen.owners.len()));
         let apart = cpu.and_then(|cpu| seen.load.apart[usize::from(*cpu)]);
         self.findings.apart = apart;

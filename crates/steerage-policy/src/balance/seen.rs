@@ -1,4 +1,4 @@
-//! One load check, as the model sees it.
+//! [`Seen`] is one load check, as the model sees it.
 
 use super::regime::{Regime, RegimeKind};
 use crate::limits::Tuning;
@@ -10,14 +10,15 @@ const FAIR_SHARE: f64 = 0.5;
 #[derive(Debug)]
 pub(super) struct Seen<'a> {
     pub(super) load: &'a GroupLoad<'a>,
-    /// The CPUs that receive, and the other CPUs that have buckets.
+    /// The CPUs that receive. The receiving CPUs come first in the group's order of CPUs.
     pub(super) owners: &'a [u16],
     pub(super) regime: Regime,
-    /// The handled packets per nanosecond.
+    /// The number of packets that were handled per nanosecond.
     pub(super) rate: f64,
-    /// The offered packets per nanosecond: handled packets, and packets dropped by full backlogs.
+    /// The number of packets that were offered per nanosecond: handled packets, and packets that
+    /// full backlogs dropped.
     pub(super) offered: f64,
-    /// Whether the receiving CPUs or all other CPUs are short of time.
+    /// True if the receiving CPUs or all other CPUs are short of time.
     pub(super) is_short: bool,
 }
 
@@ -52,10 +53,11 @@ impl<'a> Seen<'a> {
 
     /// The share of a CPU's time that the group may use.
     ///
-    /// The sender of a live device may be one of the other programs, so these programs get all the
-    /// time that they want. Devices that wait have no such sender, so the group takes its fair
-    /// share. On a CPU that steerage keeps busy, the share is the time that the other programs leave.
-    /// On any other CPU, it is at least half.
+    /// One of the other programs may be the sender of a live device. Therefore the other programs
+    /// get all the time that they want. Devices that wait have no sender that competes for the CPU.
+    /// Therefore the group takes its fair share. On a CPU that steerage keeps busy, the group's
+    /// share is the time that the other programs leave. On a CPU that is not busy, the group's
+    /// share is at least half.
     pub(super) fn capacity(&self, cpu: u16, tuning: &Tuning) -> f64 {
         let seen = self.cpu(cpu);
         let others = match self.load.can_wait {
@@ -66,13 +68,13 @@ impl<'a> Seen<'a> {
         (1.0 - others).clamp(0.0, 1.0)
     }
 
-    /// The share of their time that these CPUs spent, without the share that other programs took,
-    /// summed over the CPUs. 1 is the time of one CPU.
+    /// Returns how much time these CPUs spent, without the time that other programs took, as a sum
+    /// over the CPUs. 1 is the time of one CPU.
     pub(super) fn time(&self, cpus: &[u16], of: fn(&CpuLoad) -> f64) -> f64 {
         cpus.iter().map(|cpu| of(self.cpu(*cpu)).min(1.0) * (1.0 - self.cpu(*cpu).others).clamp(0.0, 1.0)).sum()
     }
 
-    /// The number of rounds on which the measured time of receiving of these CPUs is based.
+    /// The number of rounds on which the measured receiving time of these CPUs is based.
     pub(super) fn timed(&self, cpus: &[u16]) -> f64 {
         cpus.iter().map(|cpu| self.cpu(*cpu).timed).sum::<f64>().max(f64::MIN_POSITIVE)
     }

@@ -1,6 +1,7 @@
-//! A simulated machine, in nanoseconds. The machine has CPUs in two packages, threads that share a
-//! core, and slow or stolen CPUs. Traffic comes as fast as the machine takes it, at a constant
-//! rate, or in bursts. The machine can compute the best of all masks.
+//! A simulated machine. All times are in nanoseconds. The machine has CPUs in two packages, threads
+//! that share a core, and CPUs that are slow or partly used by other programs. Traffic comes as
+//! fast as the machine can process it, at a constant rate, or in bursts. The machine can compute
+//! which of all masks is best.
 
 use std::time::Duration;
 
@@ -12,19 +13,20 @@ use steerage_core::ids::MoveCause;
 use steerage_core::limits::BUCKETS;
 use steerage_flow::Timestamp;
 
-/// The costs of the path per packet in nanoseconds. Pairs are the costs for near and far CPUs.
+/// What the receive path costs per packet, in nanoseconds. Pairs are the costs for near CPUs and
+/// for far CPUs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Path {
     pub(super) receive: f64,
     pub(super) hash: f64,
     pub(super) give: [f64; 2],
     pub(super) take: [f64; 2],
-    /// The time that a cache line takes.
+    /// The time that a cache line takes between CPUs.
     pub(super) apart: [u64; 2],
 }
 
 impl Path {
-    /// An older version of the path on the machine that docs/performance.md calls Zen 4.
+    /// An older version of the receive path, on the machine that docs/performance.md calls Zen 4.
     const SLOW: Self = Self { receive: 30.0, hash: 9.0, give: [9.0, 28.0], take: [10.0, 26.0], apart: [55, 200] };
 }
 
@@ -34,38 +36,39 @@ pub(super) struct Machine {
     pub(super) path: Path,
     pub(super) work: f64,
     pub(super) is_far: Vec<bool>,
-    /// The speed of each CPU, which the policy does not know.
+    /// The speed of each CPU. The policy does not know it.
     pub(super) speed: Vec<f64>,
-    /// The part of each CPU's time that other programs take, which the policy knows.
+    /// The share of each CPU's time that other programs take. The policy knows it.
     pub(super) stolen: Vec<f64>,
-    /// The part of each CPU's time that competing programs want. A fair scheduler gives them half
-    /// of a CPU that steerage uses.
+    /// The share of each CPU's time that competing programs want. A fair scheduler gives the other
+    /// programs half of a CPU that steerage uses.
     pub(super) wanted: Vec<f64>,
-    /// CPUs 2n and 2n + 1 share a core: if both are busy, the speed of each is multiplied by this
+    /// CPUs 2n and 2n + 1 share a core. If both are busy, the speed of each is multiplied by this
     /// factor.
     pub(super) shared_core: f64,
-    /// The share of the packets in each bucket, and the ratio of the time of these packets to the
+    /// For each bucket, its share of the packets, and the time of its packets as a multiple of the
     /// mean time.
     pub(super) share: Vec<f64>,
     pub(super) heavy: Vec<f64>,
-    /// Whether the input waits until there is room, as a file does. If false, packets that find no
-    /// room are dropped.
+    /// True if the input waits until there is room, as a file does. If false, packets are dropped
+    /// if there is no room for them.
     pub(super) waits: bool,
-    /// The number of sleeping CPUs that the receiving CPU can wake before the first one sleeps again.
-    /// If more CPUs join at once, CPU 0 only wakes CPUs from then on.
+    /// The number of sleeping CPUs that the receiving CPU can wake before the first of them sleeps
+    /// again. If more CPUs join at once, CPU 0 does nothing but wake CPUs from then on.
     pub(super) wakes_at_most: usize,
     only_wakes: bool,
     pub(super) offered: fn(&Machine, Timestamp) -> f64,
     pub(super) rate: f64,
     pub(super) period: Duration,
-    /// The share of full rounds of a busy CPU, and the minimum load of a CPU with full rounds.
+    /// The share of full rounds of a busy CPU, and the minimum load of a CPU that has full rounds.
     pub(super) full: f64,
     pub(super) full_from: f64,
     pub(super) noise: f64,
     pub(super) chance: Chance,
     pub(super) now: Timestamp,
     busy: Vec<f64>,
-    /// The result of `shares` for the map in force, because most checks do not change the map.
+    /// The result of `shares` for the current map. The result of `shares` is stored, because most
+    /// load checks do not change the map.
     shares: Option<Vec<(f64, f64)>>,
     sums: Vec<CpuLoad>,
     checks: f64,
@@ -132,7 +135,8 @@ impl Machine {
         self
     }
 
-    /// The times per packet differ between buckets: log-normal, with a deviation of 1.
+    /// The time per packet differs between buckets. Its distribution is log-normal with a deviation
+    /// of 1.
     pub(super) fn heavy_tailed(mut self) -> Self {
         for heavy in &mut self.heavy {
             *heavy = self.chance.normal().exp();
@@ -181,8 +185,8 @@ impl Machine {
         if cpu == 0 { 0.0 } else { self.path.take[usize::from(self.is_far[cpu])] }
     }
 
-    /// The time of each CPU per packet of the whole machine, for the given shares of packets and of
-    /// the packet function's time: `(all, receiving)`.
+    /// By CPU: its time per packet of the whole machine, for the given shares of packets and of the
+    /// packet function's time: `(all, receiving)`.
     fn times(&self, shares: &[(f64, f64)], busy: &[f64]) -> Vec<(f64, f64)> {
         let is_hashed = shares.iter().all(|(packets, _)| *packets < 1.0 - 1e-9);
         let given: f64 =
@@ -214,8 +218,8 @@ impl Machine {
         shares
     }
 
-    /// The best throughput of all regimes and numbers of CPUs for this offered rate. Work can be
-    /// divided freely, except for the largest bucket.
+    /// Returns the best throughput of all regimes and numbers of CPUs for this offered rate. Work
+    /// can be divided freely, except for the largest bucket.
     pub(super) fn best(&self, offered: f64) -> f64 {
         let by = |merit: &dyn Fn(usize) -> f64| {
             let mut order: Vec<usize> = (1..self.cpus()).collect();
@@ -254,8 +258,8 @@ impl Machine {
             }
             let times = self.times(&shares, &busy);
             let (rates, received) = self.rates(&shares, &times, offered);
-            // The CPU with the largest bucket limits the throughput, and a mask cannot change this
-            // CPU.
+            // The CPU with the largest bucket limits the throughput. A mask cannot change which CPU
+            // has the largest bucket.
             let time = |cpu: usize| self.slowness(cpu, &busy) * (self.work + self.take(cpu));
             let bound = 1.0 / (largest * (0..self.cpus()).map(time).fold(0.0, f64::max));
             let sum: f64 = rates.iter().sum();
@@ -264,7 +268,7 @@ impl Machine {
         best
     }
 
-    /// The CPUs in the order in which they join: whole cores first, as the topology says.
+    /// The CPUs in the order in which they join: whole cores first, as in the topology.
     fn order(&self) -> Vec<u16> {
         let mut order: Vec<u16> = (0..self.cpus() as u16).collect();
         if self.shared_core < 1.0 {
@@ -292,7 +296,7 @@ impl Machine {
         let mut times = self.times(&shares, &self.busy);
         times.iter_mut().for_each(|(all, receive)| (*all, *receive) = (*all * slow, *receive * slow));
         let (mut rates, received) = self.rates(&shares, &times, offered);
-        // The measured value of each CPU differs slightly from the true value.
+        // The measured value of each CPU differs slightly from its true value.
         times.iter_mut().for_each(|(all, receive)| {
             let slow = error(&mut self.chance, self.noise / 3.0);
             (*all, *receive) = (*all * slow, *receive * slow);
@@ -332,7 +336,8 @@ impl Machine {
         (load.now, load.window, load.can_wait) = (self.now, window, self.waits);
         if let Some(wish) = self.policy.refine(&load) {
             self.is_moving = true;
-            // Count only the CPUs other than CPU 0. The shares decide whether CPU 0 also works.
+            // Counts only CPUs other than CPU 0. The shares decide whether CPU 0 also does a part
+            // of the work.
             let others = |active: Vec<u16>| active.into_iter().filter(|cpu| *cpu != 0).collect::<Vec<u16>>();
             let before = others(self.active());
             (self.map, self.shares) = (wish.map, None);

@@ -1,4 +1,4 @@
-//! Compares the policy with the best of all masks, on machines of 2 to 64 CPUs.
+//! Compares the policy with the best of all masks, on machines with 2 to 64 CPUs.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use super::some;
 use crate::limits::Tuning;
 use crate::policy::Policy;
 
-/// Long enough for a second probe, which may wait for ten seconds.
+/// The run is long enough for a second probe, which may begin only after ten seconds.
 const SETTLE: Duration = Duration::from_secs(14);
 const STEADY: Duration = Duration::from_secs(6);
 
@@ -62,7 +62,7 @@ fn bursts(cpus: usize, work: f64, millis: u64) -> Machine {
 }
 
 /// Runs all cases on a machine with this number of CPUs. The group begins inline. With `collects`,
-/// the next CPU has all buckets at the beginning, as with files.
+/// the next CPU has all buckets at the beginning, as it does with files.
 fn all_cases(cpus: usize, collects: bool) {
     let mut missed = Vec::new();
     let machines = CASES.iter().flat_map(|(name, make)| [20.0, 100.0, 400.0, 2000.0].map(|work| (*name, make, work)));
@@ -79,7 +79,8 @@ fn all_cases(cpus: usize, collects: bool) {
         }
         let (settle, steady) = match name {
             "bursts of 10 s" => (Duration::from_secs(40), Duration::from_secs(40)),
-            // Only a trial shows that fewer CPUs are better, and trials are limited to one in 10 s.
+            // Only a trial can show that fewer CPUs are better, and trials are limited to one in 10
+            // s.
             "shared cores" | "heavy-tailed" => (Duration::from_secs(60), STEADY),
             "bursts of 100 ms" | "a slow CPU" => (Duration::from_secs(30), STEADY),
             _ => (SETTLE, STEADY),
@@ -88,7 +89,8 @@ fn all_cases(cpus: usize, collects: bool) {
         let before = machine.changes.len();
         let part = machine.run(steady);
         let changes = machine.changes.len() - before;
-        // Three CPUs join at once for each CPU that receives, so many CPUs take a part of a burst, and of the trials.
+        // For each CPU that receives, three CPUs join at once. So when there are many CPUs, their
+        // joining takes a part of each burst and trial.
         let enough = match name {
             "bursts of 10 s" if cpus == 64 => 0.92,
             "shared cores" if collects => 0.92,
@@ -137,8 +139,8 @@ fn files_that_begin_on_another_cpu_do_what_the_best_mask_does() {
     }
 }
 
-/// Other programs want the CPUs as well. A fair scheduler gives steerage half of each, and a fixed
-/// mask uses both halves. Files have no sender that would need the CPU.
+/// Other programs want to use the CPUs too. A fair scheduler gives steerage half of each CPU, and a
+/// fixed mask uses all of these halves. Files have no sender that would need the CPU.
 #[test]
 fn files_use_their_fair_share_of_busy_cpus() {
     for work in [100.0, 2000.0] {
@@ -155,8 +157,8 @@ fn files_use_their_fair_share_of_busy_cpus() {
     }
 }
 
-/// Waking a CPU takes 7 us, and after 50 us without packets it sleeps again. If many CPUs join at
-/// once, the receiving CPU wakes them again and again, and has no time to receive.
+/// Waking a CPU takes 7 us. After 50 us without packets, a CPU sleeps again. If many CPUs join at
+/// once, the receiving CPU has to wake them again and again, and has no time to receive.
 #[test]
 fn no_more_cpus_join_at_once_than_the_receiving_cpu_can_wake() {
     for cpus in [32, 64] {

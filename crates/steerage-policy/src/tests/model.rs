@@ -11,7 +11,7 @@ use steerage_core::limits::BUCKETS;
 use steerage_flow::Timestamp;
 use steerage_testing::SplitMix64;
 
-/// The same seed gives the same history.
+/// The same seed gives the same run.
 pub(super) struct Chance(SplitMix64);
 
 impl Chance {
@@ -19,7 +19,7 @@ impl Chance {
         Self(SplitMix64::new(seed))
     }
 
-    /// An approximately normal random number, with a deviation of 1.
+    /// An approximately normal random number with a deviation of 1.
     pub(super) fn normal(&mut self) -> f64 {
         (0..12).map(|_| self.share()).sum::<f64>() - 6.0
     }
@@ -42,30 +42,30 @@ pub(super) struct Model {
     pub(super) flows: Vec<(u16, f64)>,
     pub(super) receive: f64,
     pub(super) cost: f64,
-    /// The additional cost of handing over a packet, as a part of the function's time.
+    /// The additional cost of handing over a packet, as a fraction of the packet function's time.
     pub(super) hand_over: f64,
-    /// The factor on the cost of a hand-over if a CPU is far, at more than 100 ns.
+    /// The factor on the cost of a hand-over if the other CPU is far, at more than 100 ns.
     pub(super) far: f64,
-    /// The additional cost of every packet if several CPUs have buckets, as a part of the
-    /// function's time.
+    /// The additional cost of every packet if several CPUs have buckets, as a fraction of the
+    /// packet function's time.
     pub(super) tell_apart: f64,
-    /// The part of each CPU's time that other programs want. If the load on a CPU exceeds the
-    /// remaining time, these programs are slowed. The slowed programs send the packets, so fewer
+    /// The share of each CPU's time that other programs want. If the load on a CPU exceeds the
+    /// remaining time, these programs become slower. The slowed programs send the packets, so fewer
     /// packets arrive.
     pub(super) others: Vec<f64>,
     pub(super) apart: Vec<Option<Duration>>,
     pub(super) sampled: Vec<f64>,
-    /// The number of samples of `sampled`, without discarded samples.
+    /// The number of samples in `sampled`, without discarded samples.
     pub(super) samples: f64,
     pub(super) chance: Chance,
     /// The maximum delay of a load check. Half of the load checks are late.
     pub(super) late: Duration,
     window: Duration,
     pub(super) now: Timestamp,
-    /// The load that was handled in the last load check, and the offered load. 1 is the time of one
-    /// CPU.
+    /// The load that was handled in the last load check, and the load that was offered. 1 is the
+    /// time of one CPU.
     pub(super) handled: (f64, f64),
-    /// The cause of each move, the number of moved buckets, and the number of flows in them.
+    /// For each move: its cause, how many buckets moved, and how many flows were in them.
     pub(super) requests: Vec<(MoveCause, usize, usize)>,
 }
 
@@ -138,7 +138,7 @@ impl Model {
         if apart.is_some_and(|apart| apart > Duration::from_nanos(100)) { self.far } else { 1.0 }
     }
 
-    /// The ratio of the busiest CPU's true load to the best possible load with the CPUs that have
+    /// The true load of the busiest CPU, divided by the best possible load with the CPUs that have
     /// buckets.
     pub(super) fn uneven(&self) -> f64 {
         let (buckets, base) = (self.buckets(), self.base());
@@ -159,10 +159,28 @@ impl Model {
             total += load;
             ends.push(total);
         }
+        // A search of all flows for each sample would take most of the time of these tests. For each
+        // of equal parts of the total, `firsts` has the flow at which a search of this part begins.
+        let parts = self.flows.len();
+        let mut firsts = Vec::with_capacity(parts);
+        let mut first = 0;
+        for part in 0..parts {
+            // The search begins one part earlier, because a sample at the border of two parts may
+            // be rounded into either part.
+            let begin = total * part.saturating_sub(1) as f64 / parts as f64;
+            while ends[first] <= begin && first + 1 < parts {
+                first += 1;
+            }
+            firsts.push(first);
+        }
         let mut seen = vec![0.0; BUCKETS];
         for _ in 0..SAMPLES {
-            let at = self.chance.share() * total;
-            let flow = ends.partition_point(|end| *end <= at).min(self.flows.len() - 1);
+            let share = self.chance.share();
+            let at = share * total;
+            let mut flow = firsts[(share * parts as f64) as usize];
+            while ends[flow] <= at && flow + 1 < parts {
+                flow += 1;
+            }
             seen[usize::from(self.flows[flow].0)] += total / SAMPLES as f64;
         }
         self.samples = self.samples * (1.0 - Tuning::DEFAULT.recent) + SAMPLES as f64;
@@ -185,7 +203,7 @@ impl Model {
         let buckets = self.buckets();
         let (loads, received) = (self.loads(&buckets), self.received(&buckets));
         // The receiving CPU can use at most all of its time. If the receiving CPU is too busy, it
-        // receives fewer packets, and the other CPUs get fewer packets.
+        // receives fewer packets, so the other CPUs also get fewer packets.
         let asks =
             self.others.iter().zip(&loads).map(|(others, load)| 1.0 - (others + load.min(1.0) - 1.0).clamp(0.0, 0.9));
         let slowed = 1.0 / loads[0].max(1.0) * asks.fold(1.0, f64::min);

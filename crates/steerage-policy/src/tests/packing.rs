@@ -1,4 +1,4 @@
-//! The assignment of buckets to CPUs, up to 1,024 CPUs, where each CPU has four buckets.
+//! Tests the assignment of buckets to CPUs, with up to 1,024 CPUs, when each CPU has four buckets.
 
 use steerage_core::limits::BUCKETS;
 
@@ -20,13 +20,14 @@ impl Case {
         Loads { map: &self.map, buckets: &self.buckets, base: &self.base, active: &self.active }
     }
 
-    /// All buckets are on one CPU or anywhere, some CPUs are to have none, and each CPU does other work too.
+    /// At first, the buckets are all on one CPU or on random CPUs. Some CPUs should have no
+    /// buckets, and each CPU also has other work.
     fn random(cpus: usize, chance: &mut Chance) -> Self {
         let mut map = Box::new([0; BUCKETS]);
         if chance.below(2) == 0 {
             map.iter_mut().for_each(|cpu| *cpu = chance.below(cpus) as u16);
         }
-        // A few buckets have most packets.
+        // A few buckets have most of the packets.
         let tail = 1.0 + chance.share();
         let buckets = (0..BUCKETS).map(|_| chance.share().max(1e-3).powf(-1.0 / tail)).collect();
         let base = (0..cpus).map(|_| chance.share() * BUCKETS as f64 / cpus as f64).collect();
@@ -42,14 +43,15 @@ impl Case {
     }
 }
 
-/// Returns whether a bucket of the busiest CPU that has any would make that CPU less busy, and no CPU as busy, on the least busy CPU.
+/// Returns true if a bucket could move from the busiest CPU with buckets to the least busy CPU, and
+/// both would then be less busy than the busiest CPU was.
 fn is_improved_by_a_move(case: &Case, map: &[u16; BUCKETS]) -> bool {
     let packed = Loads { map, ..case.loads() };
     let cpus = packed.of_cpus();
     let busiest = packed.busiest();
     let least = case.active.iter().map(|cpu| cpus[usize::from(*cpu)]).fold(f64::INFINITY, f64::min);
     let on_the_busiest = |cpu: &u16| cpus[usize::from(*cpu)] >= busiest;
-    // A move has to gain a 64th of the CPU's load, else it is not made.
+    // A move is made only if it gains a 64th of the CPU's load.
     map.iter().zip(&case.buckets).any(|(cpu, load)| on_the_busiest(cpu) && least + load < busiest * (1.0 - 1.0 / 32.0))
 }
 
@@ -76,7 +78,8 @@ fn all_buckets_go_to_active_cpus_as_evenly_as_moves_allow() {
     }
 }
 
-/// With equal buckets, 1,024 CPUs get about four each. The CPU that had all of them gives away the others, each once.
+/// With equal buckets, each of 1,024 CPUs gets about four. The CPU that had all buckets keeps its
+/// share, and each other bucket moves away from it once.
 #[test]
 fn equal_buckets_are_dealt_out_with_one_move_each() {
     for cpus in CPUS {

@@ -1,4 +1,5 @@
-//! Each constant matters: if it is halved or doubled, at least one of these runs leaves its range.
+//! Each constant matters: if it is halved or doubled, the result of at least one of these runs is
+//! out of its range.
 
 use std::time::Duration;
 

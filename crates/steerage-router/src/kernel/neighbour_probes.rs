@@ -1,8 +1,9 @@
 //! Makes the kernel resolve a neighbour, or check that the neighbour is still reachable.
 //!
-//! The kernel resolves a neighbour when it has a packet for that neighbour. `ip neigh ... use`
-//! needs a privilege, which the program has dropped before it probes neighbours. Sending an empty
-//! datagram needs no privilege. The datagram goes to the neighbour's discard port (RFC 863).
+//! The kernel resolves the link address of a neighbour when the kernel has a packet for this
+//! neighbour. Therefore this module sends an empty datagram to the neighbour's discard port (RFC
+//! 863), which needs no capability. The command `ip neigh ... use` would need a capability that the
+//! program has already dropped.
 
 use std::collections::HashMap;
 use std::io;
@@ -12,8 +13,8 @@ use std::time::{Duration, Instant};
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::{BindToDevice, DontRoute};
 
-/// The shortest time between two datagrams to a neighbour. The kernel also probes a silent
-/// neighbour once per second.
+/// The minimum time between two empty datagrams to the same neighbour. The kernel also probes a
+/// neighbour that does not answer once per second.
 const EVERY: Duration = Duration::from_secs(1);
 
 const DISCARD_PORT: u16 = 9;
@@ -22,7 +23,7 @@ const DISCARD_PORT: u16 = 9;
 struct Sockets {
     index: u32,
     v4: UdpSocket,
-    /// The IPv6 socket. `None` if the kernel has no IPv6.
+    /// The IPv6 socket for probes. The value is `None` if the kernel does not support IPv6.
     v6: Option<UdpSocket>,
 }
 
@@ -36,7 +37,8 @@ impl NeighbourProbes {
     pub(super) fn new(interfaces: &[(String, u32)]) -> io::Result<Self> {
         let bound = |name: &str, socket: UdpSocket| -> io::Result<UdpSocket> {
             setsockopt(&socket, BindToDevice, &name.into())?;
-            // The neighbour is on the link, so the kernel must ignore its routes for this datagram.
+            // The neighbour is on the interface's link. Therefore the kernel must not use its
+            // routing table to send the datagram.
             setsockopt(&socket, DontRoute, &true)?;
             socket.set_nonblocking(true)?;
             Ok(socket)

@@ -1,4 +1,5 @@
-//! Routes as `ip route` writes them: `10.0.0.0/8 via 192.0.2.1 dev eth1`, `blackhole 10.9.0.0/16`.
+//! Routes in the syntax of `ip route`, such as `10.0.0.0/8 via 192.0.2.1 dev eth1` or `blackhole
+//! 10.9.0.0/16`.
 
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -8,7 +9,7 @@ use ipnet::IpNet;
 use super::RouterInterface;
 use crate::{Hop, Target};
 
-/// A route that replaces the kernel's own routes.
+/// A route that the user specifies. Routes of the user replace the kernel's own routes.
 ///
 /// ```
 /// use steerage_router::kernel::Route;
@@ -19,44 +20,46 @@ use crate::{Hop, Target};
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// The destinations of the route.
+    /// The destination addresses of the route.
     pub prefix: IpNet,
-    /// Where packets to the prefix go.
+    /// The action for packets whose destination is in the prefix.
     pub next_hop: NextHop,
 }
 
 /// The action of a [`Route`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NextHop {
-    /// Packets leave by an interface. At least one of `gateway` and `device` is set.
+    /// The router sends the packets through an interface. At least one of the fields `gateway` and
+    /// `device` is set.
     Via {
-        /// The address of the next router. Without a gateway, the destination itself is a
+        /// The address of the next router. If `gateway` is `None`, the destination itself is a
         /// neighbour.
         gateway: Option<IpAddr>,
-        /// The name of the interface. Without a name, packets leave by the interface whose network
-        /// contains the gateway.
+        /// The name of the interface. If `device` is `None`, packets leave through the interface
+        /// whose network contains the gateway.
         device: Option<String>,
     },
-    /// Packets are dropped: [`Target::Blackhole`], [`Target::Unreachable`] or [`Target::Prohibit`].
+    /// The router drops the packets, with the target [`Target::Blackhole`], [`Target::Unreachable`]
+    /// or [`Target::Prohibit`].
     Drop(Target),
 }
 
-/// Why a [`Route`] is refused.
+/// The reason why a [`Route`] is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RouteError {
-    /// A word is missing, or words contradict each other.
+    /// The route lacks a necessary word, or two words of the route contradict each other.
     #[error("{SYNTAX}")]
     Syntax,
-    /// A word does not belong to the syntax.
+    /// The route contains a word that is not a part of the syntax.
     #[error("{0} is not understood: {SYNTAX}")]
     Word(String),
     /// The text after `via` is not an address.
     #[error("{0} is no address: {SYNTAX}")]
     Address(String),
-    /// The first word is not a prefix.
+    /// The first word of the route is not a prefix.
     #[error("{0} is no prefix: {SYNTAX}")]
     Prefix(String),
-    /// The interface after `dev` is not an interface of the router.
+    /// The name after `dev` is not the name of one of the router's interfaces.
     #[error("{0} takes no part: name it among the interfaces as well")]
     Device(String),
     /// The route has no `dev`, and no network of the router's interfaces contains the gateway.
@@ -102,8 +105,8 @@ impl FromStr for Route {
     }
 }
 
-/// Parses a prefix. `default` has the address family of the gateway, or is IPv4 without a gateway.
-/// An address is a prefix of full length.
+/// Parses the prefix of a route. `default` is a prefix of the gateway's address family, or of IPv4
+/// if there is no gateway. An address without a prefix length is the prefix of this single address.
 fn prefix(text: &str, gateway: Option<IpAddr>) -> Option<IpNet> {
     match (text, gateway) {
         ("default", Some(IpAddr::V6(_))) => "::/0".parse().ok(),
@@ -112,8 +115,8 @@ fn prefix(text: &str, gateway: Option<IpAddr>) -> Option<IpNet> {
     }
 }
 
-/// Maps the routes to `interfaces`. `member_of` returns the interface whose network contains an
-/// address.
+/// Replaces the interface names in the user's routes by indices of `interfaces`. `member_of`
+/// returns the interface whose network contains an address.
 pub(super) fn resolve(
     routes: &[Route],
     interfaces: &[RouterInterface],
@@ -135,7 +138,8 @@ pub(super) fn resolve(
         };
         Ok((route.prefix, Target::Via(vec![Hop { interface, gateway, weight: 1 }])))
     };
-    // Several routes to one prefix share the flows, like several `nexthop`s of `ip route`.
+    // If several routes have the same prefix, the router spreads flows over the next hops of all
+    // these routes. In `ip route`, a route with several `nexthop`s has the same effect.
     let mut all: Vec<(IpNet, Target)> = Vec::with_capacity(routes.len());
     for route in routes {
         let (prefix, target) = target_of(route)?;

@@ -1,12 +1,15 @@
-//! Keeps the kernel from answering IPv6 packets that the router forwards.
+//! Keeps the kernel from replying to IPv6 packets that the router forwards.
 //!
-//! With AF_PACKET, the kernel receives each packet too. A kernel that does not forward drops IPv4
-//! packets for other machines silently. For IPv6, the kernel sends an error if it has no route, or
-//! if its route is `unreachable` or `prohibit` (`ip6_pkt_drop` in net/ipv6/route.c). The sender
-//! would get this error although the router forwards the packet, or in addition to the router's own
-//! error. A rule `iif INTERFACE blackhole` between the tables local and main ends the kernel's part
-//! in silence: packets for this machine are found in the table local, and packets that this machine
-//! itself sends do not match the rule.
+//! If the router receives packets through AF_PACKET, the kernel also handles a copy of each packet.
+//! With IP forwarding off, the kernel silently drops IPv4 packets for other machines. For an IPv6
+//! packet, however, the kernel sends an ICMPv6 error if it has no route to the destination, or if
+//! the route is `unreachable` or `prohibit` (`ip6_pkt_drop` in net/ipv6/route.c). The packet's
+//! sender would get this error although the router forwards the packet. If the router also sends an
+//! error, the sender would get two errors. Therefore this module adds a routing rule `iif INTERFACE
+//! blackhole` between the kernel's rules for the tables `local` and `main`. With this rule, the
+//! kernel drops the packets of the interface without an error. This machine still receives its own
+//! packets, because their routes are in the table `local`. Packets that this machine itself sends
+//! do not match the rule.
 
 use std::fs::File;
 use std::io;
@@ -17,43 +20,47 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use steerage_netlink::{Rtnetlink, Rule, RuleTo};
 
-/// Marks the rules of this module, so that a later run recognizes a rule that a killed run did not
-/// remove. No other program has this number in iproute2's `rt_protos`.
+/// The protocol number that marks the routing rules of this module. If a run was killed before it
+/// removed its rule, a later run recognizes the rule by this number. In iproute2's `rt_protos`, no
+/// other program has this number.
 const PROTOCOL: u8 = 115;
 
 const TABLE_MAIN: u32 = 254;
 const TABLE_LOCAL: u32 = 255;
-/// The priority of the kernel's own rule for the table main.
+/// The priority of the kernel's default routing rule for the table `main`.
 const MAIN_PRIORITY: u32 = 32_766;
 
-/// How long to wait for an earlier run that has ended but still removes its rules.
+/// The maximum time to wait until an earlier run that is ending has removed its rules.
 const HAND_OVER: Duration = Duration::from_secs(3);
 
-/// The rules by which the kernel leaves the packets of some interfaces to the router. The rules are
-/// removed when this value is dropped.
+/// Routing rules that make the kernel silently drop the packets of some interfaces, so that only
+/// the router handles the packets. The rules are removed when this value is dropped.
 #[derive(Debug)]
 pub struct SilentKernel {
     kernel: Rtnetlink,
     rules: Vec<Rule>,
-    /// Released after the rules are removed.
+    /// The locks of the interfaces, which are released after the rules are removed.
     _locks: Vec<Flock<File>>,
 }
 
 impl SilentKernel {
-    /// Returns the rules that are missing for these interfaces. A rule of this module counts as
-    /// missing, because it is removed in the end. A rule of the user does not.
+    /// Returns the routing rules that a run needs for these interfaces, without rules that the user
+    /// has already added. A rule that another run of this module added is included, because that
+    /// run removes its rule at its end.
     ///
     /// # Errors
-    /// If the kernel does not list its rules, or if no rule can come after the table local and before
-    /// the table main.
+    /// Returns an error if the kernel does not list its rules. Also returns an error if no rule can
+    /// be inserted between the rules for the tables `local` and `main`.
     pub fn missing(interfaces: &[String]) -> io::Result<Vec<Rule>> {
         missing_of(interfaces, &Rtnetlink::open()?.rules()?)
     }
 
-    /// Adds the [missing](Self::missing) rules of these interfaces. Needs `CAP_NET_ADMIN`.
+    /// Adds the [missing](Self::missing) routing rules for these interfaces. The caller needs
+    /// `CAP_NET_ADMIN`.
     ///
     /// # Errors
-    /// If the kernel refuses a rule, or if another process keeps the rule of an interface.
+    /// Returns an error if the kernel refuses a rule, or if another process holds the lock of an
+    /// interface.
     pub fn begin(interfaces: &[String]) -> io::Result<Self> {
         let locks = interfaces.iter().map(|name| lock(name)).collect::<io::Result<_>>()?;
         let mut silent = Self { kernel: Rtnetlink::open()?, rules: Vec::new(), _locks: locks };
@@ -63,7 +70,8 @@ impl SilentKernel {
                 silent.kernel.add_rule(&rule)?;
             }
             silent.rules.push(rule.clone());
-            // The process that added such a rule no longer has the lock.
+            // This process holds the lock of the interface. Therefore the process that added
+            // `other` has ended.
             let is_left = |other: &&Rule| {
                 (other.protocol, &other.interface) == (PROTOCOL, &rule.interface) && other.priority != rule.priority
             };
@@ -74,10 +82,11 @@ impl SilentKernel {
         Ok(silent)
     }
 
-    /// Removes the rules.
+    /// Removes the added routing rules.
     ///
     /// # Errors
-    /// If a rule cannot be removed. `end` removes the remaining rules nevertheless.
+    /// Returns an error if a rule cannot be removed. After such an error, `end` still removes the
+    /// remaining rules.
     pub fn end(mut self) -> io::Result<()> {
         self.remove()
     }
@@ -107,7 +116,7 @@ fn missing_of(interfaces: &[String], there: &[Rule]) -> io::Result<Vec<Rule>> {
         there.iter().filter(of_all).map(|rule| rule.priority).min()
     };
     let before_main = first(TABLE_MAIN).unwrap_or(MAIN_PRIORITY).checked_sub(1);
-    // Among rules of one priority, the kernel follows the newest last.
+    // Among routing rules with the same priority, the kernel uses the newest rule last.
     let Some(priority) = before_main.filter(|priority| first(TABLE_LOCAL).is_none_or(|local| local <= *priority))
     else {
         return Err(io::Error::other("the rule for the table local does not come before the rule for the table main"));
@@ -122,9 +131,9 @@ fn missing_of(interfaces: &[String], there: &[Rule]) -> io::Result<Vec<Rule>> {
     Ok(missing.map(rule).collect())
 }
 
-/// Takes the lock of an interface. Each network namespace has this file of its own, and only a
-/// process with `CAP_NET_ADMIN` can open the file. The kernel releases the lock if the process is
-/// killed.
+/// Takes the lock of an interface. The lock file belongs to the interface in its network namespace.
+/// Only a process with `CAP_NET_ADMIN` can open the file. If the process is killed, the kernel
+/// releases the lock.
 fn lock(interface: &str) -> io::Result<Flock<File>> {
     let path = format!("/proc/sys/net/ipv6/conf/{interface}/stable_secret");
     let mut file = File::open(&path).map_err(|error| io::Error::new(error.kind(), format!("{path}: {error}")))?;

@@ -1,5 +1,5 @@
-//! A copy of the kernel's links, addresses, routes and neighbours, and the forwarding table that is
-//! built from them.
+//! A copy of the kernel's links, addresses, routes and neighbours. The router's forwarding table is
+//! built from this copy.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -10,12 +10,12 @@ use ipnet::IpNet;
 use steerage::TxId;
 use steerage_netlink::{self as netlink, Change, Entry, Link, NeighbourState, RouteType};
 
-/// The kernel's routing tables (`RT_TABLE_` of linux/rtnetlink.h), in the order in which the kernel
-/// searches them.
+/// The numbers of the kernel's routing tables (`RT_TABLE_` of linux/rtnetlink.h), in the order in
+/// which the kernel searches the tables.
 const TABLES: [u32; 3] = [255, 254, 253];
 
-/// Above this number of targets, the routes are rebuilt, because most of the targets belong to no
-/// route any more.
+/// If the list of targets is longer than this limit, the routes are rebuilt, because most of these
+/// targets are no longer used by any route.
 const TARGETS_MAX: usize = 1 << 16;
 
 #[derive(Clone, Debug)]
@@ -33,9 +33,10 @@ struct LinkState {
     veth: bool,
 }
 
-/// The number of checks (one per second) during which a neighbour counts as silent after the kernel
-/// has failed to resolve it. After these checks, the neighbour is unknown. The first packet to an
-/// unknown neighbour starts a new resolution and causes no ICMP error, as in the kernel.
+/// If the kernel has failed to resolve a neighbour, the neighbour counts as silent for this number
+/// of checks (one per second). After these checks, the neighbour counts as unknown. As in the
+/// kernel, the first packet to an unknown neighbour starts a new resolution and causes no ICMP
+/// error.
 const SILENT_CHECKS: u8 = 5;
 
 #[derive(Debug)]
@@ -49,7 +50,8 @@ struct KnownNeighbour {
 pub(super) struct Changed {
     pub(super) any: bool,
     routes: bool,
-    /// The kernel did not report all changes, so all tables must be read again.
+    /// True if the kernel may not have reported all changes, so that all of the kernel's tables
+    /// must be read again.
     pub(super) all: bool,
 }
 
@@ -59,8 +61,8 @@ pub(super) struct KernelTables {
     static_routes: Option<Vec<(IpNet, Target)>>,
     links: HashMap<u32, LinkState>,
     addresses: Vec<(u32, IpNet)>,
-    /// The targets of each prefix, in the order in which the kernel prefers them: sorted by table,
-    /// then by metric.
+    /// For each prefix, the targets of the kernel's routes. The targets are sorted by table and
+    /// then by metric, so that the kernel's preferred target comes first.
     prefixes: HashMap<IpNet, Vec<(u64, Target)>>,
     neighbours: HashMap<(u16, IpAddr), KnownNeighbour>,
     past: HashMap<(u16, IpAddr), KnownNeighbour>,
@@ -92,7 +94,8 @@ impl KernelTables {
         self.remake_routes();
     }
 
-    /// Begins a dump. The messages up to [`end_dump`](Self::end_dump) contain the complete tables.
+    /// Begins a dump of the kernel's tables. The messages between this call and
+    /// [`end_dump`](Self::end_dump) contain all entries of the tables.
     pub(super) fn begin_dump(&mut self) {
         self.asking = true;
         self.past = std::mem::take(&mut self.neighbours);
@@ -134,7 +137,7 @@ impl KernelTables {
         if is_there {
             let mut state = before.clone().unwrap_or_default();
             state.up = link.up && link.running;
-            // A report may leave out what has not changed.
+            // The kernel's report about a link may omit fields that have not changed.
             if let Some(address) = link.address {
                 state.mac = address.try_into().ok();
             }
@@ -145,7 +148,7 @@ impl KernelTables {
             self.links.remove(&index);
             self.neighbours.retain(|(member, _), _| self.members[usize::from(*member)].index != index);
         }
-        // When a link goes down, the kernel removes its IPv4 routes without a message.
+        // When a link goes down, the kernel removes the link's IPv4 routes without a message.
         let after = self.links.get(&index);
         let went = before.as_ref().is_some_and(|before| before.up) && !after.is_some_and(|link| link.up);
         self.changed.all |= went;
@@ -160,7 +163,7 @@ impl KernelTables {
             (None, true) => self.addresses.push(entry),
             (Some(at), false) => {
                 self.addresses.remove(at);
-                // The kernel may remove routes together with the address, without a message.
+                // When an address is removed, the kernel may also remove routes without a message.
                 self.changed.all = true;
             }
             _ => return,
@@ -173,7 +176,7 @@ impl KernelTables {
         let entries = self.prefixes.entry(prefix).or_default();
         let at = entries.iter().position(|(other, _)| *other == order);
         match (at, is_there) {
-            // The change is about one of several next hops.
+            // The change concerns only one of the route's next hops.
             (Some(at), _) if route.is_appended || !is_there && entries[at].1 != target => self.changed.all = true,
             (Some(at), true) => entries[at].1 = target,
             (None, true) => {
@@ -192,8 +195,8 @@ impl KernelTables {
         (self.changed.any, self.changed.routes) = (true, true);
     }
 
-    /// A route's prefix, its rank among the routes to that prefix, and its target. `None` for
-    /// routes that are not used for forwarding.
+    /// Returns the prefix of a kernel route, the rank of the route among the routes to this prefix,
+    /// and the target. Returns `None` if the route is not used for forwarding.
     fn read_route(&self, route: &netlink::Route) -> Option<(IpNet, u64, Target)> {
         let nth = TABLES.iter().position(|known| *known == route.table)? as u64;
         if route.is_special {
@@ -207,8 +210,8 @@ impl KernelTables {
             RouteType::Prohibit => Target::Prohibit,
             RouteType::Unicast => {
                 let hops: Vec<Hop> = route.hops.iter().filter_map(|hop| self.hop(hop)).collect();
-                // Routes through interfaces that are not the router's, and routes with an
-                // encapsulation, cannot be used.
+                // The router cannot use a route with an encapsulation, or a route through an
+                // interface that does not belong to the router.
                 if hops.is_empty() || route.encapsulates { Target::Unreachable } else { Target::Via(hops) }
             }
             _ => return None,
@@ -220,8 +223,8 @@ impl KernelTables {
         Some(Hop { interface: self.member(hop.link)?, gateway: hop.gateway, weight: hop.weight })
     }
 
-    /// Updates the routes of a prefix from the kernel's entries. If the user specifies routes, only
-    /// local routes come from the kernel.
+    /// Updates the router's route to a prefix from the kernel's routes. If the user specifies
+    /// routes, only the kernel's local routes are used.
     fn update(&mut self, prefix: IpNet) {
         let first = self.prefixes.get(&prefix).and_then(|entries| entries.first()).map(|(_, target)| target);
         let is_local = first == Some(&Target::Local);
@@ -248,13 +251,15 @@ impl KernelTables {
 
     fn neighbour(&mut self, neighbour: netlink::Neighbour, is_there: bool) {
         let netlink::Neighbour { link, address, link_address, state, is_proxy } = neighbour;
-        // The kernel replies for proxy entries itself, so proxy entries are not neighbours of this
-        // router. The kernel also lists the multicast groups that it sends to.
+        // A proxy entry is not a neighbour of this router, because the kernel itself replies for
+        // the address. The kernel's list of neighbours also contains multicast groups, which are
+        // ignored.
         let Some(member) = self.member(link).filter(|_| !is_proxy && !address.is_multicast()) else { return };
         let key = (member, address);
         let mac: Option<Mac> = link_address.and_then(|address| address.try_into().ok());
         let mac: Option<Option<Mac>> = match state {
-            // A failed entry that was unknown before the dump has probably failed long ago.
+            // If a dump contains a failed neighbour that was unknown before, the kernel probably
+            // failed to resolve it long ago.
             NeighbourState::Failed if is_there && (!self.asking || self.past.contains_key(&key)) => Some(None),
             NeighbourState::Incomplete | NeighbourState::None | NeighbourState::Failed => None,
             _ if is_there => mac.map(Some),
@@ -277,9 +282,9 @@ impl KernelTables {
         }
     }
 
-    /// Checks the neighbours; must be called once per second. Returns the neighbours that received
-    /// packets and that the kernel marks as stale. The kernel does not see these packets, and
-    /// without a check it might forget the neighbours.
+    /// Returns the neighbours to which the router sent packets and which the kernel marks as stale.
+    /// The kernel does not see the packets of the router. Without a check of these neighbours, it
+    /// might forget them. The caller must call this function once per second.
     pub(super) fn check_neighbours(&mut self) -> Vec<(u16, IpAddr)> {
         let before = self.neighbours.len();
         self.neighbours.retain(|_, known| {
@@ -291,8 +296,9 @@ impl KernelTables {
         used.map(|(key, _)| *key).collect()
     }
 
-    /// Whether changes since [`take_changed`](Self::take_changed) are ready for a new table.
-    /// Returns false during a dump, because the tables are incomplete.
+    /// Returns true if a new forwarding table must be built, because something has changed since
+    /// the last call of [`take_changed`](Self::take_changed). Returns false during a dump, because
+    /// this copy is incomplete then.
     pub(super) fn is_changed(&self) -> bool {
         !self.asking && (self.changed.any || self.changed.all)
     }
@@ -315,7 +321,7 @@ impl KernelTables {
     }
 
     fn interface(&self, member: &Member) -> Interface {
-        // An interface that no longer exists counts as down.
+        // A network interface that no longer exists counts as down.
         let link = self.links.get(&member.index).cloned().unwrap_or_default();
         let ours = || self.addresses.iter().filter(|(index, _)| *index == member.index).map(|(_, net)| net.addr());
         let nets = self.addresses.iter().filter(|(index, _)| *index == member.index).map(|(_, net)| net);
@@ -345,7 +351,8 @@ impl KernelTables {
 mod tests {
     use super::*;
 
-    /// The kernel's report that the neighbour 10.0.0.2 of the first interface is in this state.
+    /// Returns the kernel's report that the neighbour 10.0.0.2 of the first interface is in this
+    /// state.
     fn neighbour(state: NeighbourState) -> Change {
         let link_address = (state == NeighbourState::Reachable).then(|| vec![2, 0, 0, 0, 0, 2]);
         let address = [10, 0, 0, 2].into();
@@ -353,8 +360,9 @@ mod tests {
         Change { entry: Entry::Neighbour(neighbour), is_there: true }
     }
 
-    /// The link address of that neighbour in the forwarding table. The outer value is `None` if the
-    /// neighbour is unknown, and the inner value is `None` if the neighbour is silent.
+    /// Returns the link address of the neighbour 10.0.0.2 in the forwarding table. The outer value
+    /// is `None` if the neighbour is unknown, and the inner value is `None` if the neighbour is
+    /// silent.
     fn shown(kernel: &mut KernelTables) -> Option<Option<Mac>> {
         let changed = kernel.take_changed();
         let table = kernel.table(changed);
@@ -364,7 +372,7 @@ mod tests {
     #[test]
     fn a_neighbour_is_silent_for_seconds_and_then_unknown() {
         let mut kernel = KernelTables::new(vec![Member { index: 7, output: TxId(0), ethernet: true }]);
-        // In the first dump, a failed neighbour is an old entry.
+        // A failed neighbour in the first dump is an old entry, so the neighbour counts as unknown.
         kernel.begin_dump();
         kernel.apply(neighbour(NeighbourState::Failed));
         kernel.end_dump();
@@ -377,7 +385,7 @@ mod tests {
                 kernel.check_neighbours();
                 assert_eq!(shown(&mut kernel), Some(None));
             }
-            // Another dump in the meantime does not make the neighbour unknown.
+            // After another dump, the silent neighbour still counts as silent.
             kernel.begin_dump();
             kernel.apply(neighbour(NeighbourState::Failed));
             kernel.end_dump();

@@ -1,5 +1,5 @@
-//! Steering by load on the real path in virtual time: CPUs join when the load grows, the load is
-//! spread evenly, and no packet is reordered.
+//! Tests steering by load on the real receive path, in virtual time: CPUs join when the load grows,
+//! the load is spread evenly, and no packet is reordered.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,7 +35,7 @@ fn play(cpus: usize, load: f64, zipf: f64, seconds: f64, seed: u64) -> (Snapshot
     let mut world = World::new(instance, costs, seed);
     let mut half = None;
     world.run(STEPS_MAX, |handle, step, _| {
-        // Reading the ledger takes long compared with a phase.
+        // The ledger is read only rarely, because reading it takes much longer than a phase.
         if half.is_none() && step % 1000 == 0 {
             let now = handle.snapshot();
             half = (now.received() > frames / 2).then_some(now);
@@ -76,8 +76,8 @@ fn as_many_join_as_it_takes_and_share_evenly() {
     }
 }
 
-/// By Zipf's law with exponent 1.4, the first flow is a third of all traffic, which is two thirds
-/// of a CPU.
+/// By Zipf's law with the exponent 1.4, the first flow has a third of all traffic, and its packets
+/// take two thirds of a CPU.
 #[test]
 fn an_elephant_is_told_by_its_name() {
     let (_, end) = play(4, 2.0, 1.4, 3.0, 3);

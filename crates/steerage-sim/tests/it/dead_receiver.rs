@@ -1,5 +1,5 @@
-//! A receiving CPU is declared dead while it has staged packets for other CPUs. The staged packets
-//! are out of date when the CPU is alive again.
+//! A receiving CPU is declared dead while it has staged packets for other CPUs. When the CPU is
+//! alive again, these staged packets must not be delivered any more.
 
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ fn what_a_dead_receiver_had_staged_is_dropped() {
     let clock = ManualClock::default();
     let mut cpus: Vec<_> = parts.into_iter().map(|part| part.enter(clock.clone())).collect();
 
-    // One poll of 64 frames for eight CPUs: most CPUs get so few frames that these stay
+    // One poll returns 64 frames for eight CPUs. Most CPUs get so few frames that the frames stay
     // unpublished. After the poll, CPU 0 stays in its handler.
     while !matches!(cpus[0].phase(), Phase::Finish(_)) {
         cpus[0].advance();
@@ -59,7 +59,7 @@ fn what_a_dead_receiver_had_staged_is_dropped() {
     let staged = handle.snapshot().in_flight() - handle.held();
     assert!(staged > 0, "nothing is staged, with {PUBLISH_AT} to a list: this tests nothing");
 
-    // CPU 1 also receives, and moves buckets to itself, so CPU 0 must be declared dead.
+    // CPU 1 also receives. Buckets move to CPU 1, so CPU 0 must be declared dead.
     let (receiver, others) = cpus.split_at_mut(1);
     handle.set_rps_cpus(&CpuMask::from_iter([CpuId(1)])).unwrap();
     step_until(others, &clock, || handle.is_settled());

@@ -32,8 +32,8 @@ enum Any {
     Breathing(Chance),
 }
 
-/// How often a [`Any::Breathing`] policy ran while a single CPU had all buckets and handled
-/// packets, and while several CPUs did.
+/// How often a policy [`Any::Breathing`] ran in each of two states: one CPU had all buckets and
+/// handled all packets, or several CPUs had buckets.
 static ONE_WORKED: AtomicU64 = AtomicU64::new(0);
 static SEVERAL_WORKED: AtomicU64 = AtomicU64::new(0);
 
@@ -141,8 +141,8 @@ struct Run {
     masks_once_in: u64,
     single_queues: bool,
     policy: u64,
-    /// Whether the path records arrival numbers and checks them. Without this check, only the
-    /// witnesses detect packets out of order.
+    /// True if the receive path records arrival numbers and checks them. Without this check, only
+    /// the witnesses detect packets out of order.
     check_order: bool,
     always_hash: bool,
     coalesce: bool,
@@ -172,7 +172,7 @@ fn instance(run: &Run, witness: &Arc<Witness>) -> (Instance<WitnessHandler>, Arc
     (instance.unwrap(), wire)
 }
 
-/// Sets a random mask, which is seldom empty. In one of eight calls, the mask is that of a single
+/// Sets a random mask, which is rarely empty. In one of eight calls, the mask is that of a single
 /// queue.
 fn change_a_mask(handle: &Handle, run: &Run, chance: &mut Chance) {
     let mut mask: CpuMask = (0..run.cpus as u16).filter(|_| chance.below(2) == 0).map(CpuId).collect();
@@ -202,7 +202,8 @@ fn count_receivers(ledger: &Snapshot, run: &Run) {
 
 fn change_limits(handle: &Handle, queues: usize, chance: &mut Chance) {
     let mut below = |most: u64| 1 + chance.below(most) as usize;
-    // Rings begin with 128 slots, so with most of the larger backlogs they grow while masks change.
+    // Rings begin with 128 slots. With most of the larger backlogs, the rings therefore grow while
+    // masks change.
     let (backlog, dev_weight, budget) = (below(128) * below(8), below(64), below(300));
     granted(backlog, |backlog| {
         let now = handle.set_limits(|limits| {
@@ -218,8 +219,8 @@ fn change_limits(handle: &Handle, queues: usize, chance: &mut Chance) {
     granted(pages, |pages| handle.set_queue_limits(queue, |limits| limits.lpc_pages = pages).unwrap().lpc_pages);
 }
 
-/// Sets a limit, which may stay below the requested value only if the memory allows no higher limit:
-/// with 64 CPUs, the memory reaches its cap, and memory in huge pages does not grow.
+/// Sets the backlog limit. The new limit may be below the requested value only if memory allows no
+/// more. With 64 CPUs, the memory reaches its cap. Memory in huge pages does not grow.
 fn granted(wanted: usize, set: impl Fn(usize) -> usize) {
     let now = set(wanted);
     if now != wanted {
@@ -288,7 +289,7 @@ fn play(run: &Run, deaths: bool) -> u64 {
     history
 }
 
-/// Calls of control on time, late, never, and while another thread holds the control lock. The
+/// Control is called on time, late, never, or while another thread holds the control lock. The
 /// choice is independent of the policy that `seed` selects.
 fn control(seed: u64) -> Control {
     match seed / 4 % 4 {
@@ -337,8 +338,8 @@ fn small(seed: u64) -> Run {
 }
 
 /// If CPUs die, the packets that a handler sees prove nothing about order, because the actions of a
-/// dead CPU have no effect. Only the outputs and the path's own check can detect reordering, so
-/// some packets must be sent.
+/// dead CPU have no effect. In this case, only the outputs and the receive path's own check can
+/// detect reordering. Therefore some packets must be sent.
 fn with_deaths(seed: u64) -> Run {
     let mut run = small(seed);
     if !run.check_order {
@@ -350,15 +351,15 @@ fn with_deaths(seed: u64) -> Run {
 #[test]
 fn many_small_histories() {
     quiet_panics();
-    for seed in seeds(300) {
+    for seed in seeds(150) {
         let mut run = small(seed);
         run.mood.panics_once_in = 0;
         play(&run, false);
     }
     let handed_over = HANDED_OVER.load(SeqCst);
-    assert!(handed_over > 50 || !all_run(300), "queues hardly changed their CPU: {handed_over}");
+    assert!(handed_over > 25 || !all_run(150), "queues hardly changed their CPU: {handed_over}");
     let merged = MERGED.load(SeqCst);
-    assert!(merged > 1_000 || !all_run(300), "hardly any packets were merged: {merged}");
+    assert!(merged > 500 || !all_run(150), "hardly any packets were merged: {merged}");
 }
 
 /// The default mode: one CPU does everything and hashes no packet. Other CPUs join under load, and
@@ -367,7 +368,7 @@ fn many_small_histories() {
 #[test]
 fn cpus_join_and_leave_under_load() {
     quiet_panics();
-    for seed in seeds(100) {
+    for seed in seeds(50) {
         let mut run = small(seed);
         let mut chance = Chance::new(seed ^ 0x0010_1D00);
         run.cpus = [2, 3, 4, 8][chance.below(4) as usize];
@@ -378,7 +379,7 @@ fn cpus_join_and_leave_under_load() {
         }
         run.always_hash = false;
         // The load is between half a CPU and four CPUs. A CPU joins after a few intervals without
-        // idle time, and its trial takes some time. So these runs last tens or hundreds of
+        // idle time, and its trial takes some time. Therefore these runs last tens or hundreds of
         // milliseconds.
         let slower = if run.policy == 1 { 10 } else { 1 };
         run.traffic.frames = 20_000;
@@ -388,18 +389,18 @@ fn cpus_join_and_leave_under_load() {
         run.masks_once_in = slower * 20_000;
         play(&run, false);
     }
-    if all_run(100) {
+    if all_run(50) {
         let worked = (ONE_WORKED.load(SeqCst), SEVERAL_WORKED.load(SeqCst));
-        assert!(worked.0 > 300 && worked.1 > 300, "CPUs hardly joined or left at random: {worked:?}");
+        assert!(worked.0 > 150 && worked.1 > 150, "CPUs hardly joined or left at random: {worked:?}");
         let joined = JOINED_BY_LOAD.load(SeqCst);
-        assert!(joined > 10, "CPUs hardly joined because of the load: {joined}");
+        assert!(joined > 5, "CPUs hardly joined because of the load: {joined}");
     }
 }
 
 #[test]
 fn handlers_that_panic() {
     quiet_panics();
-    for seed in seeds(100) {
+    for seed in seeds(50) {
         let mut run = with_deaths(seed);
         run.mood.panics_once_in = 20;
         run.mood.panics_in_moves_once_in = 30;
@@ -472,8 +473,8 @@ fn stalls_are_waited_for_and_revoked() {
     assert!(dropped > 0 || !all_run(40), "no move ever took too long: this tests nothing");
 }
 
-/// Handlers do not return for seconds. CPUs with such handlers are declared dead and later
-/// continue. The actions of a dead CPU do not count.
+/// Handlers do not return for seconds. The CPUs that run these handlers are declared dead, and
+/// later continue. The actions of a CPU that was declared dead have no effect.
 #[test]
 fn the_dead_are_left_and_come_back() {
     let mut deaths = 0;

@@ -108,7 +108,8 @@ impl Policy for Records {
     }
 }
 
-/// Adds a million packets to the counts of all rings of an instance, although no CPU has counted them.
+/// Adds a million packets to the counts of all rings of an instance, without any CPU that has
+/// counted these packets.
 fn plant(handle: &Handle) {
     for ring in handle.ledgers().queues.iter().flat_map(|queue| &queue.rings) {
         ring.by_producer.backlog_full.add(1_000_000);
@@ -116,8 +117,9 @@ fn plant(handle: &Handle) {
     }
 }
 
-/// A server with 1,024 CPUs and 256 queues has 262,144 rings, and reading all of them takes 50 ms. So a snapshot reads only rings that
-/// were used, and a load check only the rings of queues that lost packets. Counts that no CPU has written show which rings are read.
+/// A server with 1,024 CPUs and 256 queues has 262,144 rings, and reading all of them takes 50 ms.
+/// Therefore a snapshot reads only rings that were used, and a load check reads only the rings of
+/// queues that lost packets. If a count contains the added packets, its ring was read.
 #[test]
 fn snapshots_and_load_checks_leave_out_rings_that_cannot_count() {
     let queue = |nth: usize| Box::new(Flows { next: (nth as u32) << 20, left: 200_000 }) as Box<dyn RxQueue>;

@@ -1,4 +1,4 @@
-//! The real receive path, stepped in virtual time and on real threads.
+//! Tests the real receive path, in virtual time and on real threads.
 
 mod balance;
 mod dead_receiver;

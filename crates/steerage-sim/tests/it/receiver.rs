@@ -75,7 +75,8 @@ fn the_other_cpu_polls_and_nothing_is_lost() {
     }
 }
 
-/// A CPU cannot release its queue while it is in its handler, but only afterwards.
+/// A CPU cannot release its queue while it runs its handler, but only after the handler has
+/// returned.
 #[test]
 fn a_stuck_owner_keeps_its_queue() {
     let (mut cpus, handle, clock) = two_cpus(false);
@@ -93,8 +94,8 @@ fn a_stuck_owner_keeps_its_queue() {
     assert_eq!(receiver(&handle), CpuId(1));
 }
 
-/// A CPU in its handler does not take a queue. After a while, the owner polls the queue again, and
-/// the request is cancelled.
+/// While a CPU runs its handler, it does not take over a queue. After a while, the owner polls the
+/// queue again, and the request is cancelled.
 #[test]
 fn a_queue_that_nobody_takes_stays() {
     let (mut cpus, handle, clock) = two_cpus(false);
@@ -141,9 +142,9 @@ fn the_last_wish_counts() {
 
 const COST: Duration = Duration::from_micros(4);
 
-/// Runs two CPUs with an unlimited supply of packets. Other programs take `others` of the first
-/// CPU's time. The CPU `receiver` polls first. Returns the packets per second in the settled state,
-/// and the CPU that polls then.
+/// Runs two CPUs with an unlimited supply of packets. Other programs take the share `others` of the
+/// first CPU's time. At first, the CPU `receiver` polls the queue. Returns the packets per second
+/// in the settled state, and the CPU that polls the queue in this state.
 fn play(receiver: u16, others: f64, policy: Box<dyn Policy>, seed: u64) -> (f64, CpuId) {
     let (flows, zipf, frames, chained_once_in, gap) = (5_000, 0.8, 100_000_000, 0, Duration::ZERO);
     let traffic = TrafficOptions { queues: 1, flows, zipf, frames, can_wait: true, chained_once_in, gap, seed };

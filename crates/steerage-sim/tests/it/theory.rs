@@ -1,21 +1,25 @@
-//! The mean waiting times of the real path on a machine where only the packet function takes time, beside queueing theory.
+//! Compares mean waiting times with queueing theory: the real receive path runs on a simulated
+//! machine on which only the packet function takes time.
 
 use std::time::Duration;
 
 use steerage_sim::{Arrivals, Flows, Machine, Profile, ScaleRun, Scaled, Steering, Work};
 
-/// The work of a packet. A phase takes at least 1 ns, so the work is long beside a round.
+/// The work of a packet. A phase takes at least 1 ns. Therefore the work of a packet is long
+/// compared with a round.
 const WORK: f64 = 10_000.0;
 
-/// By how much a mean may differ from theory.
+/// The maximum relative difference between a measured mean and the theory.
 const OFF_MAX: f64 = 0.02;
 
-/// The mean waiting time, in works, of `packets` packets that keep `servers` CPUs busy for `load` of their time.
+/// Returns the mean waiting time of `packets` packets, as a multiple of a packet's work. The
+/// packets keep `servers` CPUs busy for the share `load` of their time.
 fn wait(servers: usize, load: f64, work: Work, packets: f64, seed: u64) -> f64 {
     let per_second = load * servers as f64 / WORK * 1e9;
     let (cpus, steering, kind) = match servers {
         1 => (1, Steering::None, Flows::Uniform),
-        // With equal works, as many CPUs that take packets in turn are as good as one common queue.
+        // If all packets need the same work, CPUs that get packets in turn have the same waiting
+        // times as CPUs with one common queue.
         _ => (servers + 1, Steering::Collectors, Flows::InTurn),
     };
     let run = ScaleRun {
@@ -23,7 +27,7 @@ fn wait(servers: usize, load: f64, work: Work, packets: f64, seed: u64) -> f64 {
         machine: Machine::of_one_cache(cpus),
         cpus,
         receivers: 1,
-        arrivals: Arrivals { queues: 1, flows: servers, kind, bursts: false, per_second, seed },
+        arrivals: Arrivals { queues: 1, flows: servers, kind, bursts: None, per_second, seed },
         steering,
         work,
         warm_up: Duration::from_secs_f64(packets / per_second / 10.0),
@@ -60,7 +64,8 @@ fn one_cpu_with_random_works_waits_as_m_g_1() {
 /// Crommelin, 1932. The probabilities are those of Poisson's distribution.
 fn m_d_c(servers: usize, load: f64) -> f64 {
     let mut wait = 0.0;
-    // Larger means than this add nothing at the loads of the test, and their probabilities would be 0 by underflow.
+    // For larger means, the probabilities would underflow to 0. At the loads of the test, they do
+    // not affect the result.
     for works in (1..).take_while(|works| *works as f64 * servers as f64 * load < 600.0) {
         let (count, mean) = (works * servers, (works * servers) as f64 * load);
         let (mut exactly, mut fewer) = ((-mean).exp(), 0.0);

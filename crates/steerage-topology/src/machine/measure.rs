@@ -1,4 +1,5 @@
-//! Measures the distance between CPUs, for the order in which they are added.
+//! Measures the distances between CPUs. These distances decide the order in which an instance adds
+//! CPUs.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,18 +9,20 @@ use crate::cpu::{CpuId, CpuMask};
 use crate::probe::{PAIRS_MAX, one_way};
 
 impl Topology {
-    /// Measures how long a cache line takes between `owner` and each of `candidates`. From then on,
-    /// [`joining_order`](Self::joining_order) uses the results. Returns the number of measured
-    /// pairs.
+    /// Measures how long a cache line takes between the CPU `owner` and each CPU in `candidates`.
+    /// Later calls of [`joining_order`](Self::joining_order) use the results. Returns the number of
+    /// measured pairs of CPUs.
     ///
-    /// Two pinned threads spin for at most [`PAIR_TIME_MAX`](crate::probe::PAIR_TIME_MAX) per pair.
-    /// The time that they wait for their CPUs comes in addition. At most
-    /// [`PAIRS_MAX`](crate::probe::PAIRS_MAX) pairs are measured. If there are more CPUs, some of
-    /// the CPUs that share a cache are measured for all CPUs of that cache. A pair that cannot be
-    /// measured, because a CPU is busy or must not be used, keeps its old result.
+    /// For each pair, two pinned threads spin for at most
+    /// [`PAIR_TIME_MAX`](crate::probe::PAIR_TIME_MAX), not counting the time in which they wait for
+    /// their CPUs. At most [`PAIRS_MAX`](crate::probe::PAIRS_MAX) pairs are measured. If there are
+    /// more CPUs, only some CPUs of each cache are measured, and their results are used for all
+    /// CPUs of this cache. If a pair cannot be measured, because one of its CPUs is busy or must
+    /// not be used, its old result stays in use.
     ///
-    /// On virtual machines, measure again later, since the hypervisor moves their CPUs. Two CPUs
-    /// that were 60 ns apart may be 200 ns apart a second later.
+    /// On virtual machines, repeat the measurement from time to time, because the hypervisor moves
+    /// virtual CPUs between physical CPUs. Two CPUs that were 60 ns apart may be 200 ns apart a
+    /// second later.
     pub fn measure(&mut self, owner: CpuId, candidates: &CpuMask) -> usize {
         let mut measured = 0;
         for cpu in self.sample(owner, candidates) {
@@ -35,8 +38,8 @@ impl Topology {
         self.latencies.insert((one.min(other), one.max(other)), latency);
     }
 
-    /// The CPUs to measure: all candidates if these are few, else an equal number of CPUs from each
-    /// cache.
+    /// Selects the CPUs to measure. If there are only a few candidates, selects all of them. If
+    /// there are many candidates, selects the same number of CPUs from each cache.
     pub(super) fn sample(&self, owner: CpuId, candidates: &CpuMask) -> Vec<CpuId> {
         let mut by_cache: BTreeMap<Option<CpuId>, Vec<CpuId>> = BTreeMap::new();
         for cpu in candidates.iter().filter(|cpu| *cpu != owner) {
@@ -48,20 +51,22 @@ impl Topology {
     }
 }
 
-/// The distances of an instance's CPUs (identified by index) from the CPUs that receive.
+/// The distances between the receiving CPUs of an instance and its other CPUs. CPUs are identified
+/// by their index in the instance.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Nearness {
-    /// For each CPU that receives, the other CPUs in the order in which they should join it. Empty
-    /// for the other CPUs.
+    /// For each receiving CPU, the other CPUs in the order in which they should take over work from
+    /// it. If a CPU does not receive, its list is empty.
     pub orders: Vec<Vec<u16>>,
-    /// The time that a cache line takes from a receiving CPU to another CPU. Pairs that were not
-    /// measured are missing. Threads of one core are missing too: they share its time, which
-    /// matters more than their distance.
+    /// The measured time that a cache line takes from a receiving CPU to another CPU. Pairs that
+    /// were not measured are missing. Two threads of the same core are missing too, because sharing
+    /// the core's time matters more than their distance.
     pub apart: BTreeMap<(u16, u16), Duration>,
 }
 
-/// The distances of `cpus` from each CPU whose index is among `owners`. The distances come from the
-/// kernel and from measurements, because virtual machines report wrong topologies.
+/// Returns the distances between `cpus` and the receiving CPUs, whose indices are in `owners`. The
+/// kernel's distances are completed by measurements, because virtual machines report wrong
+/// topologies.
 ///
 /// ```
 /// use steerage_topology::{Topology, nearness};
@@ -83,7 +88,7 @@ pub fn nearness(cpus: &[CpuId], owners: &[u16]) -> Nearness {
 }
 
 impl Nearness {
-    /// The distances that `topology` contains.
+    /// Returns the distances that `topology` contains, without further measurements.
     pub(super) fn of(topology: &Topology, cpus: &[CpuId], owners: &[u16]) -> Self {
         let mut near = Self { orders: vec![Vec::new(); cpus.len()], apart: BTreeMap::new() };
         let all = cpus.iter().copied().collect();

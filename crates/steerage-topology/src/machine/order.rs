@@ -1,21 +1,23 @@
-//! The order in which CPUs join the CPU that receives.
+//! Decides the order in which other CPUs join the receiving CPU.
 //!
-//! The cost of another CPU is mostly the cost of the cache lines that it gets from the receiving
-//! CPU, and the receiving CPU pays this cost. A cache line costs three times as much if the two
-//! CPUs share no cache (docs/performance.md). So the order is:
+//! Each additional CPU costs the receiving CPU time, mostly because the new CPU fetches cache lines
+//! from it. A cache line costs three times as much if the two CPUs share no cache
+//! (docs/performance.md). Therefore the order is:
 //!
-//! 1. CPUs that share the receiver's last-level cache. Whole cores come before second threads of
-//!    cores in use, since two threads share a core's execution units: the second thread adds only a
-//!    part of a CPU, and slows the first thread down. The receiver's own siblings come after those
-//!    of other CPUs, since slowing the receiver slows all CPUs.
-//! 2. CPUs of the receiver's node that share another last-level cache.
-//! 3. CPUs of other nodes, the nearest first. The packets' memory is far from these CPUs too.
+//! 1. CPUs that share the last-level cache of the receiving CPU. Unused cores come before second
+//!    threads of used cores, because two threads share a core's execution units. A second thread
+//!    adds only a part of a CPU, and slows the first thread down. The second thread of the
+//!    receiving CPU's own core comes last, because a slower receiving CPU slows all CPUs down.
+//! 2. CPUs of the same NUMA node that have another last-level cache.
+//! 3. CPUs of other NUMA nodes, the nearest node first. CPUs of other nodes are also far from the
+//!    memory of the packets.
 //!
 //! Slower cores of a hybrid machine come after the faster cores, but before second threads.
 //!
-//! The order is for light work, for which the choice of CPUs matters most. If the work per packet
-//! is expensive compared with the hand-over, a whole core with another cache adds more than the
-//! second thread of a near core. In that case, users should name the CPUs.
+//! This order is best for handlers that do little work per packet, for which the choice of CPUs
+//! matters most. If a packet needs much work, an unused core with another cache adds more than the
+//! second thread of a near core. If a packet needs much work, users should therefore choose the
+//! CPUs themselves.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -24,31 +26,33 @@ use std::time::Duration;
 use super::Topology;
 use crate::cpu::{CpuId, CpuMask};
 
-/// A measured latency that exceeds the next lower latency by this factor begins another class of
-/// distance. Latencies within one cache differ less. Latencies to another cache are at least three
-/// times as long.
+/// The measured latencies are sorted and divided into classes of distance. A latency that exceeds
+/// the next lower latency by this factor begins a new class. Latencies within a cache differ by
+/// less. Latencies to another cache are at least three times as long.
 const FARTHER: f64 = 1.5;
 
-/// The distance between two CPUs, according to the kernel.
+/// The distance between two CPUs, as the kernel reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Distance {
     /// The CPUs share a last-level cache.
     Cache,
     Node,
-    /// The CPUs belong to different nodes, at the distance that the firmware reports.
+    /// The CPUs belong to different NUMA nodes. The value is the distance between these nodes, as
+    /// the firmware reports it.
     Nodes(u32),
     Unknown,
 }
 
 impl Topology {
-    /// Returns the `candidates` without the `owner`, which receives, in the order in which they
-    /// should join. The nearest CPUs come first. Distances are measured if possible, and otherwise
-    /// come from the kernel. Whole cores come before second threads. Isolated CPUs count like other
-    /// CPUs, since the mask names them. Offline CPUs come last, since their distance is unknown.
+    /// Returns the CPUs in `candidates` in the order in which they should join the receiving CPU
+    /// `owner`. `owner` itself is not in the result. The nearest CPUs come first, and unused cores
+    /// come before second threads. Measured distances are used if there are any, and otherwise the
+    /// distances that the kernel reports. Isolated CPUs count like other CPUs, because the mask
+    /// contains them. Offline CPUs come last, because their distance is unknown.
     pub fn joining_order(&self, owner: CpuId, candidates: &CpuMask) -> Vec<CpuId> {
         let classes = self.classes(owner, candidates);
-        // If any distance was measured, CPUs without a measured distance come last. Without any
-        // measurement, all CPUs are equal here.
+        // If any distance was measured, the CPUs without a measured distance come last. If none was
+        // measured, all CPUs are in the same class.
         let unknown = if classes.is_empty() { 0 } else { usize::MAX };
         let mut taken: BTreeMap<CpuId, usize> = BTreeMap::from([(self.core(owner), 1)]);
         let mut keyed: Vec<_> = Vec::new();
@@ -66,7 +70,7 @@ impl Topology {
         keyed.into_iter().map(|key| key.6).collect()
     }
 
-    /// A core, identified by the lowest of its threads.
+    /// Returns the core of a CPU. A core is identified by the lowest of its CPUs.
     pub(super) fn core(&self, cpu: CpuId) -> CpuId {
         self.place(cpu).and_then(|place| place.siblings.first()).unwrap_or(cpu)
     }
@@ -90,10 +94,10 @@ impl Topology {
         }
     }
 
-    /// The measured class of distance of each CPU from the owner. 0 is the nearest class. A CPU
-    /// that was not measured gets the class of the farthest measured CPU that shares its cache.
-    /// Threads of the owner's core get the nearest class, although their shared execution units are
-    /// a disadvantage.
+    /// Returns the class of the measured distance between the owner and each CPU. The nearest class
+    /// is 0. A CPU that was not measured gets the class of the farthest measured CPU with the same
+    /// cache. The threads of the owner's core are in the nearest class, although they share
+    /// execution units with the owner.
     fn classes(&self, owner: CpuId, candidates: &CpuMask) -> BTreeMap<CpuId, usize> {
         let is_sibling = |cpu: CpuId| self.core(cpu) == self.core(owner);
         let others = || candidates.iter().filter(|cpu| *cpu != owner);
@@ -112,7 +116,8 @@ impl Topology {
         others().filter_map(|cpu| Some((cpu, of(cpu)?))).collect()
     }
 
-    /// How long a cache line takes between the two CPUs, if it was [measured](Self::measure).
+    /// Returns how long a cache line takes from one of the two CPUs to the other, if this was
+    /// [measured](Self::measure).
     pub fn latency(&self, one: CpuId, other: CpuId) -> Option<Duration> {
         self.latencies.get(&(one.min(other), one.max(other))).copied()
     }

@@ -1,4 +1,5 @@
-//! Tests orders and default masks on invented machines, and the effect of measurements on orders.
+//! Tests the order in which CPUs join and the default mask on fake machines, and the effect of
+//! measurements on the order.
 
 use std::time::Duration;
 
@@ -36,7 +37,7 @@ fn a_node_has_several_caches() {
     let topology = made.topology(None);
     let expected = ["4,6,7", "20,22,23", "21", "0-3,8-15", "16-19,24-31"];
     assert_eq!(order(&topology, 5, "0-31"), cpus(&expected));
-    // The owner need not be a candidate.
+    // The receiving CPU (`owner`) need not be a candidate.
     assert_eq!(order(&topology, 5, "0,4,8"), [4, 0, 8]);
 }
 
@@ -45,7 +46,7 @@ fn small_cores_are_cores_all_the_same() {
     let expected = ["2,4,6", "8-11", "3,5,7", "1"];
     let told = hybrid(|cpu| Some(if cpu < 8 { 1024 } else { 600 }));
     assert_eq!(order(&told.topology(None), 0, "0-11"), cpus(&expected));
-    // Some kernels only report which CPUs are efficient.
+    // Some kernels report which CPUs are efficient cores, but not their capacity.
     let named = hybrid(|_| None);
     named.write("sys/devices/cpu_atom/cpus", "8-11");
     assert_eq!(order(&named.topology(None), 0, "0-11"), cpus(&expected));
@@ -76,7 +77,7 @@ fn a_machine_that_shows_nothing() {
     assert_eq!((topology.nr_cpu_ids(), topology.place(CpuId(0)), topology.quota()), (None, None, None));
     assert_eq!(topology.default_mask(), list("0-3"));
     assert_eq!(nothing.topology(None).default_mask(), CpuMask::new());
-    // Lists that no kernel would write count as missing.
+    // If a file contains a CPU list that no kernel would write, the file counts as missing.
     let odd =
         Made::new(&[("sys/devices/system/cpu/online", "all of them"), ("sys/devices/system/cpu/nohz_full", "(null)")]);
     assert_eq!((odd.topology(Some("1")).online(), odd.topology(None).isolated()), (&list("1"), &CpuMask::new()));
@@ -95,7 +96,8 @@ fn what_is_not_ours_is_not_in_the_default() {
     assert_eq!(topology.default_mask(), list("8-9,13-29,31"));
     // If the user names isolated CPUs, they are added like other CPUs. An offline CPU comes last.
     assert_eq!(order(&topology, 8, "8-12,30"), [10, 12, 9, 11, 30]);
-    // If a process may use only isolated CPUs, they were assigned to the process on purpose.
+    // If a process may use only isolated CPUs, the administrator has assigned these CPUs to the
+    // process. Therefore the default mask contains them.
     assert_eq!(made.topology(Some("10-11")).default_mask(), list("10-11"));
     // A quota of three and a half CPUs gives three CPUs near the first CPU.
     made.write("sys/fs/cgroup/cpu.max", "350000 100000");
@@ -112,7 +114,7 @@ fn set(topology: &mut Topology, owner: u16, nanoseconds: &[(u16, u64)]) {
 
 #[test]
 fn what_was_measured_goes_before_what_is_told() {
-    // The kernel of a virtual machine shows one cache or none, but the host has two.
+    // The kernel of a virtual machine reports one cache or no cache, but the host has two caches.
     let made = Made::of(4, |cpu| Says {
         node: 0,
         package: 0,
@@ -126,7 +128,7 @@ fn what_was_measured_goes_before_what_is_told() {
         assert_eq!(order(&topology, 0, "0-3"), [2, 3, 1]);
         assert_eq!(topology.latency(CpuId(0), CpuId(1)), Some(Duration::from_nanos(203)));
         assert_eq!(order(&topology, 2, "0-3"), [0, 1, 3]);
-        // Later measurements find all CPUs near again.
+        // After later measurements, all CPUs count as near again.
         set(&mut topology, 0, &[(1, 63)]);
         assert_eq!(order(&topology, 0, "0-3"), [1, 2, 3]);
     }
@@ -145,8 +147,8 @@ fn threads_of_one_core_have_no_distance() {
 fn those_measured_stand_for_their_cache() {
     let made = four_caches();
     let mut topology = made.topology(None);
-    // The CPUs of the third cache turn out to be as near as the owner's own. The owner's sibling is
-    // the nearest CPU, but still comes after whole cores.
+    // In these measurements, the CPUs of the third cache are as near as those of the owner's cache.
+    // The second thread of the owner's core is the nearest CPU, but still comes after unused cores.
     set(&mut topology, 0, &[(1, 22), (16, 7), (4, 80), (8, 25), (12, 90)]);
     let expected = ["1-3", "17-19", "16", "8-11", "24-27", "4-7,12-15", "20-23,28-31"];
     assert_eq!(order(&topology, 0, "0-31"), cpus(&expected));
@@ -170,7 +172,7 @@ fn of_many_cpus_some_of_each_cache_are_measured() {
     assert_eq!(few.into_iter().map(|cpu| cpu.0).collect::<Vec<_>>(), [1, 64, 2, 3]);
 }
 
-/// A busy CPU may need several attempts.
+/// The test tries the measurement several times, because a CPU may be busy.
 #[test]
 fn real_cpus_are_measured() {
     let mut topology = Topology::read();
@@ -186,8 +188,8 @@ fn real_cpus_are_measured() {
     }
     assert_eq!(measured > 0, wanted > 0, "of {wanted} pairs");
     for cpu in ours.iter() {
-        // A round trip takes more than a nanosecond. At the upper limit, the samples would not fit
-        // into the time.
+        // A latency is longer than a nanosecond. If the latency exceeded the upper limit, the
+        // measurement would have ended at its time limit.
         if let Some(latency) = topology.latency(owner, cpu) {
             assert!(latency > Duration::ZERO && latency < PAIR_TIME_MAX / 64, "{owner} {cpu}: {latency:?}");
         }
@@ -214,14 +216,15 @@ fn the_watch_tells_each_change_once() {
     assert_eq!((watch.poll(), watch.living()), (None, &list("0-4,6-7")));
     made.write("sys/fs/cgroup/cpuset.cpus.effective", "2-31");
     assert_eq!(watch.poll(), Some(list("2-4,6-7")));
-    // CPU 5 is back. CPUs outside the cpuset stay absent, and unwatched CPUs do not matter.
+    // CPU 5 is online again. CPUs outside of the cpuset are still absent, and CPUs that are not
+    // watched do not matter.
     online("0-20");
     assert_eq!(watch.poll(), Some(list("2-7")));
     online("0-19");
     assert_eq!(watch.poll(), None);
     made.remove("sys/fs/cgroup/cpuset.cpus.effective");
     assert_eq!(watch.poll(), Some(list("0-7")));
-    // The affinity becomes smaller, and then cannot be read.
+    // First the affinity loses CPUs, and then it cannot be read.
     tell.send(Some(list("4-31"))).unwrap();
     assert_eq!(watch.poll(), Some(list("4-7")));
     tell.send(None).unwrap();
@@ -230,14 +233,14 @@ fn the_watch_tells_each_change_once() {
     assert_eq!(watch.poll(), Some(CpuMask::new()));
 }
 
-/// `taskset -c 0 steerage --cpus 4-5`: the affinity limits the default CPUs, but not the CPUs that
-/// the user names.
+/// The test is like `taskset -c 0 steerage --cpus 4-5`. The affinity limits the default CPUs, but
+/// not the CPUs that the user names.
 #[test]
 fn an_affinity_that_was_gone_beyond_is_no_bound() {
     let made = two_sockets();
     let mut affinity = [list("0"), list("0,4-5"), list("0,5")].into_iter().cycle();
     let mut watch = Watch::below(made.root(), list("4-5"), move || affinity.next());
     assert_eq!((watch.poll(), watch.poll()), (None, None));
-    // Once the affinity has contained the CPUs, a later loss of CPUs from the affinity counts.
+    // Once the affinity has contained a CPU, the watch reports when the affinity loses this CPU.
     assert_eq!(watch.poll(), Some(list("5")));
 }

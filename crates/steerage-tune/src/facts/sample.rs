@@ -1,4 +1,4 @@
-//! Counters at one moment, and their differences.
+//! Reads counters of the kernel, and computes the differences between two readings.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,8 @@ use super::interrupts;
 use crate::root::Root;
 
 /// The columns of /proc/net/softnet_stat (`softnet_seq_show` in net/core/net-procfs.c). The kernel
-/// leaves out CPUs that are offline, so the row's CPU is in a column of its own since Linux 5.10.
+/// omits the rows of offline CPUs. Since Linux 5.10, a separate column contains the number of the
+/// row's CPU.
 const PROCESSED: usize = 0;
 const DROPPED: usize = 1;
 const TIME_SQUEEZE: usize = 2;
@@ -16,60 +17,66 @@ const RECEIVED_RPS: usize = 9;
 const FLOW_LIMIT: usize = 10;
 const CPU: usize = 12;
 
-/// The position of the time in the kernel, in the numbers of a CPU in /proc/stat (proc_stat(5)).
+/// The column of a CPU's line in /proc/stat that counts the time in the kernel, outside of
+/// interrupts (proc_stat(5)).
 const SYSTEM: usize = 2;
 const IDLE: [usize; 2] = [3, 4];
 const INTERRUPT: usize = 5;
 const SOFTIRQ: usize = 6;
-/// The column `steal`. The columns after it are contained in earlier columns.
+/// The number of columns in a CPU's line of /proc/stat up to the column `steal`. The later columns
+/// are already included in the earlier columns.
 const COLUMNS: usize = 8;
 
-/// The nanoseconds of a tick.
+/// The length of a tick of /proc/stat in nanoseconds.
 const TICK_NS: f64 = 1e7;
 
-/// The time of a packet is known to a tenth if all packets together took this many ticks.
+/// The time per packet is computed only if all packets together took at least this number of ticks.
+/// The result is then accurate to about a tenth.
 const TICKS_MIN: u64 = 20;
 
-/// The counters of an interface that count packets which it received and the kernel lost
+/// The counters of an interface that count packets that arrived but were lost
 /// (Documentation/networking/statistics.rst of the kernel).
 pub(super) const LOST: [&str; 4] = ["rx_dropped", "rx_missed_errors", "rx_over_errors", "rx_fifo_errors"];
 
-/// The counters of a CPU. Times are in the ticks of /proc/stat, of which a second has 100 on all
-/// machines that run steerage.
+/// The counters of a CPU. Times are in ticks of /proc/stat. On all machines that steerage supports,
+/// a second has 100 ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuCounts {
-    /// Packets that the CPU handled, of all interfaces.
+    /// The number of packets of all interfaces that the CPU handled.
     pub processed: u64,
-    /// Packets for which the CPU's backlog had no room.
+    /// The number of packets that were dropped because the CPU's backlog was full.
     pub dropped: u64,
-    /// How often the CPU had more packets than its budget allows.
+    /// How often the CPU stopped polling because its budget was used up, although packets were
+    /// left.
     pub time_squeeze: u64,
-    /// Interrupts from CPUs that steered packets here.
+    /// The number of interrupts that other CPUs sent to this CPU when they steered packets to it.
     pub received_rps: u64,
-    /// Packets that the flow limit dropped.
+    /// The number of packets that the kernel's flow limit dropped.
     pub flow_limit: u64,
-    /// Interrupts of the interface.
+    /// The number of the interface's interrupts that the CPU handled.
     pub interrupts: u64,
-    /// The time in hard and soft interrupts.
+    /// The time that the CPU spent in hard and soft interrupts.
     pub softirq: u64,
-    /// The time in the kernel outside of interrupts, in which threaded NAPI runs.
+    /// The time that the CPU spent in the kernel outside of interrupts. This time includes the
+    /// threads of threaded NAPI.
     pub system: u64,
-    /// The time in which the CPU did anything.
+    /// The time in which the CPU was not idle.
     pub busy: u64,
     /// All time.
     pub all: u64,
 }
 
-/// The counters at one moment, or their differences between two moments.
+/// A reading of the kernel's counters, or the differences between two readings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
-    /// The time since the machine started, in hundredths of a second. 0 if it cannot be read.
+    /// The time since the machine started, in hundredths of a second. The value is 0 if the time
+    /// cannot be read.
     pub uptime: u64,
-    /// Packets that the interface received.
+    /// The number of packets that the interface received.
     pub packets: u64,
-    /// Packets that were lost between the interface and the protocols.
+    /// The number of packets that were lost before they reached the kernel's protocols.
     pub lost: u64,
-    /// The counters of each CPU that is online.
+    /// The counters of each online CPU.
     pub cpus: BTreeMap<CpuId, CpuCounts>,
 }
 
@@ -84,22 +91,22 @@ impl Sample {
             cpus.entry(cpu).or_default().interrupts = count;
         }
         let lost: u64 = LOST.iter().map(|name| counter(name)).sum();
-        // The file has two decimals: `350735.47 234388.90`.
+        // The numbers in /proc/uptime have two decimals: `350735.47 234388.90`.
         let uptime = root.read("/proc/uptime").ok();
         let uptime = uptime.and_then(|text| text.split(' ').next()?.replace('.', "").parse().ok());
         Self { uptime: uptime.unwrap_or(0), packets: counter("rx_packets"), lost, cpus }
     }
 
-    /// The time in interrupts per packet of all interfaces, or `None` if it was too short to be
-    /// counted.
+    /// Returns the average time that CPUs spent in interrupts per packet, over all interfaces.
+    /// Returns `None` if the time was too short to be counted.
     pub fn softirq_ns(&self) -> Option<f64> {
         let sum = |count: fn(&CpuCounts) -> u64| self.cpus.values().map(count).sum::<u64>();
         let (ticks, packets) = (sum(|cpu| cpu.softirq), sum(|cpu| cpu.processed));
         (ticks >= TICKS_MIN && packets > 0).then(|| ticks as f64 * TICK_NS / packets as f64)
     }
 
-    /// What was counted since an earlier sample. A counter that went backwards, as after a reset of
-    /// the card, counts as 0.
+    /// Returns the differences of the counters since an earlier sample. If a counter is lower than
+    /// before, for example after a reset of the card, the difference is 0.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let cpus = self.cpus.iter().map(|(cpu, now)| {
@@ -127,7 +134,7 @@ impl Sample {
     }
 }
 
-/// A counter of an interface, or 0 if it cannot be read.
+/// Returns a counter of an interface, or 0 if it cannot be read.
 pub(super) fn counter(root: &Root, interface: &str, name: &str) -> u64 {
     let text = root.read(&format!("/sys/class/net/{interface}/statistics/{name}")).ok();
     text.and_then(|text| text.parse().ok()).unwrap_or(0)

@@ -1,4 +1,4 @@
-//! Tests on a made-up machine of 128 CPUs, whose card has 64 queues.
+//! Tests the facts of a fake machine with 128 CPUs, whose card has 64 queues.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::*;
 
-/// A directory of a test with files of /sys and /proc, which is removed at the end.
+/// A directory with fake files of /sys and /proc. The directory is removed at the end of the test.
 struct Tree(PathBuf);
 
 impl Tree {
@@ -37,7 +37,8 @@ impl Drop for Tree {
 const CPUS: usize = 128;
 const QUEUES: usize = 64;
 
-/// CPU 5 is offline, and CPUs 126 and 127 are isolated. Queue N interrupts CPU N + 1.
+/// Returns a machine whose CPU 5 is offline, and whose CPUs 126 and 127 are isolated. Queue N
+/// interrupts CPU N + 1.
 fn large(name: &str) -> Tree {
     let tree = Tree::new(name);
     tree.write("sys/devices/system/cpu/online", "0-4,6-127\n");
@@ -78,7 +79,8 @@ fn a_machine_of_128_cpus() {
     let sample = Sample::read(&root, "eth0");
     assert_eq!((sample.packets, sample.lost, sample.cpus.len(), sample.uptime), (1_000_000, 7, 127, 35_073_547));
     let cpu = sample.cpus[&CpuId(100)];
-    // Without the column of the CPU, the row of CPU 100 would be that of CPU 99.
+    // The column with the CPU's number matters: without it, the row of CPU 100 would count as the
+    // row of CPU 99.
     assert_eq!((cpu.processed, cpu.dropped, cpu.time_squeeze), (1100, 2, 3));
     assert_eq!((cpu.received_rps, cpu.flow_limit, cpu.interrupts), (9, 4, 0));
     assert_eq!((cpu.softirq, cpu.system, cpu.busy, cpu.all), (107, 20, 137, 1167));
@@ -101,7 +103,8 @@ fn a_machine_of_128_cpus() {
         "{text}"
     );
     assert!(text.contains("rounds that ended early: 381 ") && text.contains("flows: not seen: "), "{text}");
-    // CPUs 0 to 3 have less than a hundredth, and CPU 127 has 134 of 1,194 ticks.
+    // CPUs 0 to 3 spend less than a hundredth of their time in interrupts. CPU 127 spends 134 of
+    // 1,194 ticks in interrupts.
     assert_eq!(facts.interrupted.len(), 123);
     let times = "time in interrupts since the machine started: 666948 ns for a packet, CPU 127 11 %, CPU 126 11 %, ";
     assert!(text.contains(times) && text.contains(", CPU 120 11 %, and 115 CPUs less\n"), "{text}");
@@ -111,7 +114,7 @@ fn a_machine_of_128_cpus() {
     );
 }
 
-/// The packets of an hour ago say little about those of now.
+/// The counters since `tune` began to listen take precedence over earlier counters.
 #[test]
 fn what_passed_while_tune_listened_counts_more() {
     let tree = large("lately");
@@ -140,7 +143,7 @@ fn differences_are_never_negative() {
     assert_eq!((passed.packets, passed.lost), (500, 0));
     let cpu = passed.cpus[&CpuId(3)];
     assert_eq!((cpu.softirq, cpu.system, cpu.busy, cpu.all), (43, 5, 48, 148));
-    // CPU 5 came online in between.
+    // CPU 5 came online between the two samples.
     assert_eq!(passed.cpus[&CpuId(5)], CpuCounts::default());
 }
 
@@ -153,7 +156,7 @@ fn a_veth_has_no_interrupts_and_an_empty_machine_no_facts() {
     tree.write("proc/net/softnet_stat", &format!("{steered}00000300 0 0 0 0 0 0 0 0 00000000 0 0 00000001\n"));
     let root = Root::below(&tree.0);
     let facts = Facts::read(&root, "veth0", Card::default(), &Sample::read(&root, "veth0"), None);
-    // CPU 0 has more packets, but other CPUs steered packets to it.
+    // CPU 0 handled more packets than CPU 1, but other CPUs steered packets to CPU 0.
     assert_eq!((facts.receivers, facts.queues.0, facts.threaded), (vec![CpuId(1)], 1, None));
 
     let nothing = Root::below("/nonexistent");

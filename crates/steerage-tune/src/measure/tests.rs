@@ -1,4 +1,4 @@
-//! Tests with canned counters on virtual time.
+//! Tests the measurement with prepared counters and simulated time.
 
 use std::collections::BTreeMap;
 
@@ -10,19 +10,19 @@ use crate::facts::{Card, CpuCounts};
 use crate::knob::Knob;
 use crate::plan::{Change, Value};
 
-/// What a machine does in a second, by the value of its only knob: packets, lost packets, and ticks
-/// of CPU 0 and CPU 1.
+/// The load of the fake machine in one second: packets, lost packets, and ticks of CPU 0 and CPU 1.
+/// The load depends on the value of the machine's only knob.
 type Load = (u64, u64, [u64; 2]);
 
-/// A machine with one knob. The value of the knob determines the load.
+/// A fake machine with a single knob. The value of the knob determines the load.
 struct Machine {
     loads: BTreeMap<&'static str, Load>,
     knob: &'static str,
     counted: Sample,
     milliseconds: u64,
-    /// The moment at which the user ends the measurement, in milliseconds.
+    /// The time at which the user ends the measurement, in milliseconds.
     end: u64,
-    /// The values that were set, with the moment.
+    /// The values to which the knob was set, each with the time in milliseconds.
     set: Vec<(u64, &'static str)>,
 }
 
@@ -146,16 +146,17 @@ fn what_helps_is_kept_and_the_rest_taken_back() {
     assert_eq!(machine.knob, "3");
     assert!(found.compared[4].refused.as_ref().unwrap().contains("cannot set rps_cpus to unknown"), "{found:?}");
     assert_eq!(found.kept().map(|plan| plan.changes[0].new.as_str()).collect::<Vec<_>>(), ["3"]);
-    // A second search finds the best setting in force.
+    // The best setting is already active when the second search starts. Therefore the second search
+    // keeps no candidate.
     assert_eq!(machine.search(&["3", "1"]).kept().count(), 0);
-    // No change follows another before five seconds have passed, except for taking back.
+    // At least five seconds pass between two changes, unless the second change undoes a setting.
     let set = &machine.set;
     for pair in set.windows(2) {
         assert!(pair[1].0 - pair[0].0 >= 5_000 || pair[1].0 == pair[0].0, "{set:?}");
     }
 }
 
-/// The case of users: a mask that somebody set makes it worse.
+/// The administrator has set a mask that makes the throughput worse, which happens often.
 #[test]
 fn an_unhelpful_mask_is_taken_off() {
     let loads = [("0", (100_000, 0, [30, 30])), ("3", (100_000, 0, [55, 55]))];
@@ -173,7 +174,8 @@ fn at_the_limit_throughput_decides() {
     assert_eq!((machine.knob, found.compared[0].verdict.as_ref().unwrap().at_limit), ("3", true));
 }
 
-/// The window with drops takes a tenth of a window, and no second one follows.
+/// A measurement window in which packets are dropped ends after a tenth of its time, and no second
+/// window follows.
 #[test]
 fn drops_end_a_window_at_once() {
     let mut machine = Machine::new("0", &[("0", (100_000, 0, [50, 0])), ("3", (100_000, 500, [10, 10]))]);
@@ -181,7 +183,8 @@ fn drops_end_a_window_at_once() {
     assert_eq!(machine.set, [(6_000, "3"), (7_500, "0")]);
 }
 
-/// An unlimited sender through a veth: RPS loses most of its packets, and handles more of them.
+/// A sender sends through a veth without a limit. With RPS, most of its packets are lost, but the
+/// machine handles more of its packets than without RPS.
 #[test]
 fn a_sender_without_a_limit_does_not_hide_the_better_mask() {
     let loads = [("0", (42_000, 0, [99, 0])), ("2", (75_000, 210_000, [80, 99])), ("1", (42_000, 240_000, [99, 30]))];
@@ -194,7 +197,8 @@ fn a_sender_without_a_limit_does_not_hide_the_better_mask() {
 #[test]
 fn an_end_restores_everything() {
     let loads = [("0", (100_000, 0, [60, 0])), ("3", (100_000, 0, [40, 40])), ("2", (100_000, 0, [20, 60]))];
-    // After 3 s, the search is in its first window. After 80 s, it measures the second candidate.
+    // After 3 s, the search is in its first measurement window. After 80 s, it measures the second
+    // candidate.
     for end in [3_000, 80_000] {
         let mut machine = Machine::new("0", &loads);
         machine.end = end;

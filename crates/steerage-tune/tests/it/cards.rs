@@ -1,4 +1,4 @@
-//! The kernel's values that are no files: features of ethtool, and the flow dissector.
+//! Tests values of the kernel that are not files: features of ethtool, and the flow dissector.
 
 use steerage_fixtures::cable::Net;
 use steerage_fixtures::scratch::Scratch;
@@ -18,13 +18,14 @@ fn a_feature_is_switched_off_and_on() {
             setting(&gro.0, value).apply(&mut machine).unwrap();
             assert_eq!(machine.read(&gro).unwrap(), value);
         }
-        // A veth has no rules for queues, and the kernel cannot change that.
+        // A veth does not support rules for queues, so the feature cannot be turned on.
         let error = setting("/ethtool/near0/features/rx-ntuple-filter", "on").apply(&mut machine).unwrap_err();
         assert!(error.to_string().contains("cannot set /ethtool/near0/features/rx-ntuple-filter to on"), "{error}");
     });
 }
 
-/// Another process restores what this process has attached, as after a crash.
+/// Another process removes the flow dissector that this process has attached, as it would after a
+/// crash of this process.
 #[test]
 fn the_flow_dissector_is_a_stage_that_is_undone() {
     let Some(net) = Net::new() else { return };

@@ -1,4 +1,4 @@
-//! The kernel's own files, in network namespaces.
+//! These tests change the kernel's own files in network namespaces.
 
 use std::process::Command;
 use std::sync::mpsc;
@@ -11,8 +11,8 @@ use steerage_tune::{Machine, Root, Stages, Undo, Watch, Watched, reached_through
 
 use crate::made_up::rps;
 
-/// Runs `body` with the files of the near namespace below a directory. /sys shows the namespace in
-/// which it was mounted.
+/// Calls `body` with a root directory that contains the /sys of the near network namespace. A /sys
+/// shows the namespace in which it was mounted.
 fn below(net: &Net, body: impl FnOnce(&Root) + Send) {
     net.near(|| {
         let place = Scratch::new();
@@ -26,7 +26,7 @@ fn below(net: &Net, body: impl FnOnce(&Root) + Send) {
     });
 }
 
-/// All values of the interface that a stage could change.
+/// Returns all values of the interface that a stage can change.
 fn values(root: &Root) -> Vec<(String, String)> {
     let mut all = Vec::new();
     for queue in root.names("/sys/class/net/near0/queues") {

@@ -1,4 +1,4 @@
-//! Machines that we do not have, as files below a directory.
+//! Tests with fake machines, which consist of files below a directory.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -9,7 +9,8 @@ use steerage_tune::{
     Knob, Machine, Root, STAGES, Scope, Setting, Stage, Stages, TuneError, Undo, Value, Wish, link_file,
 };
 
-/// A machine with this many CPUs, and the interface `eth0` with this many queues and interrupts.
+/// A fake machine with the interface `eth0`. Tests choose its number of CPUs, queues and
+/// interrupts.
 pub(crate) struct MadeUp(pub(crate) Scratch);
 
 impl MadeUp {
@@ -108,7 +109,7 @@ fn transmit_queues_share_the_cpus_and_interrupts_have_one_each() {
     let value = |knob: &str| new.0[&Knob(knob.to_owned())].clone();
     assert_eq!(value("/sys/class/net/eth0/queues/tx-1/xps_cpus"), "00000000,00000002,00000000,00000002");
     assert_eq!(value("/proc/irq/163/smp_affinity"), "00000000,00000000,80000000,00000000");
-    // Without the option, no interrupt is touched.
+    // Without the option `--irq`, the plan changes no interrupt.
     let without = Stages::default().plan(&mut machine, "eth0", &wish);
     assert!(without.changes.iter().all(|change| change.stage == "xps_cpus"));
 }
@@ -138,7 +139,8 @@ fn no_value_exceeds_its_bound() {
         }
         assert!(!plan.changes.is_empty() || ["rings_tx", "channels_rx"].contains(&stage.name), "{}", stage.name);
     }
-    // The kernel rounds this number up, so that tune would see another value than the one that it set.
+    // The kernel would round this number up, so `tune` would read another value than the value that
+    // it had set.
     let plan = all.plan(&mut machine, "eth0", &Wish::default().set("rps_flow_cnt", Value::Number(3000)));
     assert_eq!(plan.changes[0].new, "4096");
 }
@@ -225,11 +227,11 @@ fn an_uneven_table_of_the_card_is_evened() {
         plan.changes.iter().find(|change| change.stage == "rss_table").map(|change| change.command())
     };
     assert_eq!(wished("0 1 2 3 0 1"), None);
-    // Queue 3 receives nothing.
+    // In this indirection table, queue 3 is missing and receives no packets.
     assert_eq!(wished("0 1 2 0 1 2").as_deref(), Some("ethtool -X eth0 equal 4"));
 }
 
-/// A veth has queues that only receive, and no others.
+/// A veth has queues that only receive or only send, and no combined queues.
 #[test]
 fn a_card_may_have_receive_queues_of_their_own() {
     let made_up = MadeUp::new(8, 1);
@@ -253,7 +255,7 @@ fn each_knob_has_its_stage() {
     assert!(Stage::of(&Knob("/sys/class/net/eth0/ifalias".to_owned())).is_none());
 }
 
-/// The sandbox allows writing to these files alone.
+/// The sandbox allows `tune` to write only to the files that the undo file names.
 #[test]
 fn an_undo_file_names_the_files_of_its_stages() {
     let (made_up, directory) = (MadeUp::new(8, 2), Scratch::new());
@@ -271,7 +273,8 @@ fn an_undo_file_names_the_files_of_its_stages() {
     let budget = "/proc/sys/net/core/netdev_budget";
     assert_eq!(files(&mut machine, wish.clone(), false), [budget, &first, &second]);
     assert_eq!(files(&mut machine, wish, true), [budget, queues]);
-    // A new number of queues makes their files again.
+    // When the number of queues changes, the kernel removes the files of the queues and creates
+    // them again.
     assert_eq!(files(&mut machine, Wish::default().set("channels", Value::Number(4)), false), [queues]);
 }
 
@@ -283,7 +286,7 @@ fn offloads_have_keys_in_a_link_file() {
     let file = link_file::make(&MadeUp::new(8, 1).machine(), "eth0", &Setting(card.into()));
     assert!(file.text.ends_with("\nGenericReceiveOffload=no\nNTupleFilter=yes\n"), "{}", file.text);
     assert!(file.notes[0].starts_with("systemd has no key for /ethtool/eth0/features/tx-gre-segmentation: "));
-    // A rule of the card needs the feature at once.
+    // A rule of the card works only if the card's feature for rules is on, too.
     let mut card = file.setting.clone();
     card.0.insert(Knob("/ethtool/eth0/rules/1023".to_owned()), "flow-type tcp4 dst-port 443 action 2".to_owned());
     let file = link_file::make(&MadeUp::new(8, 1).machine(), "eth0", &card);
@@ -323,7 +326,7 @@ fn a_link_file_repeats_the_one_in_force() {
         file.notes,
         ["systemd has no key for /sys/class/net/eth0/threaded: keep it with steerage-tune@eth0.service"]
     );
-    // An older systemd would ignore the key.
+    // A version of systemd before 256 does not support `ReceivePacketSteeringCPUMask=`.
     fs::rename(
         made_up.0.join("usr/lib/systemd/libsystemd-shared-257.so"),
         made_up.0.join("usr/lib/systemd/libsystemd-shared-252.so"),

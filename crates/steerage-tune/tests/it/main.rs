@@ -1,4 +1,4 @@
-//! Tests of stages, plans and undo files, on made-up machines and in network namespaces.
+//! Tests stages, plans and undo files, on fake machines and in network namespaces.
 
 mod cards;
 mod live;

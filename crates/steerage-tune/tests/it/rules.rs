@@ -1,4 +1,5 @@
-//! Rules that lead traffic to queues, on made-up machines and on a veth, which has none.
+//! Tests rules with which a card steers traffic to queues, on fake machines and on a veth, which
+//! does not support rules.
 
 use std::io::ErrorKind;
 
@@ -19,7 +20,8 @@ fn lead(flows: &[&str], queues: &[u32]) -> Lead {
     Lead { flows: flows.iter().map(|flow| flow.parse().unwrap()).collect(), queues: queues.to_vec() }
 }
 
-/// A card with room for four rules, of which somebody else has one.
+/// Returns a card with four locations for rules. One of the locations already has a rule of another
+/// program.
 fn card() -> MadeUp {
     let made_up = MadeUp::new(8, 4);
     for location in 1020..1024 {
@@ -53,12 +55,12 @@ fn rules_are_added_once_checked_and_removed() {
     undo.keep(&mut machine, plan.new_setting()).unwrap();
     let kept = undo.kept().unwrap().clone();
     assert_eq!(kept.differences(&mut machine), []);
-    // The second time, the card has the rules.
+    // The second plan contains no change, because the card already has the rules.
     assert_eq!(planned(&mut machine, &lead, &kept).unwrap().changes, []);
-    // Without --flow, they are no longer wanted.
+    // Without --flow, the rules are no longer wanted.
     let without = planned(&mut machine, &Lead::default(), &kept).unwrap();
     assert_eq!(without.changes[0].command(), "ethtool -N eth0 delete 1021");
-    // Somebody else replaces one of them.
+    // Another program replaces one of the rules.
     made_up.write("ethtool/eth0/rules/1021", "flow-type tcp4 dst-port 22 action 1");
     assert_eq!(kept.differences(&mut machine).len(), 1);
     let restored = Undo::load(&directory, &machine, "eth0").unwrap().unwrap().restore(&mut machine).unwrap();
@@ -78,7 +80,7 @@ fn what_a_card_cannot_lead_is_refused() {
     };
     for (flows, queues, why) in [
         (&["tcp4 dst-port 443"][..], &[4][..], "it has no receive queue 4, but the queues 0 to 3"),
-        // Three queues need eight rules for equal shares.
+        // Eight rules would be necessary to give equal shares to three queues.
         (&["tcp4 dst-port 443"], &[0, 1, 2], "the card has no room for more rules"),
         (
             &["tcp4 src-port 443"],
@@ -93,7 +95,7 @@ fn what_a_card_cannot_lead_is_refused() {
     }
 }
 
-/// A driver may refuse a part of a port.
+/// A driver may refuse a rule that matches only a part of the bits of a port.
 #[test]
 fn a_rule_that_the_driver_refuses_says_what_to_do() {
     let knob = Knob("/ethtool/eth0/rules/1023".to_owned());

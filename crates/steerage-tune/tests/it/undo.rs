@@ -1,4 +1,4 @@
-//! Undo files on made-up machines.
+//! Tests undo files on fake machines.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -20,7 +20,7 @@ fn wishes() -> Vec<Wish> {
     vec![rps(0..2), rps(2..4).set("netdev_budget", Value::Number(600)), rps(0..0)]
 }
 
-/// Begins as `--apply` does, and returns the undo file and the plans.
+/// Writes an undo file as `--apply` does, and returns the undo file and the plans.
 fn begun(made_up: &MadeUp, directory: &Scratch) -> (Undo, Vec<steerage_tune::Plan>) {
     let mut machine = made_up.machine();
     let stages = Stages::default().with(Scope::Global);
@@ -41,7 +41,7 @@ fn an_interrupted_measurement_is_taken_back_whatever_was_set_last() {
         for plan in &plans[..=last] {
             plan.new_setting().apply(&mut made_up.machine()).unwrap();
         }
-        // The process is gone, and only its file remains.
+        // The process that wrote the undo file has ended, and only the file remains.
         let undo = load(&made_up, &directory).unwrap();
         assert_eq!(undo.kept(), None);
         let restored = undo.restore(&mut made_up.machine()).unwrap();
@@ -74,7 +74,7 @@ fn what_is_kept_is_checked_and_undone() {
     undo.keep(&mut made_up.machine(), plans[0].new_setting()).unwrap();
     let kept = load(&made_up, &directory).unwrap();
     assert_eq!(kept.kept().unwrap().differences(&mut made_up.machine()), []);
-    // The other candidates are no longer ours.
+    // The values of candidates that were not kept no longer count as values of `tune`.
     made_up.write(RPS, "0c");
     let differences = kept.kept().unwrap().differences(&mut made_up.machine());
     assert_eq!(differences[0].to_string(), format!("/{RPS} is 0c, and not 03"));
@@ -82,8 +82,8 @@ fn what_is_kept_is_checked_and_undone() {
     assert_eq!((restored.left.len(), made_up.read(RPS).as_str()), (1, "0c"));
 }
 
-/// A new number of queues resets the queues' own values, which `--undo` restores unless somebody has set
-/// them since.
+/// When the number of queues changes, the kernel resets the values of each queue. `--undo` restores
+/// these values, unless the administrator has changed them since then.
 #[test]
 fn what_a_stage_reset_is_restored_and_what_somebody_else_set_stays() {
     for foreign in [false, true] {
@@ -94,7 +94,7 @@ fn what_a_stage_reset_is_restored_and_what_somebody_else_set_stays() {
         let plan = stages.plan(&mut machine, "eth0", &Wish::default().set("channels", Value::Number(4)));
         let mut undo = Undo::begin(&directory, &mut machine, "eth0", &[&plan]).unwrap();
         plan.new_setting().apply(&mut machine).unwrap();
-        // The driver makes the queues again.
+        // The driver has created the queues again, so their masks are empty.
         made_up.write(RPS, "00");
         undo.keep(&mut machine, plan.new_setting()).unwrap();
         if foreign {
@@ -120,7 +120,8 @@ fn a_restarted_machine_and_another_interface_are_left_alone() {
         let restored = load(&made_up, &directory).unwrap().restore(&mut made_up.machine()).unwrap();
         assert!(restored.left[0].starts_with(note), "{:?}", restored.left);
         assert_eq!(made_up.read(RPS), "0c", "{file}");
-        // The machine's own values are those of this boot.
+        // After a restart of the machine, values that affect the whole machine belong to the new
+        // boot and are not restored.
         let budget = if value == "boot-2" { "600" } else { "300" };
         assert_eq!(made_up.read("proc/sys/net/core/netdev_budget"), budget, "{file}");
     }
@@ -183,7 +184,8 @@ fn a_link_file_is_removed_unless_somebody_changed_it() {
     }
 }
 
-/// systemd sets what the .link file has, and tune keeps the rest, which the old number of queues has reset.
+/// systemd sets the values in the .link file, and `tune` maintains the other values. `tune` sets
+/// them again, because the kernel reset them when the old number of queues was restored.
 #[test]
 fn what_a_link_file_sets_is_not_kept_as_well() {
     let (made_up, directory) = (MadeUp::new(8, 2), Scratch::new());
@@ -203,7 +205,8 @@ fn what_a_link_file_sets_is_not_kept_as_well() {
     assert_eq!(values(&made_up), ["00", "01", "2"]);
     let kept: Vec<&str> = undo.kept().unwrap().0.keys().map(|knob| knob.0.as_str()).collect();
     assert_eq!(kept, ["/sys/class/net/eth0/queues/tx-0/xps_cpus", "/sys/class/net/eth0/queues/tx-1/xps_cpus"]);
-    // systemd sets the values later. Writing the file again leaves them alone.
+    // Later, systemd has set the values in the .link file. The values do not change when the file
+    // is written again.
     made_up.write(RPS, "03");
     made_up.write(channels, "4");
     let mut undo = load(&made_up, &directory).unwrap();
@@ -215,7 +218,8 @@ fn what_a_link_file_sets_is_not_kept_as_well() {
     assert_eq!((values(&made_up), file.path.exists()), (["00", "00", "2"].map(str::to_owned), false));
 }
 
-/// Answers like irqbalance until `body` returns, and returns the messages.
+/// Calls `body` while a server replies like irqbalance. Returns the messages that the server
+/// received.
 fn with_irqbalance(made_up: &MadeUp, requests: usize, body: impl FnOnce()) -> Vec<String> {
     let directory = made_up.0.join("run/irqbalance");
     fs::create_dir_all(&directory).unwrap();
@@ -249,7 +253,8 @@ fn irqbalance_gets_back_the_interrupts_that_were_not_kept() {
     assert_eq!(said, ["setup", "settings ban irqs NONE"]);
 }
 
-/// The driver resets interrupts when the link goes up, and irqbalance forgets bans when it restarts.
+/// The driver resets the CPUs of interrupts when the link goes up. irqbalance forgets its list of
+/// banned interrupts when it restarts.
 #[test]
 fn a_watch_sets_interrupts_again_and_tells_irqbalance() {
     let (made_up, directory) = (MadeUp::new(8, 2), Scratch::new());
@@ -269,11 +274,11 @@ fn a_watch_sets_interrupts_again_and_tells_irqbalance() {
     assert_eq!(said, ["setup", "settings ban irqs 100 101"]);
     assert_eq!(lines, ["set /proc/irq/101/smp_affinity to 08 again (it was ff)"]);
     assert_eq!(made_up.read("proc/irq/101/smp_affinity"), "08");
-    // What nobody has changed is not touched, and irqbalance is left in peace.
+    // If no value has changed, `set_again` writes nothing, and irqbalance gets no message.
     watch.set_again(&mut made_up.machine(), &mut undo, &mut |change| panic!("{change}")).unwrap();
 }
 
-/// A queue vanishes while a candidate is measured. Everything else is restored.
+/// A queue disappears while a candidate is measured. The values of all other queues are restored.
 #[test]
 fn a_queue_that_vanishes_while_it_is_measured_is_named() {
     let (made_up, directory) = (MadeUp::new(8, 3), Scratch::new());

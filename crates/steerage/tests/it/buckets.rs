@@ -21,7 +21,7 @@ impl RxQueue for Three {
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
-        // The number is not a multiple of the flows' period, so samples are taken from all flows.
+        // This number is not a multiple of the flows' period, so samples are taken from all flows.
         out.fill(budget.min(61), |_| {
             self.0 += 1;
             Some(Filled::whole(60).with_hash(Some(FLOWS[(self.0 % 8).saturating_sub(5)])))

@@ -73,7 +73,7 @@ impl RxQueue for Source {
     }
 }
 
-/// An output that accepts merged packets, and cuts them to see their frames.
+/// An output that accepts merged packets, and splits them in order to see their frames.
 #[derive(Clone, Default)]
 struct Whole {
     frames: Arc<Mutex<Vec<Vec<u8>>>>,
@@ -108,7 +108,8 @@ impl TxQueue for Whole {
     }
 }
 
-/// Decrements the TTL of each packet, as a router does. With `adds`, also adds a link header.
+/// Decrements the TTL of each packet, as a router does. With `adds`, the handler also adds a link
+/// header.
 #[derive(Default)]
 struct Route {
     packets: u64,
@@ -190,8 +191,9 @@ fn run(frames: &[(Vec<u8>, Option<Offload>)], how: How) -> Ran {
     Ran { snapshot: outcome.snapshot, handled, sent, outgoing }
 }
 
-/// The frames of each flow, by their addresses and ports. The identification of IPv4 has no meaning
-/// with the flag "don't fragment" (RFC 6864), and is counted up when a packet is cut.
+/// The frames of each flow, by the flow's addresses and ports. With the flag "don't fragment", the
+/// identification of IPv4 has no meaning (RFC 6864). The identification is counted up when a packet
+/// is split.
 fn by_flow(frames: &[Vec<u8>], skip: usize) -> HashMap<Vec<u8>, Vec<Vec<u8>>> {
     let mut flows: HashMap<_, Vec<_>> = HashMap::new();
     for frame in frames {
@@ -211,7 +213,7 @@ fn by_flow(frames: &[Vec<u8>], skip: usize) -> HashMap<Vec<u8>, Vec<Vec<u8>>> {
     flows
 }
 
-/// Bulk transfers and other traffic, in an order that `picks` decides.
+/// Bulk transfers and other traffic, in an order that is decided by `picks`.
 #[derive(Clone, Debug)]
 struct Flow {
     kind: u8,
@@ -234,12 +236,12 @@ fn frames_of(nth: usize, flow: &Flow) -> Vec<Vec<u8>> {
         0 => FrameBuilder::tcp((v4.0, port), (v4.1, 80)).sequence(sequence).flags(flow.flags[at]).frame(payload),
         1 => FrameBuilder::tcp((v6.0, port), (v6.1, 80)).sequence(sequence).flags(flow.flags[at]).frame(payload),
         2 => FrameBuilder::udp((v6.0, port), (v6.1, 443)).frame(payload),
-        // Each identification is one more than the last.
+        // Each identification is one more than the previous one.
         3 => {
             let number = |ip: &mut steerage::flow::wire::IpHeader| (ip.identification, ip.fragment) = (at as u16, 0);
             FrameBuilder::udp((v4.0, port), (v4.1, 444)).with_ip(number).frame(payload)
         }
-        // Damage, which must arrive as it is.
+        // Some frames are damaged, and must arrive as they are.
         _ => {
             let mut frame = FrameBuilder::udp((v4.0, port), (v4.1, 443)).frame(payload);
             let last = frame.len() - 1;
@@ -249,7 +251,7 @@ fn frames_of(nth: usize, flow: &Flow) -> Vec<Vec<u8>> {
     };
     let mut frames = Vec::new();
     for at in 0..flow.counts {
-        // Now and then, a segment is short.
+        // Some segments are short.
         let bytes = if at % 11 == 10 { flow.size.div_ceil(2) } else { flow.size };
         let payload: Vec<u8> = (0..bytes).map(|byte| (byte + at + nth) as u8).collect();
         frames.push(one(at, &payload, sequence));
@@ -261,9 +263,9 @@ fn frames_of(nth: usize, flow: &Flow) -> Vec<Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Packets that were merged, handled and cut again are the packets that leave without merging, in
-    /// the order of each flow, from pages and from blocks, for outputs that take merged packets and
-    /// for outputs that take only frames.
+    /// The frames that leave are the same with and without merging, in the order of each flow. The
+    /// test uses pages and blocks, and outputs that accept merged packets and outputs that accept
+    /// only frames.
     #[test]
     fn merged_and_cut_is_the_same_as_unmerged(
         flows in prop::collection::vec(flow(), 1..12),
@@ -277,7 +279,7 @@ proptest! {
             if left.is_empty() {
                 break;
             }
-            // Trains of up to four frames.
+            // Sequences of up to four frames of a flow.
             let nth = usize::from(pick / 4) % left.len();
             frames.extend(left[nth].by_ref().take(usize::from(pick % 4) + 1).map(|frame| (frame, None)));
         }
@@ -299,7 +301,7 @@ fn datagrams(count: usize) -> Vec<(Vec<u8>, Option<Offload>)> {
     (0..count).map(|nth| (frame(nth), None)).collect()
 }
 
-/// A poll takes 64 frames, and all of them are one packet for the handler.
+/// A poll takes 64 frames, which become one packet for the handler.
 #[test]
 fn a_batch_of_one_flow_is_one_packet() {
     for (lends, whole) in [(false, false), (false, true), (true, false), (true, true)] {
@@ -311,8 +313,9 @@ fn a_batch_of_one_flow_is_one_packet() {
     }
 }
 
-/// Checksums that the sender left to its card are right in the frames that leave. If a frame says
-/// that its checksum is begun, and the field has another value, the frame stays as it is.
+/// Checksums that the sender left to its network card are correct in the frames that leave. If a
+/// frame says that its checksum is partial, but the checksum field has another value, the frame
+/// stays as it is.
 #[test]
 fn begun_checksums_are_finished() {
     let begun = |(frame, _): &(Vec<u8>, _), wrong: u16| {
@@ -331,7 +334,7 @@ fn begun_checksums_are_finished() {
     let complete = datagrams(128);
     for whole in [false, true] {
         let how = How { coalesce: true, lends: true, whole, ..How::default() };
-        // Begun and complete checksums alternate, and are merged all the same.
+        // Partial and complete checksums alternate. The packets are merged nevertheless.
         let mixed =
             complete.iter().enumerate().map(|(nth, one)| if nth % 2 == 0 { begun(one, 0) } else { one.clone() });
         let ran = run(&mixed.collect::<Vec<_>>(), how);
@@ -342,11 +345,11 @@ fn begun_checksums_are_finished() {
     }
 }
 
-/// Each frame counts as its packet does, also if the handler panics.
+/// Each frame is counted like its merged packet, even if the handler panics.
 #[test]
 fn a_panic_loses_the_frames_of_the_packets_without_a_verdict() {
     quiet_panics();
-    // Each batch has two packets of 32 frames each, and the handler panics at the second packet.
+    // Each batch has two packets of 32 frames each. The handler panics at the second packet.
     let other = FrameBuilder::udp(([10, 0, 0, 1], 8), ([10, 0, 0, 2], 9)).frame(&[1; 100]);
     let frames: Vec<_> = datagrams(320).into_iter().flat_map(|one| [one, (other.clone(), None)]).collect();
     let ran = run(&frames, How { coalesce: true, panics: true, ..How::default() });
@@ -355,7 +358,7 @@ fn a_panic_loses_the_frames_of_the_packets_without_a_verdict() {
     assert_eq!(by_flow(&ran.sent, 0).len(), 1);
 }
 
-/// What a handler sees of a merged packet, and what it cannot do with it.
+/// Tests what a handler sees of a merged packet, and what it cannot do with it.
 struct Looks;
 
 impl Handler for Looks {
@@ -448,8 +451,8 @@ fn a_handler_sees_a_super_frame() {
     }
 }
 
-/// Without a page for its headers, a packet is not merged. If merged packets of blocks cannot be cut
-/// because no page is left, their frames are dropped and counted.
+/// If there is no page for the headers of a merged packet, the frames are not merged. If merged
+/// packets of blocks cannot be split because no page is free, their frames are dropped and counted.
 #[test]
 fn without_pages_nothing_is_lost_unseen() {
     for kept_max in [0, 1, 7, 63] {

@@ -1,4 +1,5 @@
-//! Calls of the policies' control: late, never, from several threads, from the library's thread.
+//! Tests calls of the policies' control: late calls, no calls, calls from several threads, and
+//! calls from steerage's own thread.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -36,7 +37,7 @@ impl RxQueue for Frames {
     }
 }
 
-/// The calls of a test policy, and its answers.
+/// The calls that a test policy got, and its answers.
 #[derive(Debug, Default)]
 struct Asked {
     looks: Vec<Timestamp>,
@@ -46,7 +47,7 @@ struct Asked {
     panics: bool,
 }
 
-/// A policy that begins with the first CPU, and then uses the CPUs that the test requests.
+/// A policy that begins with the first CPU, and later uses the CPUs that the test asks for.
 #[derive(Clone, Debug, Default)]
 struct Told(Arc<Mutex<Asked>>);
 
@@ -166,7 +167,7 @@ impl RxQueue for Eights {
     }
 }
 
-/// Counts the batches of one packet, which is timed alone for the policy.
+/// Counts the batches that have one packet, which is timed alone for the policy.
 #[derive(Debug)]
 struct Singles(Arc<AtomicUsize>);
 
@@ -181,8 +182,8 @@ impl Handler for Singles {
     fn finish(self, _cpu: &mut Cpu) {}
 }
 
-/// Without a choice, nothing is measured. A mask with a second CPU, or a queue that is polled
-/// outside of its mask, is a choice.
+/// If the policy has no choice, nothing is measured. The policy has a choice if the mask has a
+/// second CPU, or if a queue is polled by a CPU outside of its mask.
 #[test]
 fn the_load_is_measured_only_while_there_is_a_choice() {
     let (told, singles) = (Told::default(), Arc::new(AtomicUsize::new(0)));
@@ -206,7 +207,7 @@ fn the_load_is_measured_only_while_there_is_a_choice() {
             let after = (told.asked().looks.len(), singles.load(Ordering::SeqCst));
             (after.0 > before.0, after.1 > before.1, due)
         };
-        // The control and the CPUs follow a change in the first round.
+        // The control and the CPUs follow a change in the first round after it.
         round();
         round()
     };
@@ -215,7 +216,7 @@ fn the_load_is_measured_only_while_there_is_a_choice() {
     assert_eq!(measures(&mut cpus), (true, true, REFINE_EVERY));
     handle.set_rps_cpus(&mask(&[0])).unwrap();
     assert_eq!(measures(&mut cpus), (false, false, REFINE_EVERY));
-    // CPU 0 polls, and could leave that to CPU 1.
+    // CPU 0 polls, and CPU 1 could poll instead.
     handle.set_rps_cpus(&mask(&[1])).unwrap();
     assert_eq!(measures(&mut cpus), (true, true, REFINE_EVERY));
 }
@@ -229,13 +230,13 @@ fn a_wish_leaves_a_plan_that_outlives_the_control() {
     two.handle.control(Timestamp::ZERO + REFINE_EVERY);
     two.settle();
     assert_eq!(two.shares(), [0, BUCKETS]);
-    // No calls follow. CPU 1 disappears, and CPU 0 replaces it. Then CPU 1 comes back.
+    // No calls follow. CPU 1 is not present any more, and CPU 0 replaces it. Then CPU 1 comes back.
     for (present, shares) in [(&[0][..], [BUCKETS, 0]), (&[0, 1], [0, BUCKETS])] {
         two.handle.set_present_cpus(&present.iter().copied().map(CpuId).collect::<CpuMask>());
         two.settle();
         assert_eq!(two.shares(), shares, "with CPUs {present:?}");
     }
-    // The policy is informed once, however late, and its plan is not requested again.
+    // The policy is informed once, even if the call is late, and is not asked for its plan again.
     let asked = || {
         let asked = told.asked();
         (asked.changes, asked.plans.len())
@@ -287,7 +288,7 @@ fn a_policy_that_panics_is_replaced_by_hash() {
     two.end();
 }
 
-/// A policy that announces the start of a call, and ends the call when the test allows it.
+/// A policy that announces when a call begins, and ends the call when the test allows it.
 #[derive(Clone, Debug)]
 struct Slow(Sender<()>, Arc<Mutex<Receiver<()>>>);
 
@@ -349,10 +350,10 @@ fn the_library_calls_the_control_by_itself() {
     running.join();
 }
 
-/// The time of the first measurement of other programs.
+/// The time at which other programs are first measured.
 const WATCH_EVERY: Duration = Duration::from_millis(250);
 
-/// With a live device, the policy decides only when the time that other programs take is known.
+/// With a live device, the policy decides only after the time that other programs take is known.
 #[test]
 #[expect(clippy::print_stderr, reason = "the reason of a skipped test")]
 fn the_policy_waits_for_the_time_that_others_take() {

@@ -1,4 +1,4 @@
-//! Counters that packet functions write.
+//! Tests counters that packet functions write.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use steerage::testing::HandlerTester;
 use steerage::{Affinity, Batch, Builder, Cpu, CpuId, CpuMask, Handler, Hash, Input};
 use steerage_fixtures::{HANG, assert_at_rest, quiet_panics, until};
 
-/// An endless source that waits for its handlers, with packets of all buckets.
+/// An endless queue that can wait, with packets of all buckets.
 struct AllBuckets(u32);
 
 impl RxQueue for AllBuckets {
@@ -26,7 +26,7 @@ impl RxQueue for AllBuckets {
     }
 }
 
-/// Counts each packet, and panics at each 500th packet of its CPU.
+/// Counts each packet, and panics at every 500th packet of its CPU.
 struct Panics {
     seen: CpuCounter,
     bytes: CpuCounter,
@@ -82,13 +82,13 @@ fn counts_add_up_while_buckets_move_and_handlers_panic() {
     let snapshot = running.join().snapshot;
     let panics: u64 = snapshot.cpus.iter().map(|cpu| cpu.panics).sum();
     let [seen, bytes] = &snapshot.counters[..] else { panic!("{:?}", snapshot.counters) };
-    // A packet that makes the function panic is counted, and not delivered.
+    // A packet at which the function panics is counted, but not delivered.
     assert_eq!(seen.total, snapshot.delivered() + panics);
     assert!(panics >= 12, "{panics}");
     assert_eq!((bytes.total, &*bytes.unit), (60 * seen.total, "bytes"));
     assert_eq!(seen.by_cpu[0], 0, "CPU 0 only receives");
     assert!(seen.by_cpu[1] >= 3 * Panics::EVERY && seen.by_cpu[2] >= 3 * Panics::EVERY, "{seen:?}");
-    // After the run, the handle has the last counts.
+    // After the run, the handle returns the final counts.
     assert_eq!(handle.counters(), snapshot.counters);
     assert_at_rest(&snapshot);
 }
@@ -101,7 +101,7 @@ fn a_run_without_counters_has_none() {
     assert_eq!(snapshot.counters, Vec::<CounterSnapshot>::new());
 }
 
-/// A test of a handler needs no instance for the counters.
+/// A test of a handler can read the counters without an instance.
 #[test]
 fn a_tested_handler_counts_too() -> Result<(), CounterError> {
     let counters = Counters::new();

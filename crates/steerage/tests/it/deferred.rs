@@ -1,4 +1,5 @@
-//! Outputs that finish packets later: packets in flight, the final counts, and sources that wait.
+//! Tests outputs that finish packets later: packets in flight, the final counts, and queues that
+//! wait.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -17,7 +18,7 @@ use steerage_fixtures::HANG;
 use steerage_fixtures::handlers::SendAll;
 use steerage_fixtures::manual_clock::ManualClock;
 
-/// Hands over this many frames of eight bytes. This source can wait for room.
+/// A queue that hands over this number of frames of eight bytes each. This queue can wait for room.
 struct Frames(u64);
 
 impl RxQueue for Frames {
@@ -135,7 +136,7 @@ fn what_an_output_holds_is_in_flight_until_it_is_settled() {
     assert_eq!([&ledger.dropped(), &ledger.outputs[0].dropped].map(|drops| drops.get(DropReason::TxLost)), [10, 10]);
 }
 
-/// A policy that adds up the packets that CPUs finished.
+/// A policy that adds up how many packets the CPUs have finished.
 #[derive(Clone, Debug, Default)]
 struct Adds(Arc<AtomicU64>);
 

@@ -1,4 +1,4 @@
-//! The distances between CPUs, measured while the CPUs work.
+//! Tests that the distances between CPUs are measured while the CPUs work.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -27,8 +27,8 @@ impl RxQueue for Endless {
     }
 }
 
-/// A policy that leaves all packets where they arrive. The policy always requests the distance of
-/// the last CPU, and keeps the results.
+/// A policy that leaves all packets on the CPU where they arrive. The policy always asks for the
+/// distance of the last CPU, and stores the results.
 #[derive(Clone, Debug, Default)]
 struct Asks {
     last: u16,
@@ -68,7 +68,7 @@ fn a_cpu_that_sleeps_is_measured_from_one_that_has_no_time() {
     let running = builder.build(|_| Nothing).unwrap().start().unwrap();
     let handle = running.handle();
     // If the CPUs are busy with other programs, the two threads may miss each other for a while,
-    // but not forever. With one CPU, no distance can be measured.
+    // but not forever. With only one CPU, no distance can be measured.
     let enough =
         || asks.told.lock().unwrap().len() >= 3 || (ours.len() < 2 && handle.snapshot().received() > 1_000_000);
     until("distances are measured", enough);

@@ -1,4 +1,4 @@
-//! Further parts of the interface of `steerage`: the end of a handler, numbers of inputs and
+//! Tests further parts of the interface of `steerage`: the end of a handler, numbers of inputs and
 //! outputs, waiting, and headers that are read once.
 
 use std::io;
@@ -101,8 +101,8 @@ fn a_handler_stops_a_run_that_would_not_end() {
     assert_at_rest(&outcome.snapshot);
 }
 
-/// Sends the packets of input 0 to output `.0`, and all other packets to `.1`. Also tries an output
-/// that does not exist.
+/// Sends the packets of input 0 to the output `.0`, and all other packets to the output `.1`. The
+/// handler also tries to send to an output that does not exist.
 struct Crosses(TxId, TxId);
 
 impl Handler for Crosses {
@@ -141,8 +141,8 @@ fn inputs_and_outputs_are_known_by_the_numbers_that_the_builder_returned() {
     assert_at_rest(&outcome.snapshot);
 }
 
-/// Records each packet's flow, rewrites the packet's port, and records the flow again. A second
-/// pass over the batch records the flow once more.
+/// Records the flow of each packet, rewrites the packet's port, and records the flow again. A
+/// second pass over the batch records the flows once more.
 struct Rewrites(Arc<Mutex<Vec<[Option<FlowKey>; 3]>>>);
 
 impl Handler for Rewrites {
@@ -229,7 +229,8 @@ fn a_cpu_that_does_not_exist_is_named_with_those_that_do() {
         refusal(two().cpus(CpuMask::from_iter([CpuId(2)])).input(input())),
         "there is no CPU 2: the CPUs are 0-1"
     );
-    // A CPU that only receives is none of those that work, and a thread that is not pinned runs anywhere.
+    // A CPU that only receives does not belong to the CPUs that handle packets. A thread that is
+    // not pinned may run on any CPU.
     let receives = two().cpus(CpuMask::from_iter([CpuId(1)])).input_on(input(), &[CpuId(0)], None);
     assert!(receives.build(|_| Nothing).is_ok());
     assert!(Builder::new().cpus(CpuMask::from_iter([missing])).pin(false).input(input()).build(|_| Nothing).is_ok());

@@ -1,4 +1,5 @@
-//! Compares flow keys with `etherparse`, which builds the frames and parses them independently.
+//! Compares flow keys with `etherparse`, which builds the frames and parses them independently of
+//! steerage.
 
 use std::net::{SocketAddrV4, SocketAddrV6};
 
@@ -22,9 +23,9 @@ fn flow_key(frame: &[u8]) -> Option<FlowKey> {
     found
 }
 
-/// The flow key that the frame should have, according to etherparse. etherparse reads neither SCTP
-/// nor the contents of first fragments. For these, the ports are the first four bytes, and an
-/// echo's identifier is the fifth and sixth byte.
+/// The flow key that the frame should have according to etherparse. etherparse reads neither SCTP
+/// nor the contents of first fragments. For SCTP and first fragments, the ports are the first four
+/// bytes, and the identifier of an echo is in the fifth and sixth byte.
 fn expected(frame: &[u8]) -> FlowKey {
     let sliced = SlicedPacket::from_ethernet(frame).expect("what etherparse has built, it can read");
     let net = sliced.net.as_ref().expect("all generated frames hold IP");
@@ -70,9 +71,9 @@ fn expected(frame: &[u8]) -> FlowKey {
     }
 }
 
-/// The frame as other programs would write it. etherparse 0.19 takes the lower byte of an IPv6
-/// fragment header's offset field as more-fragments and five bits of offset. In RFC 8200, 4.5, the
-/// offset is in the upper bits, and more-fragments is the lowest bit.
+/// The frame as other programs would write it. etherparse 0.19 reads the lower byte of the offset
+/// field in an IPv6 fragment header as more-fragments and five bits of offset. According to RFC
+/// 8200, 4.5, the offset is in the upper bits, and more-fragments is the lowest bit.
 fn on_the_wire(mut frame: Vec<u8>) -> Vec<u8> {
     let mut place = None;
     if let Ok(SlicedPacket { net: Some(NetSlice::Ipv6(ip)), .. }) = SlicedPacket::from_ethernet(&frame) {
@@ -96,8 +97,8 @@ enum Upper {
     Raw(u8),
 }
 
-/// The destination ports by which [`wrap`] marks UDP as a tunnel. Random payload with such a port
-/// may look like a tunnel, which etherparse does not dissect.
+/// The destination ports with which [`wrap`] marks UDP as a tunnel. Random payload with a tunnel's
+/// port may look like a tunnel, which etherparse does not read.
 const TUNNEL_PORTS: [u16; 4] = [GTP_U, VXLAN, GENEVE, MPLS];
 const GTP_U: u16 = 2152;
 const VXLAN: u16 = 4789;
@@ -111,7 +112,8 @@ fn upper() -> impl Strategy<Value = Upper> {
             .prop_filter("a tunnel's port", |(_, destination)| !TUNNEL_PORTS.contains(destination))
             .prop_map(|(source, destination)| Upper::Udp(source, destination)),
         Just(Upper::Echo),
-        // SCTP, ESP, OSPF and an unassigned number. etherparse treats their content as payload.
+        // SCTP, ESP, OSPF and an unassigned protocol number. etherparse treats their content as
+        // payload.
         prop::sample::select(vec![132, 50, 89, 200]).prop_map(Upper::Raw),
     ]
 }
@@ -155,8 +157,8 @@ fn ipv6() -> impl Strategy<Value = IpHeaders> {
         |((source, destination), (hop_by_hop_options, destination_options, mut routing, fragment))| {
             let fragment = fragment.map(|(offset, more)| Ipv6FragmentHeader::new(IpNumber::UDP, offset, more, 1));
             // After a fragment header, etherparse continues to read options if the first fragment
-            // has them. A later fragment has no options, so a key that all fragments share cannot
-            // depend on the options: flow.rs tests that case.
+            // has options. A later fragment has no options. So a key that all fragments share
+            // cannot depend on the options. flow.rs tests this case.
             if let (Some(routing), true) = (&mut routing, fragment.is_some()) {
                 routing.final_destination_options = None;
             }
@@ -217,8 +219,9 @@ fn tunnel() -> impl Strategy<Value = Tunnel> {
     ]
 }
 
-/// An outer IP header without fragments, since later fragments do not show a tunnel. The header has
-/// few extensions, so that three tunnels stay within the limit of headers.
+/// An outer IP header that is not fragmented, because later fragments do not show that there is a
+/// tunnel. The header has only few extension headers, so that three tunnels stay within the limit
+/// on headers.
 fn outer_ip() -> impl Strategy<Value = IpHeaders> {
     (prop_oneof![ipv4(), ipv6()]).prop_map(|mut ip| {
         match &mut ip {
@@ -289,8 +292,8 @@ proptest! {
         prop_assert_eq!(flow_key(&frame), Some(key), "padded");
     }
 
-    /// Packets in nested tunnels belong to the flow of the innermost header, or of the outermost
-    /// header if that is selected.
+    /// Packets in nested tunnels belong to the flow of the innermost header. If the outermost
+    /// header is selected, packets belong to its flow.
     #[test]
     fn tunnels_agree_with_etherparse(
         tags in 0..=2_u8,

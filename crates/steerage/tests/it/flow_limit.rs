@@ -1,4 +1,5 @@
-//! The flow limit: a flow that fills a backlog loses its own packets, and other flows lose none.
+//! Tests the flow limit: a flow that fills a backlog loses its own packets, and other flows lose
+//! none.
 
 use steerage::flow::wire::FrameBuilder;
 use steerage::{
@@ -12,7 +13,7 @@ use steerage::{
 use steerage_fixtures::manual_clock::{self, ManualClock};
 
 const BACKLOG: usize = 512;
-/// The port of the elephant, the flow with three packets of four.
+/// The port of the elephant, a flow that sends three packets of four.
 const ELEPHANT: u16 = 1;
 
 struct Udp {
@@ -105,12 +106,12 @@ fn small_flows_pass_where_a_large_one_fills_the_backlog() {
         let both: CpuMask = [CpuId(0), CpuId(1)].into_iter().collect();
         two.handle.set_flow_limit_cpus(&both).unwrap();
         assert_eq!(two.handle.flow_limit_cpus(), both);
-        // A round has 64 frames, and 48 of them belong to the elephant. All frames pass until the
-        // backlog is half full.
+        // In each round there are 64 frames, of which 48 belong to the elephant. All frames pass
+        // until the backlog is half full.
         two.rounds(4);
         assert_eq!(two.lost(), [0, 0]);
-        // From then on, only small flows pass, except for the elephant's first packets while the
-        // history is not full.
+        // When the backlog is half full, only small flows pass. The elephant's first packets pass
+        // too, as long as the history is not full.
         two.rounds(8);
         let [full, limited] = two.lost();
         assert_eq!((full, limited), (0, 8 * 48 - FLOW_LIMIT_HISTORY as u64 / 2), "{hashes}");

@@ -1,4 +1,4 @@
-//! Which packets the path steers together, by link type, in tunnels and in fragments.
+//! Tests which packets the receive path steers together: by link type, in tunnels and in fragments.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! Moves buckets away from a CPU that does not step.
+//! Tests that buckets move away from a CPU that does not step.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use steerage_core::limits::MOVE_WAIT;
 use steerage_fixtures::handlers::Nothing;
 use steerage_fixtures::manual_clock::{self, ManualClock};
 
-/// A source with endless frames, all of the first bucket, which moves with the first slice.
+/// A queue with endless frames of the first bucket, which moves with the first slice.
 pub(crate) struct OneBucket;
 
 impl RxQueue for OneBucket {
@@ -60,8 +60,8 @@ impl<H: Handler> Two<H> {
         Self { receiver, worker, handle, clock }
     }
 
-    /// Advances the clock, and steps CPU 0 twice, because CPU 0 may act in the second round on
-    /// events of the first round.
+    /// Advances the clock, and steps CPU 0 twice. In the second round, CPU 0 may act on events of
+    /// the first round.
     fn receive_after(&mut self, time: Duration) {
         self.clock.advance(time);
         self.receiver.step();
@@ -87,8 +87,8 @@ fn only(cpu: u16) -> CpuMask {
     [CpuId(cpu)].into_iter().collect()
 }
 
-/// The frames that the CPU has not begun are dropped when the CPU steps again. Until then, new
-/// frames of the bucket are also dropped.
+/// The frames that the CPU has not begun are dropped when the CPU steps again. Until the CPU steps,
+/// new frames of the bucket are dropped too.
 #[test]
 fn a_move_that_takes_too_long_takes_the_frames_back() {
     let mut two = Two::in_a_move();
@@ -106,8 +106,8 @@ fn a_move_that_takes_too_long_takes_the_frames_back() {
     assert!(ended.delivered() >= 2 * POLL, "the frames that waited are handled");
 }
 
-/// A CPU whose handler does not return while a move waits for its frames is declared dead. The move
-/// continues without that CPU.
+/// A CPU is declared dead if its handler does not return while a move waits for the handler's
+/// frames. The move continues without the dead CPU.
 #[test]
 fn a_cpu_whose_handler_does_not_return_is_declared_dead() {
     let mut two = Two::in_a_move();
@@ -128,7 +128,7 @@ thread_local! {
     static WHEN_WOKEN: RefCell<Option<Box<dyn FnOnce()>>> = const { RefCell::new(None) };
 }
 
-/// Counts how often it is woken.
+/// Counts how often the handler is woken.
 struct Woken(Arc<AtomicU64>);
 
 impl Handler for Woken {
@@ -161,7 +161,7 @@ fn a_request_outlives_the_handler_that_did_not_return() {
             receiver.step();
         }
         assert!(its_handle.snapshot().moves.of(MoveCause::CpuDied) > 0);
-        // The CPU ends here, and stops the run.
+        // The CPU ends here, which stops the run.
         receiver.finish();
     })));
     handle.wake(CpuId(1)).unwrap();

@@ -1,4 +1,4 @@
-//! When the lent frames of a device return to the device.
+//! Tests when lent frames return to their device.
 
 use std::sync::{Arc, Mutex};
 
@@ -39,8 +39,8 @@ impl RxQueue for Lends {
     }
 }
 
-/// How many lent frames had not returned at each of 100 polls. The handler finishes each frame
-/// before the next poll.
+/// Returns how many lent frames had not returned at each of 100 polls. The handler finishes each
+/// frame before the next poll.
 fn out_at_polls(says: Polled) -> Vec<u32> {
     let out = Arc::default();
     let queue = Lends { says, claim: None, out: Arc::clone(&out) };
@@ -69,8 +69,8 @@ fn a_device_with_more_to_come_has_its_frames_back_after_some_polls() {
     assert!(out.iter().all(|out| *out as usize <= RECLAIM_POLLS), "{out:?}");
 }
 
-/// Provides blocks, but copies each frame to a page. AF_PACKET copies frames in this way if their
-/// block must be returned.
+/// The device provides blocks, but copies each frame to a page. AF_PACKET also copies frames if it
+/// must return their block to the kernel.
 struct Copies(usize);
 
 impl RxQueue for Copies {
@@ -105,8 +105,8 @@ fn a_queue_that_lends_caches_pages_if_asked_to() {
     }
 }
 
-/// The size of a device's blocks is known only when the device is opened. All other memory shrinks
-/// by that size, and the run continues.
+/// The size of a device's blocks is known only after the device was opened. All other memory
+/// shrinks by this size, and the run continues.
 #[test]
 fn under_the_cap_backlogs_give_way_to_what_devices_lend() {
     let build = |memory_max: usize| {

@@ -1,4 +1,5 @@
-//! One CPU stalls while a device lends super-frames for that CPU and for another CPU.
+//! Tests what happens if one CPU stalls while a device lends super-frames for this CPU and for
+//! another CPU.
 
 use std::sync::{Arc, Mutex};
 
@@ -19,7 +20,8 @@ const LONG: usize = 20_000;
 const SHORT: usize = 100;
 const FLOWS: [FlowHash; 2] = [FlowHash(0), FlowHash(u32::MAX)];
 
-/// Lends a long and a short frame of each flow in each poll. A frame without a block is lost.
+/// In each poll, lends a long frame and a short frame of each flow. If there is no block for a
+/// frame, it is lost.
 struct Lends {
     shared: bool,
     claim: Option<Claim>,
@@ -75,7 +77,7 @@ impl RxQueue for Lends {
     }
 }
 
-/// The flow, number and length of each handled frame, by CPU.
+/// For each CPU, the flow, number and length of each frame that it handled.
 type Seen = Arc<Mutex<Vec<Vec<(u64, u64, usize)>>>>;
 
 struct Notes(Seen, usize);
@@ -174,7 +176,7 @@ fn a_stopped_cpu_loses_its_own_super_frames_and_no_others() {
     world.end();
 }
 
-/// Without the limit, the test's other CPU would lose frames.
+/// Without the limit on blocks, the other CPU of this test would lose frames.
 #[test]
 fn without_a_limit_the_others_would_lose_theirs() {
     let mut world = World::new(false);
@@ -183,7 +185,7 @@ fn without_a_limit_the_others_would_lose_theirs() {
     world.end();
 }
 
-/// A move away from the stalled CPU parks its frames. The parking lot does not hold all memory
+/// A move away from the stalled CPU parks its frames. The parked frames do not hold all blocks
 /// either.
 #[test]
 fn frames_that_are_parked_leave_room_for_others() {

@@ -1,5 +1,5 @@
-//! Devices that make impossible claims. A frame outside of its memory is lost and counted. No
-//! frame's length on the wire exceeds the maximum.
+//! Tests devices that report impossible values. A frame that lies outside of the device's memory is
+//! lost and counted. No frame has a length on the wire above the maximum.
 
 use std::sync::{Arc, Mutex};
 
@@ -19,27 +19,28 @@ const AT: usize = HEADROOM;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Lie {
-    /// The claimed length of a pushed frame.
+    /// The length that the device reports for a pushed frame.
     Len(usize),
-    /// The offset at which the frame claims to begin.
+    /// The offset that the device reports for the start of the frame.
     Offset(usize),
-    /// The frame claims to be in a page of another memory region.
+    /// The device reports a frame in a page of another memory region.
     OtherRegion,
     /// The frame is lent from blocks that the queue did not register.
     OtherBlocks,
-    /// The claimed length of a filled page.
+    /// The length that the device reports for a page that it filled.
     Filled(usize),
-    /// The claimed offset and length in a page that the device's ring held.
+    /// The offset and length that the device reports for a frame in a page of its ring.
     Posted(usize, usize),
-    /// The claimed offset and length of the first part of a frame in two pages.
+    /// The offset and length that the device reports for the first part of a frame in two pages.
     Head(usize, usize),
-    /// The claimed length of a part after the first part. There is no spare page for that part.
+    /// The length that the device reports for a part after the first part. There is no spare page
+    /// for this part.
     Part(usize),
     /// The device returns a page of another memory region.
     Gives,
 }
 
-/// Hands over an honest frame, then an impossible frame, and then another honest frame.
+/// Hands over a correct frame, then an impossible frame, and then another correct frame.
 struct Liar(Lie);
 
 impl RxQueue for Liar {
@@ -232,8 +233,8 @@ fn no_frame_is_longer_on_the_wire_than_a_header_can_state() {
     }
 }
 
-/// Hands over a block of three frames. Each frame claims to be longer on the wire than the previous
-/// frame.
+/// Hands over a block of three frames. Each frame has a larger reported length on the wire than the
+/// previous frame.
 struct Growing(Option<Claim>);
 
 impl RxQueue for Growing {
@@ -269,8 +270,8 @@ fn every_frame_of_a_block_counts_by_its_length_on_the_wire() {
     assert_eq!((frames.len(), ledger.received(), ledger.received_bytes()), (3, 3, 100 + 200 + 300));
 }
 
-/// A device that wraps another device sees the frames that were handed over, and removes some of
-/// them together with their bytes.
+/// A device that wraps another device sees the frames that were handed over. The wrapping device
+/// removes some of the frames together with their bytes.
 #[test]
 fn what_is_taken_back_takes_its_bytes_along() {
     struct Takes(Long, Arc<Mutex<usize>>);

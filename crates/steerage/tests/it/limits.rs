@@ -1,4 +1,4 @@
-//! Limits that change during a run.
+//! Tests limits that change during a run.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -59,7 +59,8 @@ struct Noted {
     work: Rc<Cell<Duration>>,
 }
 
-// A handler is built on its CPU's thread, so a thread-local variable shares data with the test.
+// A handler is created on the thread of its CPU. So a thread-local variable can share data with the
+// test.
 thread_local! {
     static NOTED: Noted = Noted::default();
 }
@@ -116,7 +117,8 @@ fn they_are_in_force_once_every_cpu_has_come_round() {
     two.end();
 }
 
-/// A change or a stop between a CPU's last step and its sleep wakes no CPU: the CPU must detect it.
+/// A change or a stop between a CPU's last step and its sleep wakes no CPU. The CPU itself must
+/// detect it.
 #[test]
 fn no_cpu_falls_asleep_over_a_change_or_a_stop() {
     let mut two = two(1);
@@ -169,8 +171,8 @@ fn a_round_ends_when_its_budget_is_used_up() {
     };
     let all = 4 * HANDLE_BUDGET;
     assert_eq!(rounds_of(&mut two), (vec![all], 0));
-    // Two lists reach the budget of 100. The round that ends with the last list also counts as
-    // squeezed, since there might have been more packets.
+    // Two lists of 64 frames reach the budget of 100. The round that ends with the last list also
+    // counts as squeezed, because there might have been more packets.
     two.handle.set_limits(|limits| limits.budget = 100);
     assert_eq!(rounds_of(&mut two), (vec![all / 2; 2], 2));
     two.handle.set_limits(|limits| limits.budget = 1);
@@ -184,8 +186,8 @@ fn a_round_ends_when_its_budget_is_used_up() {
     two.end();
 }
 
-/// For the first queue with a cache of `lpc_pages` pages: how many pages came from the local cache
-/// and from the shared pool, and how many returned to each.
+/// For the first queue, with a cache of `lpc_pages` pages: how many pages came from the local cache
+/// and from the shared pool, and how many returned to each of them.
 fn flow_of_pages(two: &mut Two, lpc_pages: usize) -> [u64; 4] {
     two.handle.set_queue_limits(0, |limits| limits.lpc_pages = lpc_pages).unwrap();
     let counts = |two: &Two| {
@@ -218,7 +220,7 @@ fn the_local_page_cache_is_switched_while_it_runs() {
     assert_eq!((most.lpc_pages, most.copybreak), (LPC_PAGES_MAX, 0));
     assert_eq!(two.handle.set_queue_limits(0, |_| ()).unwrap().lpc_pages, 0, "the other queue's are its own");
     assert!(two.handle.set_queue_limits(2, |_| ()).is_err());
-    // Nothing of a refused change is in force.
+    // If a change is refused, no part of it is in force.
     let both = two.handle.set_queue_limits(0, |limits| (limits.lpc_pages, limits.copybreak) = (9, 1));
     assert!(matches!(both, Err(SetError::NoCopybreak { queue: 0, .. })), "{both:?}");
     let limits = two.handle.set_queue_limits(0, |limits| limits.copybreak = 0).unwrap();

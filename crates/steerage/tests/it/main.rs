@@ -1,5 +1,5 @@
 //! Tests of the receive path through its public interface. Most devices, packet functions and
-//! outputs are made for one test.
+//! outputs are written for one test.
 
 mod backlogs;
 mod buckets;

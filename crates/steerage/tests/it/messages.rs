@@ -1,4 +1,4 @@
-//! Messages from other threads to handlers.
+//! Tests messages from other threads to handlers.
 
 use std::collections::HashMap;
 use std::sync::mpsc::{self, SyncSender};
@@ -15,7 +15,7 @@ use steerage_fixtures::manual_clock::{self, ManualClock};
 
 use super::late_move::OneBucket;
 
-/// One packet, and then none, on a CPU that sleeps until it is woken.
+/// Delivers one packet, and after that none. The CPU of this queue sleeps until it is woken.
 struct One(bool);
 
 impl RxQueue for One {
@@ -35,7 +35,7 @@ impl RxQueue for One {
     }
 }
 
-/// Counts the packets of each bucket, and adds messages to the count of their bucket.
+/// Counts the packets of each bucket. A message adds to the count of its bucket.
 struct Counts {
     buckets: HashMap<BucketId, u64>,
     heard: Vec<u64>,
@@ -71,7 +71,7 @@ impl Handler for Counts {
 #[derive(Clone, Debug)]
 enum Message {
     Number(u64),
-    /// The handler should have this bucket.
+    /// The bucket that the handler should have.
     Bucket(BucketId),
 }
 
@@ -87,8 +87,8 @@ impl TakesMessages for Counts {
     }
 }
 
-/// Messages reach a sleeping CPU in order, and a message to a bucket finds the bucket's state, also
-/// while the bucket moves from CPU to CPU.
+/// Messages reach a sleeping CPU in order. A message to a bucket arrives at the CPU that has the
+/// bucket's state, even while the bucket moves from CPU to CPU.
 #[test]
 fn messages_come_in_order_and_follow_their_bucket() {
     let (seen, buckets) = mpsc::sync_channel(1);
@@ -150,7 +150,7 @@ fn messages_come_in_order_and_follow_their_bucket() {
     assert_eq!(post.to_all(&Message::Number(9)), [CpuId(0), CpuId(1)], "no handler is left");
 }
 
-/// Remembers its messages, and panics at the message `PANICS`.
+/// Records its messages, and panics at the message `PANICS`.
 struct Listener(Arc<Mutex<Vec<u32>>>);
 
 const PANICS: u32 = 1000;
@@ -173,7 +173,7 @@ impl TakesMessages for Listener {
     }
 }
 
-/// Frames of one bucket, which moves to CPU 0. The move waits until CPU 0 steps.
+/// The frames belong to one bucket, which moves to CPU 0. The move waits until CPU 0 steps.
 struct Moving {
     cpus: [Softnet<WithMessages<Listener>, ManualClock>; 2],
     handle: Handle,
@@ -204,7 +204,8 @@ impl Moving {
         Self { cpus, handle, post, heard }
     }
 
-    /// Posts messages to the bucket while CPU 1, which has it, steps. Returns how many were posted.
+    /// Posts messages to the bucket while CPU 1, which has the bucket, steps. Returns how many
+    /// messages were posted.
     fn post_while_moving(&mut self) -> u32 {
         let mut posted = 0;
         for _ in 0..20 {
@@ -223,8 +224,8 @@ impl Moving {
     }
 }
 
-/// Messages to a bucket wait while it moves. No more of them wait than there are places, and all of them
-/// come after the move.
+/// Messages to a bucket wait while the bucket moves. The number of waiting messages never exceeds
+/// the number of places. All messages for the bucket arrive after the move.
 #[test]
 fn messages_that_wait_for_a_move_keep_their_places() {
     let mut moving = Moving::new();
@@ -236,7 +237,7 @@ fn messages_that_wait_for_a_move_keep_their_places() {
     assert_eq!(moving.end(), (0..PLACES as u32).collect::<Vec<_>>());
 }
 
-/// The messages behind one that waits for a move are not lost if the run ends.
+/// If the run ends, the messages after a message that waits for a move are not lost.
 #[test]
 fn messages_that_wait_at_the_end_are_delivered() {
     let mut moving = Moving::new();
@@ -244,7 +245,7 @@ fn messages_that_wait_at_the_end_are_delivered() {
     moving.cpus[1].step();
     moving.post.to_cpu(CpuId(1), 8).unwrap();
     let heard = {
-        // The CPUs end here, with the bucket on its way.
+        // The CPUs end here, while the bucket is moving.
         let [one, other] = moving.cpus;
         let [(), ()] = [other, one].map(Softnet::finish);
         Arc::into_inner(moving.heard).unwrap().into_inner().unwrap()
@@ -252,7 +253,7 @@ fn messages_that_wait_at_the_end_are_delivered() {
     assert_eq!(heard, [7, 8]);
 }
 
-/// A handler that panics at a message loses this message alone.
+/// If a handler panics at a message, only this message is lost.
 #[test]
 fn a_panic_loses_one_message() {
     steerage_fixtures::quiet_panics();

@@ -1,4 +1,4 @@
-//! What the outcome of a run says beside its numbers.
+//! Tests the notes that the outcome of a run has in addition to its numbers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -33,7 +33,7 @@ impl Handler for Bad {
     fn finish(self, _cpu: &mut Cpu) {}
 }
 
-/// A live queue that counts a lost frame with each frame, and whose hashes are small numbers.
+/// A live queue that reports a lost frame with each frame, and whose hashes are small numbers.
 struct Small(u64);
 
 impl RxQueue for Small {
@@ -80,7 +80,7 @@ fn a_handler_that_waits_is_named_if_input_was_lost() {
     assert!(outcome.snapshot.cpus[0].longest_batch >= Duration::from_millis(30));
     let [note] = &outcome.notes()[..] else { panic!("{:?}", outcome.notes()) };
     assert!(note.starts_with("CPU 0: one batch took 0.") && note.contains("a handler must not wait"), "{note}");
-    // Nothing was lost, because this input waits for the handler.
+    // No packets were lost, because this input waits for the handler.
     let outcome = run(testing::input(vec![[0; 60]; 1000]));
     assert!(outcome.snapshot.cpus[0].longest_batch >= Duration::from_millis(30) && outcome.notes().is_empty());
 }

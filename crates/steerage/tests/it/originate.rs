@@ -1,4 +1,4 @@
-//! Packets that a handler originates: their outputs, their order, and their counts.
+//! Tests packets that a handler originates: their outputs, their order, and their counts.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -136,7 +136,8 @@ fn they_leave_behind_the_batch_each_by_its_output() {
 
 #[test]
 fn there_is_room_for_as_many_as_was_asked_for() {
-    // 150 packets are more than one list of the outputs. Each batch has this room again.
+    // 150 packets are more than an output gets in one list. In each batch, the handler can send as
+    // many packets again.
     let (ledger, full, _) = run(0..3, 200, 150);
     assert!(full);
     assert_eq!(ledger.cpus[0].originated, 450);
@@ -151,7 +152,8 @@ fn what_an_output_does_not_take_is_counted() {
     assert_eq!((ledger.cpus[0].originated, ledger.cpus[0].originated_dropped), (3, 9));
 }
 
-/// Sends a packet every millisecond without receiving any, by ticks that request the next tick.
+/// Sends a packet every millisecond without receiving packets. Each tick of the handler requests
+/// the next tick.
 struct Clock(u8);
 
 impl Handler for Clock {

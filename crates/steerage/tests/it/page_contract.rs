@@ -1,4 +1,4 @@
-//! The guarantees about a page for devices and handlers: headroom, alignment, tailroom.
+//! Tests what devices and handlers may rely on in a page: headroom, alignment, tailroom.
 
 use std::sync::{Arc, Mutex};
 
@@ -157,7 +157,7 @@ fn a_ring_is_refilled_and_its_frames_lie_as_they_fit() {
     }
 }
 
-/// Of two devices, one cannot copy frames.
+/// One of the two devices cannot copy frames.
 #[test]
 fn a_copybreak_without_a_meaning_is_refused() {
     for (copybreak, refuses) in [(0, false), (1, true)] {
@@ -170,7 +170,7 @@ fn a_copybreak_without_a_meaning_is_refused() {
     }
 }
 
-/// Takes all pages, and reports a refill that gets fewer pages than requested.
+/// Takes all pages. Reports if a refill gets fewer pages than requested.
 struct Empties(Vec<Page>);
 
 impl RxQueue for Empties {

@@ -1,4 +1,4 @@
-//! Difficult cases: a page that is held forever, and a ring that gets no page in exchange.
+//! Tests difficult cases: a page that is held forever, and a ring that gets no page in exchange.
 
 use std::cell::RefCell;
 use std::io;
@@ -59,8 +59,8 @@ impl Handler for Holds {
     }
 }
 
-/// ENA searches its cache in order, so a held page blocks the search. The local cache of steerage
-/// needs no search.
+/// ENA searches its page cache in order, so a page that is held blocks the search. The local page
+/// cache of steerage needs no search.
 #[test]
 fn a_page_held_for_ever_does_not_stop_the_cache() {
     let queues = (0..QUEUES).map(|_| Box::new(Frames(FRAMES)) as Box<dyn RxQueue>).collect();
@@ -100,7 +100,7 @@ impl RxQueue for Greedy {
             assert_eq!(posted.number(), number, "there was no other");
             self.0.push(posted);
         }
-        // One page becomes free, and is given in exchange once.
+        // One page becomes free, and the device gets it once in exchange for a filled page.
         out.give_page(self.0.pop().unwrap());
         let page = self.0.pop().unwrap();
         let number = page.number();
@@ -112,8 +112,8 @@ impl RxQueue for Greedy {
     }
 }
 
-/// Posts all pages, and receives frames in two pages each. `spare` is the number of pages that it
-/// leaves for exchange, for each frame.
+/// Posts all pages, and receives frames in two pages each. `spare` is the number of pages that the
+/// device leaves for exchange, for each frame.
 struct InParts {
     pages: Vec<Page>,
     begun: Gather,
@@ -196,7 +196,8 @@ fn a_frame_that_no_page_is_given_for_drops_and_its_page_stays_posted() {
     }
 }
 
-/// Has posted pages. Poll `fails_at` fails after some pages were filled and some returned.
+/// Has posted pages. The poll with the number `fails_at` fails after some pages were filled and
+/// some returned.
 struct Fails {
     posted: Vec<Page>,
     polls: usize,
@@ -283,7 +284,8 @@ fn pages_are_home_after_panics_and_after_a_device_s_failure() {
     }
 }
 
-/// Records the region part of its pages. If greedy, first takes all pages and returns them.
+/// Records in which part of the region its pages lie. If `greedy` is set, the device first takes
+/// all pages and returns them.
 struct Notes {
     region: Option<Arc<Region>>,
     parts: Arc<Mutex<Vec<usize>>>,
@@ -363,7 +365,8 @@ impl RxQueue for Endless {
     }
 }
 
-// A handler is built on its CPU's thread, so a thread-local variable shares data with the test.
+// A handler is created on the thread of its CPU. So a thread-local variable can share data with the
+// test.
 thread_local! {
     static KEPT: RefCell<Vec<Kept>> = const { RefCell::new(Vec::new()) };
 }
@@ -381,7 +384,7 @@ impl Handler for KeepsAll {
     fn finish(self, _cpu: &mut Cpu) {}
 }
 
-/// All backlogs are full, and handlers keep as many packets as they may. Every poll still has its
+/// All backlogs are full, and handlers keep as many packets as they may. Every poll still gets its
 /// pages, and the memory does not grow.
 #[test]
 fn with_every_worker_stalled_no_queue_lacks_a_page() {

@@ -1,5 +1,5 @@
-//! A live queue that has room of its own waits for a limited time for a CPU without room. A stop
-//! also reaches such a queue.
+//! Tests a live queue with memory of its own. If a CPU has no room, the queue waits for it, but
+//! only for a limited time. A stop also reaches a queue that waits for room.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +18,7 @@ use steerage_fixtures::manual_clock::{self, ManualClock};
 
 const BACKLOG: usize = 2 * POLL_BUDGET;
 
-/// A source with endless frames. After a request to stop, the source has one last frame.
+/// A queue with endless frames. After a stop was requested, the queue has one last frame.
 struct Endless {
     has_room: Arc<AtomicBool>,
     stopping: bool,
@@ -65,7 +65,7 @@ fn it_waits_for_a_while_and_only_while_it_has_room() {
     let lost = || handle.snapshot().dropped().get(DropReason::BacklogFull);
 
     clock.advance(PATIENCE);
-    // The other CPU does not step. Its backlog fills up, and no frame is lost.
+    // The other CPU does not step. The backlog of the other CPU fills up, and no frame is lost.
     rounds(&mut receiver, 10);
     assert_eq!((handle.snapshot().received(), lost()), (full, 0));
     let look = receiver.now() + FULL_LOOK;
@@ -74,11 +74,11 @@ fn it_waits_for_a_while_and_only_while_it_has_room() {
     assert_eq!(receiver.arm(), Armed::Work, "it looks for room once more before it sleeps");
     rounds(&mut receiver, 10);
     assert_eq!((handle.snapshot().received(), lost()), (2 * full, 0));
-    // The next time, the limited wait is over. Frames are dropped in each round.
+    // At the next poll, the limited time is over. Frames are dropped in each round.
     clock.advance(PATIENCE);
     rounds(&mut receiver, 3);
     assert_eq!(lost(), 3 * POLL_BUDGET as u64);
-    // After there has been room, the queue may wait again.
+    // After there was room, the queue may wait again.
     while worker.step() == Stepped::Worked {}
     rounds(&mut receiver, 10);
     assert_eq!(lost(), 3 * POLL_BUDGET as u64);

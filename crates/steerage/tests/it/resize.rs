@@ -1,4 +1,5 @@
-//! Packets that get longer and shorter in place, compared with a vector that gets the same changes.
+//! Tests packets that become longer and shorter in place. Each packet is compared with a vector to
+//! which the same changes are made.
 
 use std::sync::{Arc, Mutex};
 
@@ -27,7 +28,7 @@ enum Lie {
     ChainedWithHeader,
 }
 
-/// How a chained frame is divided over its pages.
+/// States how a frame is divided over several pages.
 const PARTS: [std::ops::Range<usize>; 4] = [0..20, 20..20, 20..45, 45..60];
 
 struct Frames(Lie, usize, Option<Arc<Region>>, Option<Claim>);
@@ -285,7 +286,8 @@ proptest! {
     }
 }
 
-/// All of the headroom can be used. If its last bytes are used, the header is overwritten.
+/// All of the headroom can be used. If the last bytes of the headroom are used, the device's header
+/// is overwritten.
 #[test]
 fn the_headroom_is_as_promised() {
     for lie in [Lie::Pages, Lie::PagesWithHeader] {
@@ -295,8 +297,8 @@ fn the_headroom_is_as_promised() {
     run(Lie::Lent, &[Change::TrimFront(14), Change::Prepend(HEADROOM)], true);
 }
 
-/// If bytes are cut off a frame of several parts, or moved into its first part, the other parts no
-/// longer have them. If the page is too short, the frame does not change.
+/// If bytes are cut off a frame of several parts, or moved into its first part, the other parts do
+/// not contain these bytes any more. If the page is too short, the frame does not change.
 #[test]
 fn the_parts_of_a_frame_are_one() {
     let long = PAGE_BYTES_MIN - HEADROOM - 15;

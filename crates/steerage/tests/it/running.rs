@@ -1,4 +1,4 @@
-//! The lifetime of a run: dropping, detaching and joining it.
+//! Tests the lifetime of a run: dropping, detaching and joining it.
 
 use steerage::{
     Batch, BuildError, Builder, Cpu, CpuId, CpuMask, DeviceError, Handle, Handler, Hash, Input, Running,
@@ -48,7 +48,7 @@ fn control_threads() -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     // A thread may end before its name is read.
     let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
-    // The kernel keeps 15 characters of "steerage/control".
+    // The kernel keeps only 15 characters of the thread name "steerage/control".
     names.filter(|name| name.trim_end() == "steerage/contro").count()
 }
 
@@ -90,7 +90,7 @@ fn a_run_that_ended_by_itself_was_not_stopped() {
 
 #[test]
 fn a_detached_run_is_controlled_until_its_end() {
-    // The test counts the threads of the process, so no other test may run in it.
+    // This test counts the threads of the process, so no other test may run in the same process.
     if !in_own_process("running::a_detached_run_is_controlled_until_its_end") {
         return;
     }
@@ -108,8 +108,8 @@ fn a_detached_run_is_controlled_until_its_end() {
     }
 }
 
-/// A device that takes longer to close than CPUs may take to stop, as a card does whose driver restarts
-/// it when its XDP program is detached.
+/// A device that takes longer to close than CPUs may take to stop. A network card is slow in this
+/// way if its driver restarts it when its XDP program is detached.
 struct ClosesSlowly(Frames);
 
 impl RxQueue for ClosesSlowly {
@@ -128,7 +128,8 @@ impl Drop for ClosesSlowly {
     }
 }
 
-/// All packets were handled by then, and no CPU is left behind. The second queue is closed later.
+/// When the devices are closed, all packets were handled, and all CPUs end in time. The second
+/// queue is closed later than the first queue.
 #[test]
 fn a_device_that_closes_slowly_is_waited_for() {
     let queues: Vec<Box<dyn RxQueue>> = vec![Box::new(ClosesSlowly(Frames(None))), Box::new(Frames(None))];
@@ -141,7 +142,7 @@ fn a_device_that_closes_slowly_is_waited_for() {
     assert_eq!((outcome.left_behind, outcome.snapshot.in_flight()), (vec![], 0));
 }
 
-/// State of 3 MiB by value, which the default stack cannot hold.
+/// The handler has 3 MiB of state by value, for which the default stack is too small.
 struct Large([u8; 3 << 20]);
 
 impl Handler for Large {

@@ -1,4 +1,4 @@
-//! Packets that threads outside of the path send.
+//! Tests packets that threads outside of the receive path send.
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;
@@ -16,7 +16,7 @@ use steerage::{Batch, Builder, Cpu, CpuId, CpuMask, Handler, Hash, Input, LinkTy
 use steerage_fixtures::manual_clock::ManualClock;
 use steerage_fixtures::{HANG, assert_at_rest};
 
-/// Keeps each packet and passes it to a thread, as long as there is room for kept packets.
+/// Keeps each packet and passes it to a thread, as long as packets can be kept.
 struct Passes(mpsc::Sender<Kept>);
 
 impl Handler for Passes {
@@ -39,14 +39,14 @@ impl Handler for Passes {
 
 const FLOWS: u16 = 40;
 
-/// A frame with its number at the end.
+/// A frame that ends with its number.
 fn frame(flow: u16, number: u32) -> Vec<u8> {
     let mut frame = FrameBuilder::udp(([10, 0, 0, 1], flow), ([10, 0, 0, 9], 53)).frame_of(64);
     frame[60..].copy_from_slice(&number.to_be_bytes());
     frame
 }
 
-/// Marks each packet, and sends it. Returns how many were sent.
+/// Marks each packet, and sends it. Returns how many packets were sent.
 fn answer(packets: &Receiver<Kept>, sender: &Sender) -> usize {
     let mut sent = 0;
     for mut packet in packets {
@@ -61,12 +61,12 @@ fn answer(packets: &Receiver<Kept>, sender: &Sender) -> usize {
     sent
 }
 
-/// Every packet is kept, changed by another thread, and sent by a CPU, while buckets move. Each flow
-/// stays in order, and all pages return.
+/// Every packet is kept, changed by another thread, and sent by a CPU, while buckets move. The
+/// packets of each flow stay in order, and all pages return.
 #[test]
 fn kept_packets_are_sent_in_order_while_their_buckets_move() {
     const ROUNDS: u32 = 500;
-    // However slow the thread is, each packet is kept.
+    // Each packet is kept, even if the thread is slow.
     let all = u64::from(ROUNDS) * u64::from(FLOWS);
     let frames = (0..ROUNDS).flat_map(|number| (0..FLOWS).map(move |flow| frame(flow, number)));
     let (output, recorded) = testing::output();
@@ -105,7 +105,7 @@ fn kept_packets_are_sent_in_order_while_their_buckets_move() {
     assert_at_rest(&ledger);
 }
 
-/// Hands over the frames of a channel, one in each poll.
+/// Hands over the frames from a channel, one in each poll.
 struct Fed(Receiver<Vec<u8>>);
 
 impl RxQueue for Fed {
@@ -124,8 +124,9 @@ impl RxQueue for Fed {
     }
 }
 
-/// A flow moves while another thread has its first packet. The packets after it leave after it,
-/// although another CPU kept them. Once the first packet has left, the new CPU sends.
+/// A flow moves while another thread has the first packet of the flow. Later packets of the flow
+/// are sent after the first packet, although another CPU kept them. After the first packet was
+/// sent, the flow's new CPU sends the later packets.
 #[test]
 fn a_packet_waits_for_the_earlier_packet_of_its_flow_on_the_old_cpu() {
     let (feed, frames) = mpsc::channel();
@@ -159,7 +160,7 @@ fn a_packet_waits_for_the_earlier_packet_of_its_flow_on_the_old_cpu() {
     assert_eq!(sent(), [0, 1, 2]);
 }
 
-/// A queue without packets, on a CPU that sleeps until it is woken.
+/// A queue without packets. The CPU of this queue sleeps until it is woken.
 struct Silent;
 
 impl RxQueue for Silent {
@@ -180,8 +181,8 @@ fn is_ready(fd: &impl AsFd, wait: PollTimeout) -> bool {
     poll(&mut [PollFd::new(fd.as_fd(), PollFlags::POLLIN)], wait).unwrap() == 1
 }
 
-/// Copies wake a sleeping CPU. A sender that is full says so, and its descriptor is readable once
-/// there is room.
+/// Copies of frames wake a sleeping CPU. A full sender refuses packets. The file descriptor of the
+/// sender becomes readable when there is room.
 #[test]
 fn copies_wake_a_cpu_and_wait_for_room() {
     let (output, recorded) = testing::output();
@@ -199,7 +200,7 @@ fn copies_wake_a_cpu_and_wait_for_room() {
         assert!(is_ready(&ready, wait));
         assert!(sender.try_send_copy(LinkType::RAW, &[nth; 60]));
     }
-    // A copy that no page can hold is dropped and counted.
+    // A copy that fits in no page is dropped and counted.
     assert!(is_ready(&ready, wait) && sender.try_send_copy(LinkType::RAW, &[0; 60_000]));
     running.handle().stop();
     let outcome = running.join();
@@ -211,7 +212,7 @@ fn copies_wake_a_cpu_and_wait_for_room() {
     assert_at_rest(&outcome.snapshot);
 }
 
-/// Sends each packet of the last batch once more.
+/// Sends each packet of the last batch a second time.
 struct Twice(Vec<Kept>);
 
 impl Handler for Twice {
@@ -234,8 +235,9 @@ impl Handler for Twice {
     }
 }
 
-/// A handler sends the packets that it has kept, at most as many at a time as the sender has places. A sender sends no packet that another
-/// instance has kept, whether that instance has a sender or not.
+/// A handler sends the packets that it has kept. The handler sends at most as many packets at a
+/// time as the sender has places. A sender does not send packets that another instance has kept,
+/// whether that instance has a sender or not.
 #[test]
 fn a_handler_sends_what_it_kept() {
     let (output, recorded) = testing::output();

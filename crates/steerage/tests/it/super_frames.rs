@@ -1,4 +1,4 @@
-//! How a handler sees a super-frame: one frame in a block, which stands for several packets.
+//! Tests how a handler sees a super-frame: one frame in a block, which stands for several packets.
 
 use std::mem;
 use std::sync::{Arc, Mutex};
@@ -17,7 +17,7 @@ use steerage::{
 use steerage_fixtures::assert_at_rest;
 
 const BLOCK_BYTES: usize = 1 << 14;
-/// The payload of each packet except the last, in bytes.
+/// The number of payload bytes in each packet except the last.
 const SIZE: usize = 1000;
 const PAYLOAD: usize = 2 * SIZE + 500;
 /// The headers of Ethernet, IPv4 and UDP.
@@ -121,7 +121,7 @@ impl Handler for Keeps {
     fn finish(self, _: &mut Cpu) {}
 }
 
-/// Splits super-frames itself, as an output without offloads does.
+/// Splits super-frames into packets itself, as an output without offloads does.
 struct Cuts(Arc<Mutex<Vec<Vec<u8>>>>);
 
 impl TxQueue for Cuts {

@@ -1,4 +1,4 @@
-//! How often sleeping CPUs are woken, and how that is counted.
+//! Tests how often sleeping CPUs are woken, and how this is counted.
 
 use std::cell::Cell;
 use std::io;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use steerage::flow::wire::{FrameBuilder, port::DISCARD};
 use steerage::{
-    Builder, CpuId, CpuMask, DeviceError, Handle, Hash, Input, Snapshot, Timestamp,
+    Builder, CpuId, CpuMask, DeviceError, Handle, Handler, Hash, Input, Snapshot, Timestamp,
     device::{Capabilities, Completions, Filled, Polled, RxQueue},
     threads::{Armed, Bell, Platform, Softnet, Stepped},
 };
@@ -68,7 +68,7 @@ impl Three {
         while self.cpus[cpu].arm() == Armed::Work {
             self.cpus[cpu].step();
         }
-        assert!(!self.cpus[cpu].is_woken());
+        assert!(!is_woken(&self.cpus[cpu], cpu));
     }
 
     fn receive(&mut self, packets: usize) {
@@ -79,8 +79,8 @@ impl Three {
         assert_eq!(received() - before, packets as u64);
     }
 
-    /// The wake-ups for packets that CPU 0 sent, those that CPUs 1 and 2 received, and those for
-    /// control.
+    /// How many wake-ups for packets CPU 0 sent, how many of them CPUs 1 and 2 received, and how
+    /// many wake-ups came from control.
     fn wakes(&self) -> (u64, [u64; 2], [u64; 3]) {
         let Snapshot { cpus, .. } = self.handle.snapshot();
         (
@@ -89,6 +89,11 @@ impl Three {
             [0, 1, 2].map(|cpu: usize| cpus[cpu].wakes_for_control),
         )
     }
+}
+
+/// Returns true if the CPU of this index has been woken since it was armed.
+fn is_woken<H: Handler, P: Platform>(of: &Softnet<H, P>, index: usize) -> bool {
+    of.sleepers(0) & (1 << index) == 0
 }
 
 fn cpus(ids: &[u16]) -> CpuMask {
@@ -103,7 +108,7 @@ fn a_cpu_that_sleeps_is_woken_once_for_all_packets_of_a_poll() {
     let control = three.wakes().2;
     three.receive(64);
     assert_eq!(three.wakes(), (2, [1, 1], control), "64 packets, and both CPUs have some");
-    assert!(three.cpus[1].is_woken() && three.cpus[2].is_woken());
+    assert!([1, 2].iter().all(|cpu| is_woken(&three.cpus[*cpu], *cpu)));
     // CPU 1 and CPU 2 have not run yet, so they are not woken again.
     three.receive(64);
     assert_eq!(three.wakes(), (2, [1, 1], control));
@@ -151,7 +156,7 @@ fn a_program_can_wait_for_one_file_descriptor_or_for_each() {
     }
 }
 
-/// Delivers one frame in each of a number of polls, and describes each poll by `answer`.
+/// Delivers one frame in each of several polls. `answer` returns the result of each poll.
 struct Single {
     left: usize,
     answer: Answer,
@@ -172,7 +177,7 @@ impl RxQueue for Single {
     }
 }
 
-/// Each reading of the clock takes 1 us, and a sleep takes no more than its time.
+/// Reading the clock takes 1 us each time, and a sleep takes exactly its time.
 #[derive(Clone, Default)]
 struct Ticking {
     micros: Rc<Cell<u64>>,
@@ -199,7 +204,7 @@ impl Platform for Ticking {
 
 type Answer = fn(Timestamp) -> Polled;
 
-/// A CPU with a queue for each of these answers, which ends after a number of polls.
+/// A CPU with one queue for each of these answers. The queues end after a number of polls.
 fn one(queues: &[(Answer, usize)]) -> (Softnet<Nothing, Ticking>, Ticking, Handle) {
     let queue =
         |(answer, left): &(Answer, usize)| Box::new(Single { left: *left, answer: *answer }) as Box<dyn RxQueue>;
@@ -211,8 +216,8 @@ fn one(queues: &[(Answer, usize)]) -> (Softnet<Nothing, Ticking>, Ticking, Handl
 
 const IDLE_POLL: Duration = Duration::from_micros(50);
 
-/// A CPU keeps polling until a time within `idle_poll`, but sleeps until then if the frames of all
-/// its queues may wait. The measure is the number of sleeps.
+/// If the next frames come within `idle_poll`, a CPU keeps polling. However, the CPU sleeps if the
+/// frames of all of its queues may wait. The test counts the sleeps.
 #[test]
 fn a_cpu_sleeps_at_once_if_frames_may_wait() {
     let ran = |queues: &[(Answer, usize)]| {
@@ -225,7 +230,7 @@ fn a_cpu_sleeps_at_once_if_frames_may_wait() {
     let coalesce: Answer = |now| Polled::Coalesce(now + Duration::from_micros(40));
     assert_eq!(ran(&[(not_before, 100)]), 0);
     assert_eq!(ran(&[(coalesce, 100)]), 100);
-    // A time that has passed meanwhile is no reason to sleep.
+    // A CPU does not go to sleep if the end of the sleep has already passed.
     assert_eq!(ran(&[(Polled::Coalesce, 100)]), 0);
     // The CPU polls for one queue, although the frames of the other queue may wait.
     assert_eq!(ran(&[(coalesce, 100), (not_before, 200)]), 0);
@@ -234,8 +239,8 @@ fn a_cpu_sleeps_at_once_if_frames_may_wait() {
     assert!(sleeps >= 190, "{sleeps}");
 }
 
-/// Neither a stop nor a change of the mask waits until the time that a queue has named: the clock
-/// stands still.
+/// A stop or a change of the mask takes effect before the time that a queue has returned. In this
+/// test, the clock stands still.
 #[test]
 fn control_does_not_wait_for_frames_that_may_wait() {
     let hour = |now| Polled::Coalesce(now + Duration::from_secs(3600));
@@ -253,7 +258,7 @@ fn control_does_not_wait_for_frames_that_may_wait() {
     both.iter_mut().for_each(sleep);
     assert_eq!(both[0].arm(), Armed::Sleep(Some(Timestamp::ZERO + Duration::from_secs(3600))));
     handle.set_rps_cpus(&cpus(&[1])).unwrap();
-    assert!(both[0].is_woken());
+    assert!(is_woken(&both[0], 0));
     let moved = || handle.snapshot().moves.slices;
     let before = moved();
     for _ in 0..1000 {

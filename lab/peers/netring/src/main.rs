@@ -1,7 +1,7 @@
-//! Receives with the crate netring what steerage receives: `netring-peer IFACE [THREADS]`, until
-//! SIGTERM.
+//! This program receives the packets of the comparison with the crate netring: `netring-peer IFACE
+//! [THREADS]` runs until SIGTERM.
 //!
-//! Ring, timeout and work per packet are those of peers/af_packet/receive.c.
+//! The ring, the timeout and the work for each packet are those of peers/af_packet/receive.c.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use netring::{Capture, FanoutMode};
 const BLOCK_BYTES: usize = 512 << 10;
 const BLOCKS: usize = 64;
 const TIMEOUT_MILLIS: u32 = 10;
-/// After a stop, this time without packets means that all packets were seen.
+/// If no packet arrives for this long after a stop, the program has seen all packets.
 const LAST_LOOK: Duration = Duration::from_millis(100);
 
-/// Packets received, packets dropped, bytes.
+/// The numbers of packets received, packets dropped, and bytes.
 type Counted = (u64, u64, u64);
 
 fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
@@ -68,7 +68,7 @@ fn receive(mut capture: Capture, stopping: &AtomicBool) -> Result<Counted, netri
             continue;
         };
         for packet in &batch {
-            // The fields of a flow: the type, the protocol, the addresses.
+            // The fields of a flow are the EtherType, the protocol, and the addresses.
             let word = |at: usize| {
                 packet.data().get(at..at + 8).and_then(|word| word.try_into().ok()).map_or(0, u64::from_ne_bytes)
             };

@@ -1,4 +1,4 @@
-//! The whole path with many queues: steering over all CPUs, with caches of several sizes.
+//! Measures the whole path with many queues: steering over all CPUs, with caches of several sizes.
 
 use std::thread;
 use std::time::Duration;
@@ -15,9 +15,9 @@ use crate::frames::{self, FLOWS, udp4};
 use crate::load::Pace;
 use crate::runs::ReadsHeaders;
 
-/// A source of frames of 1,500 bytes. Only the first 64 bytes of a frame are written, which is the
-/// part that a packet function reads. The DMA of a real card does not take the rest through the
-/// CPU's caches.
+/// A source of frames of 1,500 bytes. The source writes only the first 64 bytes of a frame, which
+/// is the part that a packet function reads. With a real network card, the frame arrives by DMA,
+/// and its other bytes do not pass through the CPU's caches.
 struct Frames {
     pace: Pace,
     rng: Rng,
@@ -46,19 +46,19 @@ impl RxQueue for Frames {
     }
 }
 
-/// What one run measured.
+/// The results of one run.
 pub(super) struct Path {
     /// The busy time of all CPUs per packet, in nanoseconds.
     pub(super) cpu_ns: f64,
     /// The packets handled per second.
     pub(super) per_second: f64,
-    /// The part of the time in which the CPUs worked.
+    /// The share of the time in which the CPUs were busy.
     pub(super) cpu_percent: f64,
     pub(super) lost_percent: f64,
 }
 
-/// Runs `queues` queues on these CPUs. Frames come at this rate per second, or as fast as the path
-/// takes them.
+/// Runs `queues` queues on these CPUs. If there is a rate, frames arrive at this rate per second.
+/// Otherwise frames arrive as fast as the path accepts them.
 pub(super) fn once(
     on: &[usize],
     queues: usize,

@@ -1,5 +1,6 @@
-//! More queues without steering, beside fewer queues with steering, for the queues of a TUN: the
-//! kernel sends the packets and chooses the queue of each flow, as a network card does.
+//! Compares two arrangements for the queues of a TUN: more queues without steering, and fewer
+//! queues with steering. The kernel sends the packets and chooses the queue of each flow, as a
+//! network card does.
 
 use std::io;
 use std::net::UdpSocket;
@@ -17,20 +18,22 @@ use crate::experiment::{Experiment, Settings};
 use crate::measurement::Measurement;
 use crate::placement::pin;
 
-/// The offered packets per second, which one sender reaches with half of a CPU.
+/// The number of packets per second that are sent to the TUN. One sender reaches this rate with
+/// half of a CPU.
 const OFFERED: f64 = 400_000.0;
 
-/// The number of packets that the sender sends at once. A shorter burst would end before the sender
+/// The number of packets in a burst of the sender. A shorter burst would end before the sender
 /// could sleep.
 const BURST: usize = 64;
 
-/// The number of flows, each with a socket of its own. The kernel spreads so many flows evenly over
-/// the queues.
+/// The number of flows. Each flow has its own socket. The kernel spreads this number of flows
+/// evenly over the queues.
 const FLOWS: u16 = 256;
 
 const NAME: &str = "lab0";
 const SENDER: &str = "10.211.0.1";
-/// An address of the TUN's network that no interface has, so that packets to it leave by the TUN.
+/// An address of the TUN's network that no interface has. Therefore packets to this address leave
+/// through the TUN.
 const RECEIVER: &str = "10.211.0.2";
 const FIRST_PORT: u16 = 20_000;
 
@@ -40,11 +43,12 @@ pub(super) fn plan(settings: &Settings) -> Experiment {
         experiment.skip("all of it: TUNs in network namespaces take root".to_owned());
         return experiment;
     }
-    // All CPUs together handle the offered packets if they do nothing else.
+    // With this work per packet, all CPUs together are just fast enough for the offered packets.
     let work = Duration::from_secs_f64(all as f64 / OFFERED);
     for (name, cpus, mut run) in runs_by_queues(settings) {
         let sender = settings.cpus[0];
-        // The queues go to the last CPUs, so that the sender shares its CPU as late as possible.
+        // The last CPUs get the queues, so that the sender shares its CPU only if all CPUs have
+        // queues.
         run.cpus = settings.cpus.iter().rev().copied().take(cpus).collect();
         experiment.takes(run.takes());
         experiment.case(name, Some(all as f64), cpus, move || once(&run, sender, work));
@@ -52,7 +56,7 @@ pub(super) fn plan(settings: &Settings) -> Experiment {
     experiment
 }
 
-/// Runs in a network namespace of its own, which ends with the calling thread.
+/// Runs in its own network namespace, which ends with the calling thread.
 fn once(run: &Run, sender: usize, work: Duration) -> Result<Measurement, LabError> {
     let failed = |error| LabError::set_up("network namespaces, which take root", error);
     unshare(CloneFlags::CLONE_NEWNET).map_err(failed)?;
@@ -95,14 +99,15 @@ fn sockets() -> io::Result<Vec<UdpSocket>> {
     (0..FLOWS).map(socket).collect()
 }
 
-/// Sends at the offered rate until `over` is true. Returns the packets per second that the kernel
-/// took.
+/// Sends packets at the offered rate until `over` is true. Returns the packets per second that the
+/// kernel accepted.
 fn send(sockets: &[UdpSocket], over: &AtomicBool) -> f64 {
     const PAYLOAD: [u8; 18] = [0; 18];
     let (start, mut due, mut sent) = (Instant::now(), Duration::ZERO, 0_u64);
     let mut turn = sockets.iter().cycle();
     while !over.load(Ordering::Relaxed) {
-        // A full queue is an error, and the packet is lost, as at the card of a busy machine.
+        // If a queue is full, sending returns an error and the packet is lost, as with the network
+        // card of a busy machine.
         sent += turn.by_ref().take(BURST).filter(|socket| socket.send(&PAYLOAD).is_ok()).count() as u64;
         due += Duration::from_secs_f64(BURST as f64 / OFFERED);
         thread::sleep(due.saturating_sub(start.elapsed()));
@@ -116,8 +121,8 @@ mod tests {
 
     use super::*;
 
-    /// The measured time doubles until a packet arrives in it, because other programs may have all
-    /// CPUs for a while.
+    /// The measured time is doubled until at least one packet arrives in it, because other programs
+    /// may use all CPUs for a while.
     #[test]
     fn packets_that_the_kernel_sends_are_handled() {
         if Namespaces::new(1).is_none() {

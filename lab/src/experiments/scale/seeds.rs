@@ -1,4 +1,5 @@
-//! The machines of the published measurements. docs/scale.md says which costs follow from which published figures.
+//! Simulates the machines of published measurements. docs/scale.md says from which published
+//! figures each cost is derived.
 
 use std::time::Duration;
 
@@ -9,25 +10,40 @@ use crate::error::LabError;
 use crate::experiment::{Experiment, Settings};
 use crate::measurement::Measurement;
 
-/// Herbert's number of streams with one request under way each.
+/// The number of streams in Herbert's measurement. Each stream has one request in flight.
 const STREAMS: usize = 500;
 
-/// The time from a response to the next request, of two machines at one switch in 2010: short beside the time in the queues.
+/// The divisor for the length of a run in a smoke test.
+const QUICK: u32 = 50;
+
+/// The time from a response to the next request, for two machines at one switch in 2010. This time
+/// is short compared with the waiting time in the queues.
 const THERE_AND_BACK: f64 = 50_000.0;
 
-/// The part of the kernel's work on a packet that stays on the CPU that receives. Zhang's collector leaves 1 / 1.43 of the work to
-/// the other CPU.
+/// The share of the kernel's work on a packet that the receiving CPU does. With Zhang's collector,
+/// the other CPU does 1 / 1.43 of this work.
 const RECEIVING: f64 = 1.0 - 1.0 / 1.43;
 
-/// A machine with request-response streams, by its published figures without RPS.
+/// The settings that all machines have in common.
+#[derive(Clone)]
+struct With {
+    profile: Profile,
+    seed: u64,
+    /// The divisor for the length of each run.
+    short: u32,
+}
+
+/// A machine with request-response streams, described by its published figures without RPS.
 struct Streams {
     series: &'static str,
     cpus: usize,
-    /// The queues without RPS, which follow the published figures, and the queues of this row.
+    /// The number of queues without RPS, according to the published figures. The next field is the
+    /// number of queues of this row.
     published_queues: usize,
     queues: usize,
     has_rps: bool,
-    /// Transactions per second, and the share of all CPUs that they take, without RPS.
+    /// The number of transactions per second without RPS. The next field is the share of all CPUs
+    /// that these transactions use.
     per_second: f64,
     cpu_share: f64,
 }
@@ -64,16 +80,18 @@ const STREAM_ROWS: [Streams; 7] = [
 ];
 
 impl Streams {
-    /// The nanoseconds of a transaction on the CPU that receives, on the CPU that handles the packet, and of the program.
+    /// Returns the three times of a transaction in nanoseconds: on the receiving CPU, on the CPU
+    /// that handles the packet, and in the program.
     fn costs(&self) -> (f64, f64, f64) {
         let kernel = self.published_queues as f64 / self.per_second * 1e9;
         let all = self.cpu_share * self.cpus as f64 / self.per_second * 1e9;
         (kernel * RECEIVING, kernel * (1.0 - RECEIVING), (all - kernel).max(0.0))
     }
 
-    fn measure(&self, profile: &Profile, seed: u64) -> Result<Measurement, LabError> {
+    fn measure(&self, with: &With) -> Result<Measurement, LabError> {
+        let With { profile, seed, short } = with;
         let (receive, handle, program) = self.costs();
-        // With RPS, the program runs where its packets are handled.
+        // With RPS, the program runs on the CPU that handles its packets.
         let work = if self.has_rps { handle + program } else { handle };
         let run = ScaleRun {
             profile: Profile { receive, hash: 0.0, ..profile.clone() },
@@ -84,19 +102,19 @@ impl Streams {
                 queues: self.queues,
                 flows: STREAMS / self.queues,
                 kind: Flows::Streams(THERE_AND_BACK),
-                bursts: false,
+                bursts: None,
                 per_second: 1.0,
-                seed,
+                seed: *seed,
             },
             steering: if self.has_rps { Steering::Collectors } else { Steering::None },
             work: Work::Fixed(work),
-            warm_up: Duration::from_millis(50),
-            measured: Duration::from_millis(250),
+            warm_up: Duration::from_millis(50) / *short,
+            measured: Duration::from_millis(250) / *short,
             stretch: 1.0,
             backlog: BACKLOG,
         };
         let scaled = run.once()?;
-        // Without RPS, the program runs on the CPUs that do not receive.
+        // Without RPS, the program runs on CPUs that do not receive.
         let others = (self.cpus - self.queues) as f64 / program * 1e9;
         let per_second = if self.has_rps { scaled.per_second } else { scaled.per_second.min(others) };
         let cpus =
@@ -106,12 +124,13 @@ impl Streams {
     }
 }
 
-/// The kernel's work for a packet that is forwarded (docs/performance.md), and Zhang's machine.
+/// The kernel's work for a packet that is forwarded (lab/notes/published.md), and Zhang's machine.
 const FORWARD: f64 = 2500.0;
 const ZHANG_CPUS: usize = 16;
 const ZHANG_QUEUES: usize = 16;
 
-fn forward(collects: bool, profile: &Profile, seed: u64) -> Result<Scaled, LabError> {
+fn forward(collects: bool, with: &With) -> Result<Scaled, LabError> {
+    let With { profile, seed, short } = with;
     // Each package has a cache. The CPUs of the first package receive two queues each.
     let machine = Machine { packages: 2, ..Machine::of_one_cache(ZHANG_CPUS / 2) };
     let receiving = ZHANG_CPUS / 2;
@@ -124,38 +143,41 @@ fn forward(collects: bool, profile: &Profile, seed: u64) -> Result<Scaled, LabEr
             queues: ZHANG_QUEUES,
             flows: super::FLOWS,
             kind: Flows::Uniform,
-            bursts: false,
-            // One package without collectors forwards 60 % of what is sent.
+            bursts: None,
+            // Without collectors, one package forwards 60 % of the packets that are sent.
             per_second: receiving as f64 / FORWARD * 1e9 / 0.6,
-            seed,
+            seed: *seed,
         },
         steering: if collects { Steering::Collectors } else { Steering::None },
         work: Work::Fixed(FORWARD * (1.0 - RECEIVING)),
-        warm_up: Duration::from_millis(20),
-        measured: Duration::from_millis(50),
+        warm_up: Duration::from_millis(20) / *short,
+        measured: Duration::from_millis(50) / *short,
         stretch: 1.0,
         backlog: BACKLOG,
     };
     Ok(run.once()?)
 }
 
-/// What collectors forward relative to CPUs that do everything.
-fn gain(profile: &Profile, seed: u64) -> Result<Measurement, LabError> {
-    let (alone, collected) = (forward(false, profile, seed)?, forward(true, profile, seed)?);
+/// The rate that is forwarded with collectors, as a multiple of the rate without collectors.
+fn gain(with: &With) -> Result<Measurement, LabError> {
+    let (alone, collected) = (forward(false, with)?, forward(true, with)?);
     Ok(Measurement::of("gain", collected.per_second / alone.per_second)
         .and("kpps", collected.per_second / 1e3)
         .and("cpu_percent", 100.0 * collected.cpus / ZHANG_CPUS as f64))
 }
 
-/// Agroskin's machine: 330 Gbit/s in frames of 1,500 bytes take 56 % of its CPUs with the page cache.
+/// Agroskin's machine: 330 Gbit/s in frames of 1,500 bytes take 56 % of its CPUs with the page
+/// cache.
 const ENA_CPUS: usize = 96;
 const ENA_QUEUES: usize = 128;
 const ENA_PER_SECOND: f64 = 330e9 / (1500.0 * 8.0);
 const ENA_CPU_SHARE: f64 = 0.56;
 
-fn page_cache(is_on: bool, profile: &Profile, seed: u64) -> Result<Measurement, LabError> {
+fn page_cache(is_on: bool, with: &With) -> Result<Measurement, LabError> {
+    let With { profile, seed, short } = with;
     let each = ENA_CPU_SHARE * ENA_CPUS as f64 / ENA_PER_SECOND * 1e9;
-    // A page that comes from the shared allocator was used by another CPU, and its list is: two lines come from far CPUs.
+    // Another CPU used the page before the shared allocator returned it, and another CPU also used
+    // the allocator's list. Therefore two cache lines come from far CPUs.
     let page = if is_on { 0.0 } else { 2.0 * profile.line[1] };
     let run = ScaleRun {
         // Two packages of 48 CPUs.
@@ -166,14 +188,14 @@ fn page_cache(is_on: bool, profile: &Profile, seed: u64) -> Result<Measurement, 
             queues: ENA_QUEUES,
             flows: super::FLOWS,
             kind: Flows::Uniform,
-            bursts: false,
+            bursts: None,
             per_second: ENA_PER_SECOND,
-            seed,
+            seed: *seed,
         },
         steering: Steering::None,
         work: Work::Fixed(each - profile.receive + page),
-        warm_up: Duration::from_millis(3),
-        measured: Duration::from_millis(12),
+        warm_up: Duration::from_millis(3) / *short,
+        measured: Duration::from_millis(12) / *short,
         stretch: 1.0,
         backlog: BACKLOG,
         profile: profile.clone(),
@@ -186,16 +208,20 @@ fn page_cache(is_on: bool, profile: &Profile, seed: u64) -> Result<Measurement, 
 
 pub(super) fn plan(settings: &Settings) -> Experiment {
     let mut experiment = experiment("scale-seeds", settings);
-    let (profile, seed) = (settings.simulation.profile.clone(), settings.simulation.seed);
+    let with = With {
+        profile: settings.simulation.profile.clone(),
+        seed: settings.simulation.seed,
+        short: if settings.ends_only { QUICK } else { 1 },
+    };
     for row in STREAM_ROWS {
-        let profile = profile.clone();
-        experiment.case(row.series, None, 1, move || row.measure(&profile, seed));
+        let with = with.clone();
+        experiment.case(row.series, None, 1, move || row.measure(&with));
     }
-    let of_zhang = profile.clone();
-    experiment.case("16 queues, 8 CPUs collect for 8", None, 1, move || gain(&of_zhang, seed));
+    let of_zhang = with.clone();
+    experiment.case("16 queues, 8 CPUs collect for 8", None, 1, move || gain(&of_zhang));
     for (series, is_on) in [("128 queues, page cache off", false), ("128 queues, page cache on", true)] {
-        let profile = profile.clone();
-        experiment.case(series, None, 1, move || page_cache(is_on, &profile, seed));
+        let with = with.clone();
+        experiment.case(series, None, 1, move || page_cache(is_on, &with));
     }
     experiment
 }

@@ -1,7 +1,8 @@
-//! The process that keeps the kernel from answering IPv6 packets that `forward` forwards, until
-//! `forward` ends.
+//! While `forward` runs, a separate process keeps the kernel from replying to the IPv6 packets that
+//! `forward` forwards.
 //!
-//! A helper process, which keeps `CAP_NET_ADMIN` alone, adds and removes the kernel's rules.
+//! This helper process keeps only the capability `CAP_NET_ADMIN`. The helper process adds routing
+//! rules to the kernel, and later removes them.
 
 use std::fs;
 use std::io;
@@ -15,11 +16,12 @@ use crate::error::Error;
 use crate::helper::{self, Helper, say};
 use crate::terminal::warn;
 
-/// The lines of the process.
+/// The lines that the helper process can write to its standard output.
 const READY: &str = "ready";
 const REMOVED: &str = "removed";
 
-/// A running process that removes the rules when this value is dropped.
+/// The running helper process. When this value is dropped, the helper process removes the routing
+/// rules.
 #[derive(Debug)]
 pub(super) struct Silence {
     rules: Vec<Rule>,
@@ -27,8 +29,8 @@ pub(super) struct Silence {
 }
 
 impl Silence {
-    /// Starts the process if the kernel would answer IPv6 packets from these interfaces, and waits
-    /// until the rules are in force.
+    /// Starts the helper process if the kernel would reply to IPv6 packets from these interfaces.
+    /// Waits until the routing rules are added.
     pub(super) fn begin<'a>(interfaces: impl Iterator<Item = &'a str>) -> Result<Option<Self>, Error> {
         let interfaces: Vec<String> = interfaces.filter(|name| has_ipv6(name)).map(str::to_owned).collect();
         if interfaces.is_empty() {
@@ -49,7 +51,7 @@ impl Silence {
 }
 
 impl Drop for Silence {
-    /// Waits until the rules are removed.
+    /// Waits until the helper process has removed the routing rules.
     fn drop(&mut self) {
         let warning = match self.helper.last_line().as_str() {
             REMOVED => return,
@@ -88,7 +90,8 @@ fn commands(verb: &str, rules: &[Rule]) -> String {
     rules.iter().map(|rule| format!("ip -6 rule {verb} {rule}")).collect::<Vec<_>>().join("; ")
 }
 
-/// The process itself: adds the rules, waits for the end of standard input, and removes the rules.
+/// Runs in the helper process. Adds the routing rules, waits for the end of standard input, and
+/// removes the rules.
 pub(crate) fn run(args: &SilenceKernelArgs) -> Result<(), Error> {
     helper::outlive_signals()?;
     let _kept = drop_except(&Needed::default().network_administration())?;

@@ -53,7 +53,8 @@ impl Outputs {
         })
     }
 
-    /// Whether flows go to collectors. A run may have to connect to a collector again.
+    /// Returns true if flows are sent to collectors. If it has collectors, the run may have to
+    /// connect to one of them again.
     pub(super) fn has_collectors(&self) -> bool {
         !self.collectors.is_empty()
     }
@@ -62,10 +63,10 @@ impl Outputs {
         self.files.iter().any(|(to, _)| matches!(to, FlowsTo::Stdout))
     }
 
-    /// Opens the sockets. Call `open` before privileges are dropped, and before other threads
-    /// start.
+    /// Opens the sockets for the collectors. Call `open` before privileges are dropped, and before
+    /// other threads start.
     pub(super) fn open(self) -> Result<OpenOutputs, Error> {
-        // A shell reads `?` and `&` of the options.
+        // The address is quoted, because a shell would interpret the characters `?` and `&` in it.
         let quoted = |address: String| if address.contains('?') { format!("'{address}'") } else { address };
         let over_tcp = self.collectors.iter().filter_map(Collector::over_tcp).map(quoted).collect();
         let collectors = self.collectors.into_iter().map(Collector::open).collect::<Result<_, _>>();
@@ -77,12 +78,13 @@ impl Outputs {
 pub(super) struct OpenOutputs {
     files: Vec<(FlowsTo, FlowFormat)>,
     collectors: Vec<OpenCollector>,
-    /// The addresses for TCP of the collectors that get flows by UDP.
+    /// The TCP addresses of the collectors to which flows are sent over UDP.
     over_tcp: Vec<String>,
 }
 
 impl OpenOutputs {
-    /// For a source that can wait: recommends TCP, which can wait too.
+    /// Returns the advice to use TCP, for a run whose source can wait. Unlike UDP, TCP can wait for
+    /// the collector.
     pub(super) fn advice(&self) -> Option<String> {
         let over_tcp = (!self.over_tcp.is_empty()).then(|| self.over_tcp.join(" and "))?;
         Some(format!(
@@ -90,7 +92,7 @@ impl OpenOutputs {
         ))
     }
 
-    /// Starts a thread for each output. A thread that fails stops the run.
+    /// Starts a thread for each output of flows. If a thread fails, it stops the run.
     pub(super) fn start(self, can_wait: bool, stopper: &Stopper) -> Result<Writers, Error> {
         let stop = || {
             let stopper = stopper.clone();
@@ -121,11 +123,11 @@ impl Writers {
         self.0.iter().map(FlowWriter::output).collect()
     }
 
-    /// Passes on the records of the flows that are still open, and waits until all threads have
-    /// ended. The error names all outputs that failed.
+    /// Passes the records of the open flows to the outputs, and waits until the threads of all
+    /// outputs have ended. The returned error names all outputs that failed.
     pub(super) fn finish(self, open: OpenFlows) -> Result<(), Error> {
-        // Records need more memory than flows, and only writers use records. Therefore no records
-        // are made if there are no writers.
+        // If there are no outputs, no records are created. Only the outputs use flow records, and a
+        // record needs more memory than a flow.
         if self.0.is_empty() {
             return Ok(());
         }
@@ -146,7 +148,7 @@ fn file(option: &'static str, name: &str, args: &MeterArgs) -> Result<(FlowsTo, 
         if args.flows.rotate.is_some() {
             return Err(wrong("standard output does not rotate: leave --rotate out, or give a file's name"));
         }
-        // Standard output gets the same format as the report.
+        // Flows on standard output have the same format as the report.
         let format = if args.run.report.json { FlowFormat::JsonLines } else { FlowFormat::Csv };
         return Ok((FlowsTo::Stdout, format));
     }

@@ -1,4 +1,4 @@
-//! Flows that are added up: `--by`, and flow files that are read again.
+//! Adds up the records of flows, for `--by` and for inputs that are flow files.
 
 use std::fs::File;
 
@@ -11,12 +11,13 @@ use crate::error::{EndingError, Error};
 use crate::sandbox::{self, Needs, SandboxProfile};
 use crate::{stdout, terminal};
 
-/// The flow files, if all devices are flow files.
+/// Returns the names and formats of the flow files, if all devices on the command line are flow
+/// files.
 pub(super) fn flow_files(devices: &[String]) -> Option<Vec<(&str, FlowFormat)>> {
     devices.iter().map(|device| Some((device.as_str(), FlowFormat::of_name(device)?))).collect()
 }
 
-/// Reads flow files, and prints their flows.
+/// Reads the flow files, and prints their flows.
 pub(super) fn read_again(args: &MeterArgs, files: &[(&str, FlowFormat)]) -> Result<(), Error> {
     let failed =
         |file: &str, error: ReadFlowsError| -> Error { EndingError::FlowFile { file: printable(file), error }.into() };
@@ -55,7 +56,7 @@ fn page(files: &[&str], summary: Summary, top: usize) -> String {
     page
 }
 
-/// A line of headings, and a line for each group.
+/// Returns a line of headings, and one line for each group of flows.
 pub(super) fn table(summary: Summary, top: usize) -> Vec<String> {
     let Some(all) = summary.all().cloned() else { return Vec::new() };
     let (groups, by) = (summary.groups(), summary.by());

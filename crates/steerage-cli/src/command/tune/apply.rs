@@ -1,4 +1,4 @@
-//! `steerage tune --apply`: measures the candidates, and keeps what helps.
+//! `steerage tune --apply` measures the candidate settings, and keeps those that help.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -17,7 +17,8 @@ use crate::error::Error;
 use crate::stdout;
 
 pub(super) fn run(args: &TuneArgs, machine: &mut Machine, directory: &Path, interface: &str) -> Result<(), Error> {
-    // A file system that does not answer must not keep signals from ending the command.
+    // `create_directory` is called before signals are held, because a file system that does not
+    // answer must not keep signals from ending the command.
     create_directory(directory)?;
     let undo = Undo::load(directory, machine, interface)?;
     let stop = Stop::hold()?;
@@ -27,8 +28,8 @@ pub(super) fn run(args: &TuneArgs, machine: &mut Machine, directory: &Path, inte
     }
 }
 
-/// Measures, and returns the undo file of what was kept. An unfinished measurement is taken back
-/// first.
+/// Measures the candidates, and returns the undo file of the settings that were kept. The changes
+/// of an unfinished measurement are undone first.
 pub(super) fn measured(
     args: &TuneArgs,
     machine: &mut Machine,
@@ -60,14 +61,16 @@ pub(super) fn measured(
             Err(interrupted())
         }
         Err(error) => {
-            // The first error is the cause of a second one.
+            // An error of `restore` is ignored, because the first error is the cause and is
+            // returned.
             let _ = undo.restore(machine);
             Err(error)
         }
     }
 }
 
-/// Measures, and records what is kept. Returns false if a signal ended the measurement.
+/// Measures the candidates, and records the settings that are kept. Returns false if a signal
+/// interrupted the measurement.
 fn measure(args: &TuneArgs, machine: &mut Machine, stop: &Stop, found: Search, undo: &mut Undo) -> Result<bool, Error> {
     let interface = undo.interface().to_owned();
     leave_to_us(machine, &found, undo)?;
@@ -114,7 +117,8 @@ fn interrupted() -> Error {
     Error::TuneRefused("--apply was interrupted before it had measured: everything is as it was".to_owned())
 }
 
-/// A setting was kept earlier. Sets again what differs, and measures nothing.
+/// Applies a setting that was kept earlier. Sets the values that differ from the kept setting, and
+/// measures nothing.
 fn again(args: &TuneArgs, machine: &mut Machine, directory: &Path, mut undo: Undo) -> Result<(), Error> {
     let interface = undo.interface().to_owned();
     undo.load_dissector(machine);
@@ -135,7 +139,8 @@ fn again(args: &TuneArgs, machine: &mut Machine, directory: &Path, mut undo: Und
     write_link_file(args, machine, &mut undo)
 }
 
-/// Leaves to systemd what a .link file can set, if the command line requests the file.
+/// Writes a .link file with the values that systemd can set, if the command line requests such a
+/// file.
 fn write_link_file(args: &TuneArgs, machine: &mut Machine, undo: &mut Undo) -> Result<(), Error> {
     let Some(WriteArg::Link) = args.write else { return Ok(()) };
     let mut values = undo.linked().clone();
@@ -161,7 +166,7 @@ pub(super) fn write_link(machine: &mut Machine, undo: &mut Undo, file: &LinkFile
     stdout::print(text.as_bytes())
 }
 
-/// Makes irqbalance leave the interrupts alone that will be changed.
+/// Makes irqbalance leave the interrupts alone whose CPUs `tune` will change.
 fn leave_to_us(machine: &Machine, found: &Search, undo: &mut Undo) -> Result<(), Error> {
     let changes = found.plans().into_iter().flat_map(|plan| &plan.changes);
     let interrupts = irq::interrupts(changes.map(|change| &change.knob));

@@ -1,4 +1,4 @@
-//! `steerage tune --undo`, `--check` and `--watch`.
+//! Implements `steerage tune --undo`, `--check` and `--watch`.
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::thread;
 
 use steerage_control::metrics::{More, Server};
 use steerage_guard::capabilities;
-use steerage_text::plural;
+use steerage_text::{plural, shell_word};
 use steerage_tune::{Difference, Machine, SetAgain, Undo, Watch, Watched, create_directory};
 
 use super::stop::Stop;
@@ -30,8 +30,9 @@ pub(super) fn undo(args: &TuneArgs, machine: &mut Machine, directory: &Path) -> 
         return stdout::print(text.as_bytes());
     }
     confine(args, machine, directory, &found)?;
-    // If interfaces share a setting of the machine, the last one that changed it has seen the newest value. One that fails
-    // does not keep the others. The first error is returned.
+    // The undo files of several interfaces may contain the same setting of the machine. The
+    // interfaces are restored in reverse order of `found`. If one interface cannot be restored, the
+    // other interfaces are still restored. The first error is returned.
     let mut outcome = Ok(());
     for undo in found.into_iter().rev() {
         let name = undo.interface().to_owned();
@@ -50,7 +51,8 @@ pub(super) fn check(args: &TuneArgs, machine: &mut Machine, directory: &Path, in
     let kept = undo.as_ref().and_then(|undo| Some((undo, undo.kept()?)));
     let Some((undo, kept)) = kept else {
         return Err(Error::TuneDiffers(format!(
-            "tune has kept no setting for {interface}: sudo steerage tune {interface} --apply measures one"
+            "tune has kept no setting for {interface}: sudo steerage tune {} --apply measures one",
+            shell_word(interface)
         )));
     };
     let mut differences: Vec<String> = kept.differences(machine).iter().map(Difference::to_string).collect();
@@ -62,15 +64,17 @@ pub(super) fn check(args: &TuneArgs, machine: &mut Machine, directory: &Path, in
         count => {
             let since = if undo.is_current(machine) { "" } else { " since the machine or the interface started" };
             Err(Error::TuneDiffers(format!(
-                "{count} {} of {interface} differ{since}: sudo steerage tune {interface} --apply sets them again",
-                plural(count, "value")
+                "{count} {} of {interface} differ{since}: sudo steerage tune {} --apply sets them again",
+                plural(count, "value"),
+                shell_word(interface)
             )))
         }
     }
 }
 
 pub(super) fn watch(args: &TuneArgs, machine: &mut Machine, directory: &Path, interface: &str) -> Result<(), Error> {
-    // A file system that does not answer must not keep signals from ending the command.
+    // `create_directory` is called before signals are held, because a file system that does not
+    // answer must not keep signals from ending the command.
     create_directory(directory)?;
     let found = Undo::load(directory, machine, interface)?;
     let manager = ServiceManager::connect();
@@ -83,7 +87,8 @@ pub(super) fn watch(args: &TuneArgs, machine: &mut Machine, directory: &Path, in
             confine(args, machine, directory, std::slice::from_ref(&undo))?;
             undo
         }
-        // The first watch of an interface measures what it will keep.
+        // No setting has been kept yet, so the candidates are measured first. Then the watch
+        // maintains the setting that was kept.
         unfinished => apply::measured(args, machine, directory, interface, &stop, unfinished)?,
     };
     let mut log = |change: &SetAgain| drop(stdout::print(format!("{change}\n").as_bytes()));
@@ -103,8 +108,8 @@ pub(super) fn watch(args: &TuneArgs, machine: &mut Machine, directory: &Path, in
     }
 }
 
-/// Serves metrics, if the command line requests them. The server's thread has neither capabilities nor
-/// write access, unlike the thread that sets values.
+/// Serves metrics over HTTP, if the command line requests them. Unlike the thread that sets values,
+/// the server's thread has neither capabilities nor write access.
 fn serve_metrics(args: &TuneArgs, more: More) -> Result<Option<Server>, Error> {
     let metrics = Metrics::prepare(&args.metrics, false)?;
     if args.metrics.metrics.is_none() {
@@ -115,6 +120,7 @@ fn serve_metrics(args: &TuneArgs, more: More) -> Result<Option<Server>, Error> {
         Confinement::of_files(needs(args), &args.sandbox)?;
         metrics.serve(None, Some(more))
     };
-    // The server's thread inherits the restrictions of the thread that starts it.
+    // The server's thread inherits the restrictions of the thread that starts it. Therefore a
+    // separate thread restricts itself first, and then starts the server.
     thread::scope(|scope| scope.spawn(serve).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }

@@ -1,4 +1,4 @@
-//! Listens to the interface as `explain` does, to see how many flows there are.
+//! Listens to the interface as `explain` does, to find out how many flows the traffic has.
 
 use std::io::{self, IsTerminal, Read};
 use std::os::fd::AsFd;
@@ -16,10 +16,11 @@ use crate::args::TuneArgs;
 use crate::command::explain::LISTENING;
 use crate::terminal::print_to_stderr;
 
-/// The flows that arrive while `explain` listens in a process of its own, which has a sandbox for packets
-/// of strangers. `None` if a signal ended the listening.
+/// Returns the flows that arrive while `explain` listens. `explain` runs in a separate process with
+/// its own sandbox, because the packets come from untrusted hosts. Returns `None` if a signal
+/// arrived while `explain` ran.
 pub(super) fn flows(args: &TuneArgs, interface: &str, stop: Option<&Stop>) -> Option<Flows> {
-    // A test of the program does not wait longer than for its windows.
+    // A test of the program listens for at most two of its windows.
     let time = args.test_window.map_or(LISTENING, |window| LISTENING.min(2 * window));
     if io::stderr().is_terminal() {
         print_to_stderr(format_args!("listening to {interface} for {} s, to see its flows", time.as_secs()));
@@ -30,7 +31,7 @@ pub(super) fn flows(args: &TuneArgs, interface: &str, stop: Option<&Stop>) -> Op
     };
     let read = read(&mut child, stop);
     if !matches!(read, Ok(Some(_))) {
-        // The process may have ended by itself.
+        // An error is ignored, because the process may already have ended.
         let _ = child.kill();
     }
     let mut complaint = String::new();
@@ -54,7 +55,8 @@ fn start(args: &TuneArgs, interface: &str, time: Duration) -> io::Result<Child> 
     program::start(&mut command)
 }
 
-/// What the process prints. `None` if a signal arrived first.
+/// Returns the text that the process prints. Returns `None` if a signal arrived before the process
+/// ended.
 fn read(child: &mut Child, stop: Option<&Stop>) -> io::Result<Option<String>> {
     let Some(mut pipe) = child.stdout.take() else { return Ok(Some(String::new())) };
     let mut text = Vec::new();
@@ -91,7 +93,7 @@ fn seen(line: &str) -> Option<Flows> {
     }
 }
 
-/// The reason in the last line of standard error.
+/// Returns the reason in the last line that the process wrote to standard error.
 fn reason(complaint: &str) -> String {
     let line = complaint.lines().last().unwrap_or("explain printed nothing");
     line.strip_prefix("steerage: ").unwrap_or(line).to_owned()

@@ -1,5 +1,5 @@
-//! `steerage tune --for`: prepares a card for a capture or a program with AF_XDP. Nothing is
-//! measured, because the purpose decides.
+//! `steerage tune --for` prepares a card for a capture, or for a program with AF_XDP. The command
+//! measures nothing, because the purpose determines the settings.
 
 use std::path::Path;
 
@@ -44,18 +44,18 @@ pub(super) fn run(
         return stdout::print(shown(&plan, &end).as_bytes());
     }
     if let Some(undo) = undo {
-        // systemd sets what is in the .link file.
+        // Changes of values that systemd sets through the .link file are left to systemd.
         let is_linked = |change: &Change| undo.linked().0.get(&change.knob) == Some(&change.new);
         plan.changes.retain(|change| !is_linked(change));
         let is_done = undo.kept().is_some() && undo.link_file_differs().is_none();
         if is_done && plan.changes.is_empty() {
             return stdout::print(shown(&plan, "Nothing was changed.\n").as_bytes());
         }
-        // What an earlier run changed belongs to its undo file.
+        // The old values in the undo file of an earlier run are restored first.
         undo.restore(machine)?;
         plan = planned(machine, &Setting::default())?;
     }
-    // What a .link file can set is left to systemd.
+    // systemd will set the values that a .link file can contain.
     let file = args.write.map(|WriteArg::Link| link_file::make(machine, interface, &plan.new_setting()));
     if let Some(file) = &file {
         plan.changes.retain(|change| !file.setting.0.contains_key(&change.knob));
@@ -68,7 +68,7 @@ pub(super) fn run(
     confine(args, machine, directory, std::slice::from_ref(&undo))?;
     let applied = plan.new_setting().apply(machine);
     if let Err(error) = applied.map_err(Error::from).and_then(|()| Ok(undo.keep(machine, plan.new_setting())?)) {
-        // The first error is the cause of a second one.
+        // An error of `restore` is ignored, because the first error is the cause and is returned.
         let _ = undo.restore(machine);
         return Err(error);
     }
@@ -77,7 +77,7 @@ pub(super) fn run(
     file.map_or(Ok(()), |file| write_link(machine, &mut undo, &file))
 }
 
-/// Reads what the kernel reports about the interface.
+/// Reads the properties of the interface that the kernel reports.
 fn nic(machine: &Machine, interface: &str) -> Nic {
     let at = |file: &str| format!("/sys/class/net/{interface}/{file}");
     let number = |file: &str| machine.root().read(&at(file)).ok().and_then(|text| text.parse::<u32>().ok());

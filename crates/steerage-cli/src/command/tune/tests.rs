@@ -1,4 +1,4 @@
-//! The sandbox of `tune`, which a process of its own enters in a network namespace.
+//! Tests the sandbox of `tune`. A separate process enters the sandbox in a network namespace.
 
 use std::env;
 use std::fs::{self, File};
@@ -15,18 +15,20 @@ use steerage_tune::{Value, Wish};
 use super::*;
 use crate::args;
 
-/// The directory of undo files, for the process in the sandbox.
+/// The environment variable with the directory of undo files. The test sets the variable for the
+/// process in the sandbox.
 const INSIDE: &str = "STEERAGE_TEST_TUNE";
 
 const QUEUES: &str = "/sys/class/net/near0/queues";
 
-/// What the process tries to open, and whether the sandbox allows it with these options.
+/// Returns the files that the process tries to open for writing. For each file, the result says
+/// whether the sandbox must allow it with these options.
 fn attempts(is_watch: bool) -> Vec<(String, bool)> {
     let queues = |name: &str| format!("{QUEUES}/{name}");
     vec![
         (queues("rx-0/rps_cpus"), true),
         ("/proc/sys/net/core/rps_default_mask".to_owned(), true),
-        // A watch sets the stages of queues that appear later.
+        // With `--watch`, `tune` also sets the values of queues that appear later.
         (queues("rx-0/rps_flow_cnt"), is_watch),
         ("/sys/class/net/near0/threaded".to_owned(), false),
         ("/sys/class/net/near0/tx_queue_len".to_owned(), false),
@@ -39,7 +41,7 @@ fn attempts(is_watch: bool) -> Vec<(String, bool)> {
     ]
 }
 
-/// Enters the sandbox, and prints `PATH true` or `PATH false` for each attempt.
+/// Enters the sandbox, and prints `PATH true` or `PATH false` for each file that it tries to open.
 fn inside(directory: &Path) {
     let line = env::var("STEERAGE_TEST_LINE").unwrap();
     let args = match args::parse(line.split(' ').map(Into::into)).unwrap().command {

@@ -1,4 +1,5 @@
-//! The report is written and read by one type, the page describes it, and addresses stay private.
+//! Tests three properties of the report: a report that was written can be read, docs/report.md
+//! describes all keys, and addresses are private.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -20,7 +21,7 @@ fn flow(source: &str) -> FlowKey {
     FlowKey::v4(source.parse().unwrap(), "198.51.100.2:443".parse().unwrap(), 6)
 }
 
-/// A ledger in which no count is 0 and no list is empty.
+/// Returns a ledger in which no count is 0 and no list is empty.
 fn snapshot() -> Snapshot {
     let mut dropped = Drops::default();
     dropped.add(DropReason::BacklogFull, 3);
@@ -62,7 +63,7 @@ fn snapshot() -> Snapshot {
     snapshot
 }
 
-/// A report with the counts of all commands at once, in which nothing is empty.
+/// Returns a report that contains the counts of all commands, and in which no list is empty.
 fn document() -> Document {
     let time = Time(WallTime::from_nanos(1_700_000_000_000_000_001));
     let mut document =
@@ -82,20 +83,21 @@ fn document() -> Document {
     document
 }
 
-/// The report for `audience`.
+/// Returns the JSON report of [`document`] for `audience`.
 fn report(audience: Audience) -> Value {
     let document = document();
     let traffic = Traffic { top: None, elephants: ElephantFlow::of_all(&document.snapshot) };
     serde_json::from_str(&document.line(&traffic, audience).unwrap()).unwrap()
 }
 
-/// A path of a report, such as `snapshot.queues[].device`, for each value and for each object and array.
+/// Collects the paths of all values in the report, such as `snapshot.queues[].device`. Objects and
+/// arrays are included.
 fn paths(value: &Value, path: &str, all: &mut BTreeSet<String>, free: &BTreeSet<String>) {
     if !path.is_empty() && !path.ends_with("[]") {
         all.insert(path.to_owned());
     }
     match value {
-        // The keys of these objects are names of counts, such as drop reasons, devices or CPUs.
+        // The keys of these objects are names, such as drop reasons, devices or CPUs.
         Value::Object(of) if free.contains(path) => assert!(of.values().all(Value::is_u64), "{path}: {value}"),
         Value::Object(of) => of.iter().for_each(|(key, value)| {
             let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
@@ -109,8 +111,8 @@ fn paths(value: &Value, path: &str, all: &mut BTreeSet<String>, free: &BTreeSet<
     }
 }
 
-/// The paths that docs/report.md lists, and the paths of objects for which the page has no table,
-/// because their keys are names.
+/// Returns the paths that docs/report.md lists. Also returns the paths of objects whose keys are
+/// names, so that the page has no table for them.
 fn documented() -> (BTreeSet<String>, BTreeSet<String>) {
     let section = PAGE.split_once("## As JSON\n").unwrap().1.split_once("\n### ").unwrap().0;
     let (mut all, mut objects, mut parent) = (BTreeSet::new(), BTreeSet::new(), String::new());
@@ -141,8 +143,8 @@ fn the_page_describes_each_key_and_no_other() {
     assert_eq!((undocumented, unknown), (vec![], vec![]), "not in docs/report.md, and only there");
 }
 
-/// `document` must leave no list empty, because the test above would not see the keys within an
-/// empty list.
+/// The report of `document` must contain no empty list. The test of docs/report.md would not see
+/// the keys inside an empty list.
 #[test]
 fn nothing_in_the_filled_report_is_empty() {
     fn check(value: &Value, path: &str) {
@@ -172,7 +174,7 @@ fn what_is_written_is_read_again() {
     }
 }
 
-/// `top` reads the report of a program of one's own, which has the same keys.
+/// `top` also reads the report of a program that uses the library. That report has the same keys.
 #[test]
 fn the_report_of_a_library_has_the_same_keys() {
     let input = steerage::testing::input([[0; 60]; 10]);
@@ -188,8 +190,8 @@ fn the_report_of_a_library_has_the_same_keys() {
     assert!(read.started > SystemTime::UNIX_EPOCH && traffic.is_some());
 }
 
-/// Another version of the program with the same schema may write more keys, or, if it is older,
-/// fewer keys.
+/// A newer version of the program with the same schema may write more keys. An older version may
+/// write fewer keys.
 #[test]
 fn keys_may_come_and_go() {
     let mut report = report(Audience::Public);
@@ -200,7 +202,8 @@ fn keys_may_come_and_go() {
     assert_eq!((read.snapshot.cpus[0].busy, read.snapshot.queues[0].received), (Duration::ZERO, 10));
 }
 
-/// An impostor cannot make `top` fill the memory with lists of CPUs.
+/// A malicious process that replies like an instance cannot make `top` fill the memory with lists
+/// of CPUs.
 #[test]
 fn more_parts_than_a_run_has_are_refused() {
     let lists = ["queues", "cpus", "outputs", "counters", "groups"].map(|list| format!("/snapshot/{list}"));
@@ -216,7 +219,7 @@ fn more_parts_than_a_run_has_are_refused() {
     }
 }
 
-/// The addresses of the flow that fills a CPU are as private as the addresses of the largest flows.
+/// The addresses of the flow that fills a CPU are private, like the addresses of the largest flows.
 #[test]
 fn the_flow_of_an_elephant_is_not_for_everybody() {
     let elephants = |report: &Value| report["snapshot"]["groups"][0]["elephants"].clone();

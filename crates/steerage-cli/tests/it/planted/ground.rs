@@ -1,4 +1,4 @@
-//! Objects that another user plants, and the directories around them.
+//! Creates the objects that another user plants, and the directories around them.
 
 use std::ffi::OsString;
 use std::fs::{self, Permissions};
@@ -13,34 +13,35 @@ use steerage_fixtures::scratch::Scratch;
 
 use super::table::Names;
 
-/// The name of a planted file. The end of the name is a format, which `--flows` needs.
+/// The name of a planted file. The file name has an extension, because `--flows` chooses the format
+/// by the extension.
 pub(super) const NAME: &str = "out.csv";
 
 pub(super) const UNTOUCHED: &str = "untouched";
 
-/// Planted objects, and the directories around them.
+/// The directories of a test, with the objects that another user has planted there.
 pub(super) struct Ground {
     pub(super) root: Scratch,
 }
 
-/// An object that another user planted, and the path that leads to the object.
+/// An object that another user has planted, and the kind of path that leads to this object.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Planted {
     Link,
     LinkToNothing,
-    /// A link of root, which leads to a link of the other user.
+    /// A link that root owns, which leads to a link of the other user.
     Chain,
     DirectoryLink,
-    /// Like `DirectoryLink`, but with the other user's directory as the working directory.
+    /// Like `DirectoryLink`, but the program's working directory is the other user's directory.
     DirectoryLinkFromThere,
     Fifo,
     Device,
     HardLink,
-    /// A link of root that a member of the group moved to a directory of the group.
+    /// A link that root owns. A member of the group has moved the link to a directory of the group.
     InGroupDirectory,
     DirectoryLinkInGroupDirectory,
     InStickyDirectory,
-    /// A link of root that the other user moved there.
+    /// A link that root owns. The other user has moved the link to the sticky directory.
     MovedToStickyDirectory,
     DirectoryLinkInStickyDirectory,
 }
@@ -90,16 +91,18 @@ impl Ground {
         lchown(self.at(path), Some(uid), Some(uid)).unwrap();
     }
 
-    /// Plants an object. Returns the path for the option, and the working directory.
+    /// Plants an object. Returns the path to pass to the option, and the program's working
+    /// directory.
     pub(super) fn plant(&self, planted: Planted, names: Names) -> (PathBuf, PathBuf) {
-        // The other user wants root to write here.
+        // Returns the path to which the other user wants root to write.
         let target = match names {
             Names::File => self.at("protected").join(NAME),
             Names::Directory => self.at("protected"),
         };
         let (here, there) = (self.root.to_path_buf(), self.at("x").join(NAME));
         let named = |directory: &str| format!("{directory}/{NAME}");
-        // A file in a directory that a link leads to, or the directory itself.
+        // Returns the path of a new file in the directory to which a link leads, or the path of the
+        // link itself.
         let below = |link: PathBuf| match names {
             Names::File => link.join("new.csv"),
             Names::Directory => link,
@@ -165,7 +168,7 @@ impl Ground {
         (path, here)
     }
 
-    /// Checks that nothing was written in the protected directory.
+    /// Checks that the program has written nothing to the protected directory.
     pub(super) fn assert_untouched(&self, what: &str) {
         let entries = fs::read_dir(self.at("protected")).unwrap();
         let names: Vec<OsString> = entries.map(|entry| entry.unwrap().file_name()).collect();

@@ -1,6 +1,7 @@
-//! The arguments and environment variables that take paths for writing, and command lines for each.
+//! Lists the arguments and environment variables with paths to which the program writes, and
+//! command lines for each of them.
 
-/// The kind of object that an option names.
+/// The kind of object to which the path of an option leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Names {
     File,
@@ -8,7 +9,8 @@ pub(super) enum Names {
     Directory,
 }
 
-/// An argument that takes a path for writing, and a command line for each form of its value.
+/// An argument with a path to which the program writes, and a command line for each form of its
+/// value.
 pub(super) struct Row {
     /// The argument as `--help` shows it.
     pub(super) argument: &'static str,
@@ -66,12 +68,13 @@ pub(super) const ROWS: &[Row] = &[
         names: Names::Directory,
         lines: &["count DEMO --virtual-cpus 1 --socket none -q --control {}"],
     },
-    // `dump` writes only while a run sends packets to it: the tests of `dump` plant there.
+    // `dump` writes only while a run sends packets to it, so this table has no command line for it.
+    // The tests of `dump` check this option with planted objects.
     Row { argument: "--write <FILE>", commands: &["dump"], names: Names::File, lines: &[] },
     Row { argument: "--out <DIR>", commands: &["man"], names: Names::Directory, lines: &["man --out {}"] },
 ];
 
-/// Environment variables that name a directory for writing.
+/// Environment variables with the path of a directory to which the program writes.
 pub(super) const VARIABLES: &[Row] = &[
     Row {
         argument: "TMPDIR",
@@ -88,7 +91,8 @@ pub(super) const VARIABLES: &[Row] = &[
         names: Names::Directory,
         lines: &["STEERAGE_RUNTIME_DIR={} count DEMO --virtual-cpus 1 -q"],
     },
-    // A loopback interface has nothing to change, but the undo file is written all the same.
+    // On a loopback interface, the command has nothing to change, but nevertheless writes the undo
+    // file.
     Row {
         argument: "STEERAGE_STATE_DIR",
         commands: &["tune"],
@@ -97,7 +101,8 @@ pub(super) const VARIABLES: &[Row] = &[
     },
 ];
 
-/// Arguments that are paths, or can be, and are only read, connected to, or passed on.
+/// Arguments that are or can be paths, but to which the program does not write. The program only
+/// reads from these paths, connects to them, or passes them on.
 pub(super) const READ: &[(&str, &[&str])] = &[
     ("--to <PID|NAME|PATH>", &["top", "get", "set"]),
     ("<PID|NAME|PATH>", &["dump"]),
@@ -106,11 +111,11 @@ pub(super) const READ: &[(&str, &[&str])] = &[
     ("<FLOW|DEVICE>...", &["explain"]),
     ("<INPUT>...", &["parallel"]),
     ("<FILE>", &["run", "check"]),
-    // The argument is a program and the program's arguments.
+    // The words of this argument are a program and the program's arguments.
     ("<COMMAND>...", &["parallel", "exec-when-ready"]),
-    // The arguments are options of the run file's command.
+    // These arguments are options for the command in the run file.
     ("[OPTION|DEVICE]...", &["run", "check"]),
-    // The paths are attributes of the control tree, and not files.
+    // The paths of this argument are attributes of the control tree, and not files.
     ("[PATH]", &["get"]),
     ("<PATH>", &["set"]),
 ];

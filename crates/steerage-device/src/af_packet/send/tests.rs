@@ -37,8 +37,8 @@ fn what_is_sent_arrives() {
         assert_eq!((sent(&ledger), ledger.dropped().total(), ledger.received()), (50_000, 0, 50_000));
         assert_eq!(ledger.outputs[0].bytes, ledger.queues[0].received_bytes);
         all += sent(&ledger);
-        // On a busy host the veth pair drops frames, because the backlog of its other end
-        // (`netdev_max_backlog`) is full.
+        // On a busy host, the veth pair may drop frames, because the backlog of the receiving end
+        // (`netdev_max_backlog`) may be full.
         let lost_by_cable = namespaces.counted(0, "out0", 11);
         let arrived = namespaces.received_by(1, "in0");
         assert_eq!(arrived + lost_by_cable, all, "{lost_by_cable} frames lost by the cable");
@@ -51,11 +51,11 @@ fn what_is_none_for_the_interface_is_refused() {
     let Some(namespaces) = cable() else { return };
     let long = sending(&namespaces, "synthetic:packets=1000,size=2000", "out0").join().snapshot;
     assert_eq!((sent(&long), long.dropped().get(DropReason::TxTooLong)), (0, 1000));
-    // The interface also refuses long packets between short packets.
+    // The interface also refuses long packets that are between short packets in a batch.
     namespaces.must(0, "link set dev out0 mtu 1000");
     let mixed = sending(&namespaces, "synthetic:packets=1000,size=1014", "out0").join().snapshot;
     assert_eq!(sent(&mixed), 1000);
-    // The interface also refuses packets without a link header.
+    // The interface also refuses packets that have no link header.
     let running = sending(&namespaces, "tun:ip0", "out0");
     namespaces.address(0, 1, "ip0");
     let handle = running.handle();
@@ -70,9 +70,9 @@ fn what_is_none_for_the_interface_is_refused() {
     assert_eq!(namespaces.received_by(1, "in0"), 1000);
 }
 
-/// Sends through an interface that takes IP packets without a link header. Packets written into the
-/// TUN `far` arrive at its other end. The TUN `far` has no offloads, so the kernel cuts
-/// super-frames.
+/// Sends through an interface that accepts IP packets without a link header. Packets that are
+/// written into the TUN `far` arrive at its other end. The TUN `far` has no offloads, so the kernel
+/// cuts super-frames.
 #[test]
 fn packets_without_a_link_header() {
     for (near, far) in [("tun:near0", "far0"), ("tun:near0,offload=on", "af_packet:far0,offload=on")] {
@@ -80,8 +80,8 @@ fn packets_without_a_link_header() {
         let (from, via) = namespaces.within(0, || (open(near).unwrap(), open("tun:far0").unwrap()));
         let sends = namespaces.within(0, || output::open(far).unwrap());
         let back = namespaces.within(0, || output::open("tun:near0").unwrap());
-        // Packets leave through the interface `far0`, arrive again through the TUN's other end, and
-        // return.
+        // Packets leave through the interface `far0`, arrive through the other end of the TUN, and
+        // return from there.
         let builder = Builder::new().virtual_cpus(2).input(from).input(via).output(back).output(sends);
         let running = namespaces.within(0, || builder.build(|_| Wire(1)).unwrap().start().unwrap());
         namespaces.address(0, 1, "near0");
@@ -103,7 +103,8 @@ fn packets_without_a_link_header() {
 #[test]
 fn what_finds_no_room_is_counted() {
     let Some(namespaces) = cable() else { return };
-    // The rate is 20 kB per second, and 3 kB may wait.
+    // The rate of the queueing discipline is 20 kB per second, and packets with 3 kB in total may
+    // wait.
     if !namespaces.shape(0, "out0", "tbf rate 160kbit burst 2kb limit 3kb") {
         return;
     }
@@ -114,7 +115,8 @@ fn what_finds_no_room_is_counted() {
     until("what was sent arrives", || namespaces.received_by(1, "in0") == sent(&ledger));
 }
 
-/// More packets than the buffers of both CPUs' sockets take wait in a queueing discipline that holds all of them.
+/// The test sends more packets than the buffers of both CPUs' sockets hold. The packets wait in a
+/// queueing discipline, which drops no packet.
 #[test]
 fn a_source_that_can_wait_waits_for_room_in_the_buffer() {
     let Some(namespaces) = cable() else { return };
@@ -159,7 +161,7 @@ fn two_kernels_speak_over_a_tap_and_a_cable() {
     namespaces.features(2, "far0", "tx off");
     let builder = Builder::new().virtual_cpus(2).check_order(true);
     let (tap, tap_out) = namespaces.within(0, || (open("tap:left").unwrap(), output::open("tap:left").unwrap()));
-    // Receive only incoming frames. Outgoing frames are those that this test sends.
+    // Receive only incoming frames. Outgoing frames are the frames that this test sends.
     let listened = "af_packet:out0,direction=in,timeout=1";
     let (live, live_out) = namespaces.within(1, || (open(listened).unwrap(), output::open("out0").unwrap()));
     namespaces.address(0, 1, "left");

@@ -1,11 +1,13 @@
 //! The memory of a ring, which is mapped twice: once for the status of blocks, and once to lend
-//! frames. The kernel's description of a lent frame is read where the frame is lent, because a
-//! second address of the same memory costs a cache miss in each cache that is searched by address.
+//! frames. The kernel's description of a lent frame is read at the address at which the frame is
+//! lent. If the description were read at a second address of the same memory, each cache that is
+//! searched by virtual address would have a cache miss.
 //!
-//! Frames are lent from *places*. A place is an address range of a block's size that shows a block
-//! of the ring. A copy can replace the block while its frames are lent: the reader of a frame sees
-//! the same bytes, and the kernel gets its block back. Later frames of the block are then lent from
-//! another place. Places take no memory, because they are only addresses. Copies do take memory.
+//! Frames are lent from *places*. A place is an address range with the size of a block, at which a
+//! block of the ring is mapped. A copy can replace the block while its frames are lent: a program
+//! that reads a frame sees the same bytes, and the kernel gets its block back. Later frames of the
+//! block are then lent from another place. Places take no memory, because they are only addresses.
+//! Copies do take memory.
 
 use std::ffi::{c_int, c_uint};
 use std::io;
@@ -33,15 +35,15 @@ const FRAMES_AT: usize = 12;
 const FIRST_AT: usize = 16;
 const USED_AT: usize = 20;
 
-/// The frame size for old versions of the ring interface. The kernel checks the value but does not
-/// use it.
+/// The frame size, which only old versions of the ring interface use. The kernel checks the value
+/// but does not use it.
 const FRAME_BYTES: u32 = 2048;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::af_packet) struct Shape {
     pub(in crate::af_packet) blocks: usize,
     pub(in crate::af_packet) places: usize,
-    /// The maximum number of units for frames that wait for CPUs, if there is a limit: see
+    /// The limit in units for lent frames that wait for CPUs, if there is a limit: see
     /// [`Blocks::shared`].
     pub(in crate::af_packet) units: Option<u32>,
     /// The size of a block in bytes: a power of two, and a multiple of the page size.
@@ -92,7 +94,8 @@ const VLAN_TPID_AT: usize = 36;
 
 #[derive(Clone, Copy, Debug)]
 pub(in crate::af_packet) struct Frame {
-    /// The position of the frame in the bytes from which its description was read.
+    /// The position of the frame. The frame's position is an offset in the same bytes as the
+    /// position of the frame's description.
     pub(in crate::af_packet) at: usize,
     pub(in crate::af_packet) len: usize,
     pub(in crate::af_packet) wire_len: u32,
@@ -103,14 +106,14 @@ pub(in crate::af_packet) struct Frame {
     pub(in crate::af_packet) tag: Option<[u8; 4]>,
     /// The kernel's description of the frame's offloads, if the socket requested it.
     pub(in crate::af_packet) offloads: Option<[u8; OFFLOADS_BYTES]>,
-    /// The distance to the next frame's header, in bytes.
+    /// The distance from this frame's header to the next frame's header, in bytes.
     pub(in crate::af_packet) next: usize,
 }
 
 impl Frame {
-    /// Reads the kernel's description of a frame at `at` of `bytes`. With `offloads`, the
-    /// description includes the offloads. `None` if the description or the frame is not within
-    /// `bytes`.
+    /// Reads the kernel's description of a frame, at the position `at` of `bytes`. If `offloads` is
+    /// true, the description includes the offloads. Returns `None` if the description or the frame
+    /// is not within `bytes`.
     #[inline(always)]
     pub(in crate::af_packet) fn read(bytes: &[u8], at: usize, offloads: bool) -> Option<Self> {
         let header: &[u8; HEADER_BYTES] = bytes.get(at..)?.first_chunk()?;
@@ -122,7 +125,7 @@ impl Frame {
         }
         let status = word(FRAME_STATUS_AT);
         let tag = (status & TP_STATUS_VLAN_VALID != 0).then(|| {
-            // Old kernels do not report the type of the tag.
+            // Old kernels do not report the type of the VLAN tag.
             let is_typed = status & TP_STATUS_VLAN_TPID_VALID != 0;
             let tpid = if is_typed { half(VLAN_TPID_AT) } else { ethertype::VLAN };
             let ([a, b], [c, d]) = (tpid.to_be_bytes(), (word(VLAN_TCI_AT) as u16).to_be_bytes());
@@ -148,7 +151,8 @@ struct View {
     bytes: usize,
 }
 
-// SAFETY: a view is only an address range. Its users are responsible for how they access the bytes.
+// SAFETY: a view is only an address range. Code that uses the mapping is responsible for how it
+// accesses the bytes.
 unsafe impl Send for View {}
 // SAFETY: as above.
 unsafe impl Sync for View {}
@@ -176,7 +180,7 @@ impl View {
         Ok(Self { base, bytes })
     }
 
-    /// The address of byte `at`, which must be within the mapping.
+    /// Returns the address of byte `at`, which must be within the mapping.
     fn at(&self, at: usize) -> *mut u8 {
         assert!(at < self.bytes, "outside of the ring");
         // SAFETY: `at` is within the mapping, as checked above.
@@ -192,7 +196,8 @@ impl Drop for View {
     }
 }
 
-/// A second mapping of a whole ring. The mappings of single blocks are moved from here to places.
+/// A second mapping of a whole ring. The mappings of single blocks are moved from this mapping to
+/// their places.
 #[derive(Debug)]
 struct Spare {
     base: NonNull<u8>,
@@ -206,8 +211,8 @@ unsafe impl Send for Spare {}
 impl Drop for Spare {
     fn drop(&mut self) {
         for (block, _) in self.there.iter().enumerate().filter(|(_, there)| **there) {
-            // SAFETY: this block of our own mapping is still in its place. The gaps are left alone,
-            // because other mappings may be there by now.
+            // SAFETY: this block of our own mapping is still in its place. The gaps between the
+            // blocks are not unmapped, because other mappings may have been created in them.
             unsafe { libc::munmap(self.base.as_ptr().add(block * self.block_bytes).cast(), self.block_bytes) };
         }
     }
@@ -222,10 +227,11 @@ impl Drop for Spare {
 pub(in crate::af_packet) struct Memory {
     shape: Shape,
     status: View,
-    /// The places from which frames are lent, which live as long as the region through which frames
-    /// are read.
+    /// The places from which frames are lent. The places exist as long as the region through which
+    /// frames are read.
     lent: Arc<View>,
-    /// The claim that gives access to the lent blocks. The claim never leaves this struct.
+    /// The claim, which gives access to the lent blocks. No code outside this struct gets the
+    /// claim.
     claim: Option<Claim>,
     spare: Option<Spare>,
 }
@@ -248,8 +254,8 @@ impl Memory {
         &self.shape
     }
 
-    /// The places, as blocks to lend frames from. `blocks` can be called only once. Copies may take
-    /// as much memory as the ring.
+    /// Returns the places, as blocks from which frames are lent. `blocks` can be called only once.
+    /// Copies may take as much memory as the ring.
     pub(in crate::af_packet) fn blocks(&mut self) -> io::Result<Blocks> {
         if self.claim.is_some() {
             return Err(io::Error::other("its memory was given away before"));
@@ -257,12 +263,13 @@ impl Memory {
         let (lent, shape) = (Arc::clone(&self.lent), &self.shape);
         let (places, memory) = (self.lent.bytes / shape.block_bytes, 2 * shape.bytes());
         // SAFETY: the view has as many bytes as the places together, and is unmapped when its last
-        // `Arc` is gone. The region owns one of these `Arc`s. No other blocks are made of the view,
-        // since there is no claim yet, and the claim stays in `self`. Memory is accessed by the
-        // claim in `lending` alone, for a place that shows a block which the kernel has filled. The
-        // kernel does not write to such a block before it is given back. That happens when no frame
-        // of the place is out, or when `rescue` has put equal bytes where the frames are read. A
-        // place shows another block only when no frame of it is out.
+        // `Arc` is gone. The region owns one of these `Arc`s. The view becomes a `Blocks` only
+        // here, and only once: `self.claim` is `None` before this call and `Some` after it. The
+        // claim stays in `self`. Memory is accessed by the claim in `lending` alone, for a place
+        // that shows a block which the kernel has filled. The kernel does not write to such a block
+        // before the block is given back. The block is given back when no frame of the place is
+        // lent, or after `rescue` has put equal bytes where the frames are read. A place shows
+        // another block only when no frame of the place is lent.
         let made = unsafe { Blocks::foreign(self.lent.base, places, shape.block_bytes, lent, memory) };
         let (blocks, claim) = made.map_err(io::Error::other)?;
         self.claim = Some(claim);
@@ -276,13 +283,14 @@ impl Memory {
         out.blocks(self.claim.as_ref()?)
     }
 
-    /// Sets the units of a place before frames are lent from it: see [`Blocks::weigh`].
+    /// Sets the number of units that a place counts for, before frames are lent from the place: see
+    /// [`Blocks::weigh`].
     pub(in crate::af_packet) fn weigh(&self, blocks: &mut Blocks, place: usize, units: u32) {
         self.claim.iter().for_each(|claim| blocks.weigh(claim, place, units));
     }
 
-    /// The first `used` bytes of a filled block, which `place` shows. `None` if the kernel owns the
-    /// block, or if the queue is polled with other blocks.
+    /// Returns the first `used` bytes of a filled block, which is mapped at `place`. Returns `None`
+    /// if the kernel owns the block, or if the queue is polled with other blocks.
     pub(in crate::af_packet) fn lending<'o>(
         &self,
         out: &'o mut Completions<'_>,
@@ -295,25 +303,26 @@ impl Memory {
 
     fn word(&self, block: usize, at: usize) -> &AtomicU32 {
         assert!(at % 4 == 0 && at + 4 <= self.shape.block_bytes);
-        // SAFETY: within the mapping and aligned, since a block is whole pages. The kernel shares
-        // the word, which is what an atomic is for. The mapping lives as long as `self`.
+        // SAFETY: within the mapping and aligned, since a block is whole pages. The kernel also
+        // accesses the status word, so this process accesses it as an atomic. The mapping lives as
+        // long as `self`.
         unsafe { AtomicU32::from_ptr(self.status.at(block * self.shape.block_bytes + at).cast()) }
     }
 
-    /// Whether the kernel has filled the block, and the block was not returned.
+    /// Returns true if the kernel has filled the block, and the block was not returned yet.
     pub(in crate::af_packet) fn is_filled(&self, block: usize) -> bool {
         // `Acquire` pairs with the kernel's barrier before it writes the status, so that all
         // earlier writes are visible.
         self.word(block, STATUS_AT).load(Ordering::Acquire) & TP_STATUS_USER != 0
     }
 
-    /// The contents of the block, if the kernel has filled it. Sizes from the kernel are limited to
-    /// the block.
+    /// Returns the contents of the block, if the kernel has filled it. Lengths that the kernel
+    /// reports are limited to the block.
     pub(in crate::af_packet) fn filled(&self, block: usize) -> Option<Filled> {
         if !self.is_filled(block) {
             return None;
         }
-        // `Relaxed`: the `Acquire` load above makes these words visible.
+        // `Relaxed` suffices, because the `Acquire` load above makes these words visible.
         let word = |at| self.word(block, at).load(Ordering::Relaxed);
         let used = (word(USED_AT) as usize).min(self.shape.block_bytes);
         Some(Filled { frames: word(FRAMES_AT), first: word(FIRST_AT) as usize, used })
@@ -321,12 +330,12 @@ impl Memory {
 
     pub(in crate::af_packet) fn give_back(&mut self, block: usize) {
         // `Release` pairs with the kernel's read of the status before it fills the block. All reads
-        // of the block in this process happen before.
+        // of the block in this process happen before this store.
         self.word(block, STATUS_AT).store(TP_STATUS_KERNEL, Ordering::Release);
     }
 
-    /// The first `used` bytes of a filled block that no place shows, so that its frames must be
-    /// copied. Empty if the kernel owns the block.
+    /// Returns the first `used` bytes of a filled block that is not mapped at any place. The frames
+    /// of this block must be copied. Returns an empty slice if the kernel owns the block.
     pub(in crate::af_packet) fn unlent(&self, block: usize, used: usize) -> &[u8] {
         if !self.is_filled(block) {
             return &[];
@@ -338,15 +347,16 @@ impl Memory {
         unsafe { std::slice::from_raw_parts(base, used.min(self.shape.block_bytes)) }
     }
 
-    /// Replaces a place by a copy of its first `used` bytes, so that its block can be returned to
-    /// the kernel. Concurrent readers see the same bytes all the time.
+    /// Replaces the block at a place by a copy of its first `used` bytes, so that the block can be
+    /// returned to the kernel. Code that reads the block's frames sees the same bytes before,
+    /// during and after the call.
     pub(in crate::af_packet) fn rescue(&self, place: usize, used: usize) -> io::Result<()> {
         let bytes = self.shape.block_bytes;
         let place = self.lent.at(place * bytes);
         let copy = View::map(bytes, None)?;
-        // SAFETY: both ranges have `bytes` bytes and do not overlap. The source is the lending
-        // view, because the frame headers were written there. No code writes there, since no `Tail`
-        // of a block is held during this call.
+        // SAFETY: both ranges have `bytes` bytes and do not overlap. The source is the mapping for
+        // lending, because the frame headers were written to this mapping. No code writes to the
+        // source, because no `Tail` of a block exists during this call.
         unsafe { std::ptr::copy_nonoverlapping(place, copy.base.as_ptr(), used.min(bytes)) };
         // SAFETY: as above. Frames are read only in the first `used` bytes, which are the same in
         // both mappings.
@@ -356,10 +366,11 @@ impl Memory {
         Ok(())
     }
 
-    /// Shows a block of the ring at `place`. No frame of the place may be lent.
+    /// Maps a block of the ring at `place`. No frame of the place may be lent.
     pub(in crate::af_packet) fn show(&mut self, socket: BorrowedFd<'_>, block: usize, place: usize) -> io::Result<()> {
         let Shape { blocks, block_bytes, .. } = self.shape;
-        // A ring can only be mapped as a whole. Later calls use the other blocks of this mapping.
+        // A ring can only be mapped as a whole. Later calls of `show` use the other blocks of this
+        // mapping.
         if !self.spare.as_ref().is_some_and(|spare| spare.there[block]) {
             let view = View::map(self.shape.bytes(), Some(socket))?;
             self.spare = Some(Spare { base: view.base, block_bytes, there: vec![true; blocks].into() });
@@ -367,8 +378,8 @@ impl Memory {
             std::mem::forget(view);
         }
         let Some(spare) = &mut self.spare else { return Ok(()) };
-        // SAFETY: the block is within the spare's mapping, in which nobody reads. No frame of the place
-        // is lent, so nobody reads there either.
+        // SAFETY: the block is within the spare's mapping, in which nobody reads. No frame of the
+        // place is lent, so no code reads there either.
         unsafe {
             let from = spare.base.as_ptr().add(block * block_bytes);
             move_over(from, self.lent.at(place * block_bytes), block_bytes)?;

@@ -15,7 +15,8 @@ use super::super::assembler::{Assembler, R0};
 use super::super::device::Device;
 use super::*;
 
-/// A program that passes everything to the kernel, and has another name than steerage's.
+/// A program that passes all frames to the kernel, and does not have the name of steerage's
+/// program.
 fn other() -> Program {
     let mut asm = Assembler::default();
     asm.set(R0, 2);
@@ -38,8 +39,8 @@ fn cable() -> Option<Namespaces> {
     Some(namespaces)
 }
 
-/// The other program is in the driver or after it, attached with or without a link. steerage's mode
-/// varies too.
+/// The other program runs in the driver or after the driver, and is attached with or without a
+/// link. The mode of steerage's program varies too.
 #[test]
 fn another_program_stays_unless_it_is_to_be_replaced() {
     let wheres = [(sys::Mode::Native, XdpPlace::Driver), (sys::Mode::Skb, XdpPlace::Generic)];
@@ -107,7 +108,8 @@ fn one_that_is_taken_away_is_missed() {
     });
 }
 
-/// A driver that has forgotten the program gets it again. Frames then go to the socket as before.
+/// A driver that has forgotten the program gets the program again. Frames then go to the socket as
+/// before.
 #[test]
 fn the_program_is_attached_again() {
     let Some(namespaces) = cable() else { return };
@@ -141,8 +143,8 @@ fn the_program_is_attached_again() {
     assert!(device.runs(&mut sys::ByCpu::new()).unwrap() >= 3);
 }
 
-/// The sender's tag is beside the frame, as a card puts a tag that it has removed. It returns to the
-/// frame, and the frame's hash is still read.
+/// The sender's VLAN tag is stored beside the frame, as if a card had removed the tag. The tag
+/// returns to the frame, and the frame's hash is still read.
 #[test]
 fn a_tag_that_is_beside_the_frame_returns_to_it() {
     use super::super::assembler::{R2, R3};
@@ -185,7 +187,7 @@ fn a_tag_that_is_beside_the_frame_returns_to_it() {
             let now = Timestamp::ZERO + start.elapsed();
             for (header, frame) in tester.poll_with_headers(now, POLL_BUDGET).unwrap().1 {
                 assert_eq!(frame[12..16], [0x81, 0x00, 0x20, 0x64], "{frame:02x?}");
-                // The packet comes from no card, so it has no time of a card.
+                // No network card received the packet, so the packet has no time of a card.
                 assert_eq!(header, None);
                 found |= frame[16..18] == [0x08, 0x00] && frame.ends_with(b"a datagram with a tag");
             }

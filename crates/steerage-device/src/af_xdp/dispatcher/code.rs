@@ -19,7 +19,8 @@ const VERSION: u8 = 2;
 /// `BPF_F_XDP_HAS_FRAGS` as libxdp stores it for each component.
 const HAS_FRAGS: u32 = 1 << 5;
 
-/// The result of a function that no component replaces. Execution always goes on after it.
+/// The result of a function that no component replaces. After this result, the next component
+/// always runs.
 const NOT_REPLACED: i32 = 31;
 
 const XDP_PASS: i32 = 2;
@@ -35,7 +36,7 @@ pub(super) struct Rule {
     pub(super) priority: u32,
     /// The results after which the next component runs, as bits.
     pub(super) goes_on_after: u32,
-    /// Whether the component supports frames of several chunks.
+    /// True if the component supports frames of several chunks.
     pub(super) several: bool,
 }
 
@@ -61,12 +62,14 @@ pub(super) fn configuration(rules: &[Rule]) -> [u8; CONFIGURATION_BYTES] {
     bytes
 }
 
-/// Whether all components support frames of several chunks, so that the dispatcher may too.
+/// Returns true if all components support frames of several chunks. Only then may the dispatcher
+/// support such frames.
 pub(super) fn several(rules: &[Rule]) -> bool {
     rules.iter().all(|rule| rule.several)
 }
 
-/// The rules of a configuration. `Err` has the version if it is not the one that this module knows.
+/// The rules of a configuration. `Err` has the version of the layout, if this module does not know
+/// that version.
 pub(super) fn rules(bytes: &[u8; CONFIGURATION_BYTES]) -> Result<Vec<Rule>, u8> {
     let [magic, version, count, ..] = *bytes;
     if (magic, version) != (MAGIC, VERSION) || usize::from(count) > COMPONENTS_MAX {
@@ -115,7 +118,7 @@ pub(super) fn dispatcher(rules: &[Rule], map: i32) -> Option<(Vec<Instruction>, 
     for (nth, label) in labels.into_iter().enumerate() {
         functions.push(Function { at: asm.len() as u32, kind: function_of(nth) });
         asm.bind(label);
-        // The kernel lets a program that changes packets replace only a function that does so.
+        // A program that changes packets can only replace a function that changes packets.
         asm.set(R2, 0);
         asm.call(ADJUST_TAIL);
         asm.set(R0, NOT_REPLACED);

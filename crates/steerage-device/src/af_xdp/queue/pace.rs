@@ -1,4 +1,4 @@
-//! When a queue's CPU runs the driver, and for how long frames may wait in the ring.
+//! Decides when a queue's CPU runs the driver, and for how long frames may wait in the ring.
 
 use std::time::Duration;
 
@@ -31,11 +31,11 @@ impl BusyPolling {
         Self { interval, last: Timestamp::ZERO }
     }
 
-    /// Whether the driver is due to run after a poll that `found` frames, and that left `more` frames
-    /// in the ring. A poll that emptied the ring runs the driver at once, because more frames may be
-    /// in the card's ring. After an empty poll, the interval decides. With more frames, the CPU
-    /// handles them first, but lets the driver wait for at most [`STALL_MAX`], because the card's
-    /// ring fills up meanwhile.
+    /// Returns true if the driver should run after a poll that `found` frames, and that left `more`
+    /// frames in the ring. A poll that emptied the ring runs the driver at once, because more
+    /// frames may be in the card's ring. After an empty poll, the interval decides. If the ring has
+    /// more frames, the CPU handles these frames first. The driver waits for at most [`STALL_MAX`],
+    /// because the card's ring fills up during the wait.
     pub(super) fn is_due(&mut self, now: Timestamp, found: bool, more: bool) -> bool {
         let since = now.since(self.last);
         let is_due = match (found, more) {
@@ -50,12 +50,12 @@ impl BusyPolling {
     }
 }
 
-/// For how long frames may wait, if the user allows it.
+/// The time for which frames may wait in the ring, if the user allows it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Coalescing {
     longest: Duration,
     wait: Duration,
-    /// Whether the last poll began a wait.
+    /// True if the last poll began a wait.
     waits: bool,
     /// The last poll with frames, and the number of frames that were delivered until then.
     last: Timestamp,
@@ -98,7 +98,7 @@ mod tests {
         const LONGEST: Duration = Duration::from_millis(8);
         let mut coalescing = Coalescing::new(LONGEST);
         let (ring, mut delivered, mut now) = (1024, 0, Timestamp::ZERO);
-        // The numbers are frames per millisecond.
+        // The numbers in the test are frames per millisecond.
         for (rate, least, most) in [(20, 8.0, 8.0), (100, 2.0, 4.0), (1_000_000, 0.001, 0.001), (1, 8.0, 8.0)] {
             let mut wait = coalescing.wait;
             for _ in 0..20 {
@@ -119,11 +119,12 @@ mod tests {
         assert_eq!([5, 20, 25, 39, 40].map(|micros| at(micros, false, false)), [false, true, false, false, true]);
         // While the ring has frames, it runs after 150 us.
         assert_eq!([60, 189, 190, 300].map(|micros| at(micros, true, true)), [false, false, true, false]);
-        // It runs at once after a poll that emptied the ring.
+        // After a poll that emptied the ring, the driver runs at once.
         assert_eq!([at(301, true, false), at(302, true, false), at(303, false, false)], [true, true, false]);
     }
 
-    /// Frames at long intervals do not wait, because a wait would only add a second sleep.
+    /// Frames at long intervals do not wait in the ring, because a wait would only add a second
+    /// sleep.
     #[test]
     fn only_frames_at_short_intervals_wait() {
         let wait = Duration::from_micros(50);

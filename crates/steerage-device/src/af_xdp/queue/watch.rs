@@ -19,20 +19,21 @@ use super::UNSEEN;
 /// one counter per CPU for each read.
 const COUNTERS_LOOK: Duration = Duration::from_secs(1);
 
-/// For how many checks the program must not have run until frames count as unseen. Some drivers
-/// update the statistics of their interface only every two seconds.
+/// The number of consecutive checks without a run of the program after which frames count as
+/// unseen. Some drivers update the statistics of their interface only every two seconds.
 const SETTLED_CHECKS: u32 = 3;
 
-/// How many frames must be unseen until the driver counts as one that runs the program no more.
+/// The number of unseen frames after which steerage concludes that the driver no longer runs the
+/// program.
 const UNSEEN_MIN: u64 = 32;
 
 /// What has happened to the interface.
 #[derive(Debug)]
 pub(super) enum News {
     Nothing,
-    /// The queue ends, because of this error if there is one.
+    /// The queue ends, with this error if there is one.
     Ends(Option<DeviceError>),
-    /// The bond uses its port to receive, or does so no more.
+    /// The bond begins or stops to use its port for receiving.
     Receives(bool),
 }
 
@@ -44,13 +45,13 @@ pub(super) struct Watch {
     new_ports: Vec<u32>,
     /// A timer that fires every second, because no event reports that the program was detached.
     seconds: TimerFd,
-    /// Whether the program was missing at the last check.
+    /// True if the program was missing at the last check.
     missing: bool,
     /// The frames that the program does not see, on behalf of all queues of the interface.
     unseen: Option<Unseen>,
     up: bool,
     mtu: usize,
-    /// Whether this queue logs changes on behalf of all queues of the interface.
+    /// True if this queue logs changes on behalf of all queues of the interface.
     tells: bool,
 }
 
@@ -72,19 +73,19 @@ impl Watch {
         })
     }
 
-    /// Whether this queue logs changes on behalf of all queues of the interface.
+    /// True if this queue logs changes on behalf of all queues of the interface.
     pub(super) fn tells(&self) -> bool {
         self.tells
     }
 
-    /// Lets changes and the timer wake the CPU.
+    /// Makes changes of the interface and the timer wake the CPU.
     pub(super) fn add_to(&self, events: &Epoll) -> io::Result<()> {
         events.add(&self.changes, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
         events.add(&self.seconds, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
         Ok(())
     }
 
-    /// Whether another second has passed. An unread timer would keep the CPU awake.
+    /// Returns true if another second has passed. An unread timer would keep the CPU awake.
     pub(super) fn is_second(&self) -> bool {
         self.seconds.wait().is_ok()
     }
@@ -147,8 +148,9 @@ impl Watch {
         device.bond.map_or(News::Nothing, |bond| News::Receives(bond::uses(bond, link)))
     }
 
-    /// Checks whether the program is still attached, and whether the driver still runs it. `handled` is
-    /// the number of frames of this queue for which it has run. Returns the error that ends the queue.
+    /// Checks whether the program is still attached, and whether the driver still runs it. The
+    /// argument `handled` is the number of frames of this queue for which the program has run.
+    /// Returns the error that ends the queue.
     pub(super) fn look_for_program(
         &mut self,
         device: &Device,
@@ -178,7 +180,7 @@ struct Unseen {
     /// The frames of the queue for which the program had run at the last check.
     handled: u64,
     silence: Silence,
-    /// Whether the program was attached again since it ran last.
+    /// True if the program was attached again after its last run.
     is_renewed: bool,
 }
 
@@ -220,19 +222,20 @@ impl Unseen {
     }
 }
 
-/// How long the program has not run, and what the interface received meanwhile.
+/// The time for which the program has not run, and the number of frames that the interface received
+/// in this time.
 #[derive(Clone, Copy, Debug, Default)]
 struct Silence {
     /// How often the program has run.
     runs: u64,
-    /// The number of checks since it ran last.
+    /// The number of checks since the program ran last.
     checks: u32,
-    /// How many frames the interface had received when frames began to count as unseen.
+    /// The number of frames that the interface had received when frames began to count as unseen.
     received: u64,
 }
 
 impl Silence {
-    /// Returns how many frames the program has not seen, if they are enough.
+    /// Returns the number of frames that the program has not seen, if this number is large enough.
     fn look(&mut self, runs: u64, received: impl FnOnce() -> Option<u64>) -> Option<u64> {
         if self.checks == 0 || runs != self.runs {
             (self.runs, self.checks) = (runs, 1);
@@ -251,7 +254,8 @@ impl Silence {
 mod tests {
     use super::*;
 
-    /// What a series of checks finds, each with the runs of the program and the received frames.
+    /// Simulates a series of checks. Each check has the number of runs of the program and the
+    /// number of received frames.
     fn found(checks: &[(u64, u64)]) -> Vec<Option<u64>> {
         let mut silence = Silence::default();
         checks.iter().map(|(runs, received)| silence.look(*runs, || Some(*received))).collect()
@@ -263,7 +267,8 @@ mod tests {
         assert_eq!(found(&checks), [None, None, None, None, Some(32), Some(100)]);
     }
 
-    /// The statistics of the interface may come late, and a program that runs seldom runs.
+    /// The interface's statistics may be out of date. A program that runs rarely still counts as
+    /// running.
     #[test]
     fn a_program_that_runs_is_not_missed() {
         let late = [(7, 0), (7, 0), (7, 1000), (7, 1000), (7, 1031)];

@@ -35,8 +35,8 @@ const DEVICE_BOUND: u32 = 1 << 6;
 const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
 const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
 
-/// Room for the used part of `union bpf_attr`, and for the kernel's description of a program or a
-/// link. Unset bytes are zero, and zero is the default of each field.
+/// The number of bytes for the used part of `union bpf_attr`, and for the kernel's description of a
+/// program or a link. Unset bytes are zero, and zero is the default of each field.
 const BYTES: usize = 128;
 
 /// The maximum number of CPUs that a Linux kernel supports (`NR_CPUS`). The kernel writes a counter
@@ -159,7 +159,7 @@ impl Map {
         unsafe { bpf(MAP_DELETE, &mut attributes) }.map(drop)
     }
 
-    /// The sum of a counter over all CPUs.
+    /// Returns the sum of a counter over all CPUs.
     pub(in crate::af_xdp) fn sum(&self, key: u32, by_cpu: &mut ByCpu) -> io::Result<u64> {
         let attributes = Attributes::new().descriptor(0, self.as_fd());
         let mut attributes = attributes.pointer(8, &raw const key).pointer(16, by_cpu.0.as_mut_ptr().cast_const());
@@ -184,9 +184,9 @@ impl ByCpu {
 /// The point in the kernel's receive path at which an XDP program sees frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::af_xdp) enum Mode {
-    /// In the driver, before the kernel processes the frames.
+    /// The program runs in the driver, before the kernel processes the frames.
     Native,
-    /// After the driver, for drivers without support for XDP.
+    /// The program runs after the driver. This mode is for drivers without support for XDP.
     Skb,
 }
 
@@ -201,8 +201,8 @@ impl AsFd for Program {
 }
 
 impl Program {
-    /// Loads the program. If it calls functions of the kernel, it must be bound to one interface.
-    /// The verifier's messages go to `log`.
+    /// Loads the program. If the program calls functions of the kernel, it must be bound to one
+    /// interface. The verifier's messages go to `log`.
     pub(in crate::af_xdp) fn load(
         program: &[Instruction],
         bound_to: Option<u32>,
@@ -255,16 +255,16 @@ impl Program {
 pub(in crate::af_xdp) struct Link(OwnedFd);
 
 impl Link {
-    /// Whether the program is still attached. Other software may have removed the program, and the
-    /// kernel removes the program together with its interface.
+    /// Returns true if the program is still attached. Other software may have removed the program,
+    /// and the kernel removes the program together with its interface.
     pub(in crate::af_xdp) fn is_attached(&self) -> io::Result<bool> {
         // At byte 16 of `struct bpf_link_info` is the index of the interface. The index is 0 if the
         // XDP program was detached.
         Ok(info(self.0.as_fd())?.word_at(16) != 0)
     }
 
-    /// Attaches another program instead of the current one, in one step. The kernel does nothing if it
-    /// is the same program.
+    /// Attaches another program instead of the current one, in one step. The kernel does nothing if
+    /// the other program is the current program.
     pub(in crate::af_xdp) fn replace_program(&self, program: &Program) -> io::Result<()> {
         let mut attributes = Attributes::new().descriptor(0, self.0.as_fd()).descriptor(4, program.as_fd());
         // SAFETY: numbers only.
@@ -296,7 +296,7 @@ impl ProgramInfo {
         Ok(Self { id, name: info.text(64) })
     }
 
-    /// Whether the program is one of steerage's.
+    /// Returns true if the program is one of steerage's.
     pub(in crate::af_xdp) fn is_ours(&self) -> bool {
         self.name == NAME
     }
@@ -381,8 +381,9 @@ pub fn attached_dissector() -> io::Result<Option<u32>> {
     Ok((attributes.word_at(24) > 0).then(|| std::hint::black_box(&id)[0]))
 }
 
-/// Attaches a program that adds a VLAN tag to each frame that the interface sends, beside the frame
-/// as a network card or a VLAN interface does. For tests on kernels without VLAN interfaces.
+/// Attaches a program that adds a VLAN tag to each frame that the interface sends. The tag is
+/// stored beside the frame, as network cards and VLAN interfaces store it. For tests on kernels
+/// without VLAN interfaces.
 #[cfg(test)]
 pub(in crate::af_xdp) fn tag_what_is_sent(interface: u32, program: &[Instruction]) -> io::Result<Link> {
     const PROG_TYPE_SCHED_CLS: u32 = 3;
@@ -412,10 +413,10 @@ pub(in crate::af_xdp) fn link_of(program: u32, interface: u32) -> io::Result<Opt
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(None),
             Err(error) => return Err(error),
         }
-        // SAFETY: numbers only. A link that has gone meanwhile is skipped.
+        // SAFETY: numbers only. A link that was removed during the search is skipped.
         let Ok(link) = (unsafe { bpf_fd(LINK_BY_ID, Attributes::new().word(0, id)) }) else { continue };
         // `struct bpf_link_info` has the type, the link's number and the program's number. For XDP,
-        // the structure also has the interface's number, at 16.
+        // the structure also has the interface's number, at offset 16.
         let info = info(link.as_fd())?;
         if (info.word_at(0), info.word_at(8), info.word_at(16)) == (LINK_TYPE_XDP, program, interface) {
             return Ok(Some(Link(link)));

@@ -40,7 +40,8 @@ pub(in crate::af_xdp) struct Typed<'a> {
 }
 
 impl Typed<'_> {
-    /// Loads the program as an XDP program. With `several`, it supports frames of several chunks.
+    /// Loads the program as an XDP program. With `several`, the program supports frames of several
+    /// chunks.
     pub(in crate::af_xdp) fn load(&self, several: bool, log: &mut [u8]) -> io::Result<OwnedFd> {
         let flags = if several { HAS_FRAGS } else { 0 };
         self.load_with(Attributes::new().word(0, PROG_TYPE_XDP).word(44, flags).word(68, ATTACH_XDP), log)
@@ -92,7 +93,7 @@ pub(in crate::af_xdp) fn replace_function(
     unsafe { bpf_fd(LINK_CREATE, attributes) }
 }
 
-/// Creates a map with this value, which nobody can change.
+/// Creates a map with this value, which can never be changed.
 pub(in crate::af_xdp) fn constant(name: &str, value: &[u8]) -> io::Result<Map> {
     let attributes = Attributes::new().word(0, TYPE_ARRAY).word(4, 4).word(8, value.len() as u32);
     let attributes = attributes.word(12, 1).word(16, READ_BY_PROGRAMS).name(28, name);
@@ -113,7 +114,8 @@ pub(in crate::af_xdp) fn constant(name: &str, value: &[u8]) -> io::Result<Map> {
 pub(in crate::af_xdp) fn value_of(map: u32, value: &mut [u8]) -> io::Result<()> {
     // SAFETY: numbers only.
     let map = unsafe { bpf_fd(MAP_BY_ID, Attributes::new().word(0, map)) }?;
-    // `struct bpf_map_info` has the lengths of keys and values at 8 and 12, and their count at 16.
+    // `struct bpf_map_info` has the lengths of keys and values at the offsets 8 and 12, and the
+    // number of entries at offset 16.
     let info = info(map.as_fd())?;
     if (info.word_at(8), info.word_at(12), info.word_at(16)) != (4, value.len() as u32, 1) {
         return Err(io::ErrorKind::InvalidData.into());
@@ -137,7 +139,8 @@ pub(in crate::af_xdp) struct Description {
 impl Description {
     pub(in crate::af_xdp) fn of(program: BorrowedFd<'_>) -> io::Result<Self> {
         let mut map = [0_u32];
-        // `struct bpf_prog_info` has the number of maps at 52, and the address of their list at 56.
+        // `struct bpf_prog_info` has the number of maps at offset 52, and the address of the list
+        // of maps at offset 56.
         let info = Attributes::new().word(52, 1).pointer(56, map.as_mut_ptr().cast_const());
         // SAFETY: the kernel writes at most one number to the list, as the request says.
         let info = unsafe { info_into(program, info) }?;
@@ -147,7 +150,7 @@ impl Description {
     }
 }
 
-/// The loaded program with this number. Opening it takes CAP_SYS_ADMIN.
+/// The loaded program with this number. Opening the program requires CAP_SYS_ADMIN.
 pub(in crate::af_xdp) fn program_of(id: u32) -> io::Result<OwnedFd> {
     // SAFETY: numbers only.
     unsafe { bpf_fd(PROG_BY_ID, Attributes::new().word(0, id)) }
@@ -161,7 +164,7 @@ pub(in crate::af_xdp) fn pin(object: BorrowedFd<'_>, path: &Path) -> io::Result<
     unsafe { bpf(OBJECT_PIN, &mut attributes) }.map(drop)
 }
 
-/// The program or the link that is pinned there.
+/// Returns the program or the link that is pinned at this path.
 pub(in crate::af_xdp) fn pinned(path: &Path) -> io::Result<OwnedFd> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     // SAFETY: the path ends with a zero. The kernel only reads it.

@@ -37,9 +37,9 @@ pub(super) struct Ring<T> {
     entries: NonNull<T>,
     /// The number of entries, which is a power of two.
     size: u32,
-    /// This side's position, including entries that are not published yet.
+    /// The position of this side of the ring, including entries that are not published yet.
     position: u32,
-    /// The other side's position when it was last read.
+    /// The position of the other side of the ring, when it was last read.
     other: u32,
 }
 
@@ -47,8 +47,8 @@ pub(super) struct Ring<T> {
 unsafe impl<T> Send for Ring<T> {}
 
 impl<T: Copy> Ring<T> {
-    /// Maps the ring that the socket has at `place`. The ring has `size` entries. `size` must be a
-    /// power of two.
+    /// Maps the socket's ring, which is at the offset `place` of the socket's file. The ring has
+    /// `size` entries. `size` must be a power of two.
     pub(super) fn map(socket: BorrowedFd<'_>, place: i64, offsets: RingOffsets, size: u32) -> io::Result<Self> {
         let bytes = offsets.entries as usize + size as usize * size_of::<T>();
         let protection: c_int = libc::PROT_READ | libc::PROT_WRITE;
@@ -84,7 +84,7 @@ impl<T: Copy> Ring<T> {
 
     // ---- as a producer
 
-    /// How many entries may be pushed.
+    /// Returns the number of entries that may be pushed.
     #[inline]
     pub(super) fn room(&mut self) -> u32 {
         if self.room_as_seen() == 0 {
@@ -93,7 +93,7 @@ impl<T: Copy> Ring<T> {
         self.room_as_seen()
     }
 
-    /// Whether this many entries can be pushed.
+    /// Returns true if this many entries can be pushed.
     #[inline]
     pub(super) fn room_for(&mut self, entries: u32) -> bool {
         if self.room_as_seen() < entries {
@@ -106,7 +106,7 @@ impl<T: Copy> Ring<T> {
         self.size.saturating_sub(self.position.wrapping_sub(self.other))
     }
 
-    /// How many entries the kernel has not consumed yet.
+    /// Returns the number of entries that the kernel has not consumed yet.
     #[inline]
     pub(super) fn waiting(&mut self) -> u32 {
         self.look();
@@ -154,20 +154,21 @@ impl<T: Copy> Ring<T> {
     /// Shows the pushed entries to the kernel.
     #[inline]
     pub(super) fn publish(&mut self) {
-        // Pairs with the kernel's acquire of the producer's position, so that it sees the entries.
+        // Pairs with the kernel's acquire of the producer's position, so that the kernel sees the
+        // entries.
         self.word(self.offsets.producer).store(self.position, Ordering::Release);
     }
 
     #[inline]
     pub(super) fn needs_wakeup(&self) -> bool {
-        // Relaxed: this is a hint. If this poll does not see a change of the flag, the next poll
-        // sees it.
+        // Relaxed: this is a hint. If this poll misses a change of the flag, the next poll sees the
+        // change.
         self.word(self.offsets.flags).load(Ordering::Relaxed) & XDP_RING_NEED_WAKEUP != 0
     }
 
     // ---- as a consumer
 
-    /// How many entries can be read.
+    /// Returns the number of entries that can be read.
     #[inline]
     pub(super) fn filled(&mut self) -> u32 {
         if self.other == self.position {
@@ -191,7 +192,7 @@ impl<T: Copy> Ring<T> {
         Some(entry)
     }
 
-    /// Gives the room of the read entries back to the kernel.
+    /// Frees the slots of the entries that were read, so that the kernel can use them again.
     #[inline]
     pub(super) fn consumed(&mut self) {
         // Pairs with the kernel's acquire of the consumer's position: the kernel overwrites the

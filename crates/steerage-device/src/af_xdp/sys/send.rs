@@ -20,7 +20,7 @@ const XDP_UMEM_PGOFF_COMPLETION_RING: i64 = 0x1_8000_0000;
 /// The rings that the first sender of a queue sets up.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::af_xdp) struct Rings {
-    /// Whether the memory must be registered with the kernel.
+    /// True if the memory must be registered with the kernel.
     pub(in crate::af_xdp) register: bool,
     /// The number of completions that the completion ring must have room for: a power of two.
     pub(in crate::af_xdp) completions: u32,
@@ -45,7 +45,7 @@ impl AsFd for Sender {
 pub(in crate::af_xdp) struct Unsent {
     pub(in crate::af_xdp) address: u64,
     pub(in crate::af_xdp) len: u32,
-    /// Whether the frame continues in the next descriptor.
+    /// True if the frame continues in the next descriptor.
     pub(in crate::af_xdp) goes_on: bool,
 }
 
@@ -61,8 +61,8 @@ impl Socket {
         self.set(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &bytes)
     }
 
-    /// Has the socket send from the pages of `region`. The first sender of a queue also sets up the
-    /// shared rings.
+    /// Makes the socket send from the pages of `region`. The first sender of a queue also sets up
+    /// the shared rings.
     pub(in crate::af_xdp) fn sending(
         self,
         region: &Arc<Region>,
@@ -104,7 +104,7 @@ impl Sender {
         Ring::map(self.as_fd(), XDP_UMEM_PGOFF_COMPLETION_RING, offsets.completion, size).map(Completions)
     }
 
-    /// Whether this many descriptors can be pushed.
+    /// Returns true if this many descriptors can be pushed.
     #[inline]
     pub(in crate::af_xdp) fn has_room_for(&mut self, descriptors: u32) -> bool {
         self.tx.room_for(descriptors)
@@ -122,7 +122,7 @@ impl Sender {
         self.tx.publish();
     }
 
-    /// How many descriptors the kernel has not taken yet.
+    /// Returns the number of descriptors that the kernel has not taken yet.
     #[inline]
     pub(in crate::af_xdp) fn waiting(&mut self) -> u32 {
         self.tx.waiting()
@@ -139,19 +139,19 @@ impl Sender {
     }
 
     /// Replaces the `nth` descriptor that the kernel has not taken yet by an empty one, which the
-    /// kernel skips. A kernel that copies takes descriptors only during [`kick`](Self::kick).
+    /// kernel skips. In copy mode, the kernel takes descriptors only during [`kick`](Self::kick).
     pub(in crate::af_xdp) fn void_waiting(&mut self, nth: u32) {
         self.tx.poke_waiting(nth, Descriptor { address: 0, len: 0, options: 0 });
     }
 
-    /// Whether a zero-copy driver waits for a [`kick`](Self::kick).
+    /// Returns true if a zero-copy driver waits for a [`kick`](Self::kick).
     #[inline]
     pub(in crate::af_xdp) fn needs_wakeup(&self) -> bool {
         self.tx.needs_wakeup()
     }
 
-    /// Makes the kernel send. A kernel that copies takes about 32 descriptors per call, and returns
-    /// EAGAIN if the ring has more descriptors.
+    /// Makes the kernel send. In copy mode, the kernel takes about 32 descriptors per call, and
+    /// returns EAGAIN if the ring has more descriptors.
     pub(in crate::af_xdp) fn kick(&self) -> io::Result<()> {
         let null = std::ptr::null();
         // SAFETY: the call has length 0 and null pointers, so the kernel reads nothing.

@@ -1,5 +1,5 @@
-//! Tests with simulated kernels, such as a kernel that refuses all super-frames of a protocol, or a
-//! kernel that has no room.
+//! Tests the sending of super-frames with simulated kernels. For example, one kernel refuses all
+//! super-frames of a protocol, and another kernel has no room.
 
 use std::sync::{Arc, Mutex};
 
@@ -27,7 +27,7 @@ struct Written {
     tried: usize,
 }
 
-/// A queue that holds packets until the next flush, as a packet socket does.
+/// A queue that keeps packets until the next flush, as a packet socket does.
 #[derive(Debug)]
 struct Queue {
     kernel: Kernel,
@@ -160,7 +160,7 @@ fn an_interface_that_is_down_teaches_nothing() {
 
 #[test]
 fn a_packet_that_the_kernel_does_not_take_teaches_nothing() {
-    // Super-frames that end with this packet, and the packet itself.
+    // The kernel refuses this packet, and super-frames that end with it.
     let (snapshot, whole, written) = sent_to(Kernel::Dislikes(63));
     let disliked = (0..DATAGRAMS).filter(|nth| *nth as u8 == 63).count() as u64;
     assert_eq!((dropped(&snapshot), snapshot.outputs[0].packets), ((disliked, 0), DATAGRAMS as u64 - disliked));

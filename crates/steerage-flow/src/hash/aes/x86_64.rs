@@ -38,7 +38,7 @@ pub(super) fn xor(a: Block, b: Block) -> Block {
     unsafe { _mm_xor_si128(a, b) }
 }
 
-/// Returns the first four bytes of the state.
+/// Returns the first four bytes of the AES state.
 #[inline(always)]
 pub(super) fn low(state: Block) -> u32 {
     // SAFETY: x86-64 has SSE2.

@@ -1,4 +1,4 @@
-//! A queue of the model: its table, its rings and its parking lot.
+//! A queue of the model: its table of buckets, its rings and its parking lot.
 
 use crate::CpuIndex;
 
@@ -35,7 +35,7 @@ pub(super) struct Queue {
     pub(super) parked: Option<u64>,
     pub(super) fences: Vec<(CpuIndex, usize)>,
     pub(super) fates: Vec<Fate>,
-    /// The last delivered packet of each bucket, plus 1.
+    /// For each bucket, the number of its last delivered packet plus 1.
     pub(super) last: Vec<usize>,
     pub(super) is_closed: bool,
 }

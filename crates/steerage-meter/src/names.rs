@@ -37,7 +37,7 @@ use super::read;
 use watch::Watch;
 
 pub(super) use log::Log;
-pub(super) use watch::{Payload, read_stream};
+pub(super) use watch::{Payload, names_of, read_stream};
 
 /// The maximum number of segments that are read per direction.
 pub(super) const LOOKS_MAX: u8 = 8;

@@ -34,7 +34,7 @@ pub use rows::{EdgesError, PartEdges};
 use super::flow::{Flow, FlowEnd, Seen};
 use super::fragments::FlowsOfDatagrams;
 use super::key::Key;
-use super::names::{Log, Names};
+use super::names::{Log, Names, names_of};
 use super::record::FlowRecord;
 use super::tcp::Segment;
 use super::timeouts::{LATE_MAX, Timeouts};
@@ -108,7 +108,7 @@ impl Piece {
     }
 
     fn record(&self, why: FlowEnd) -> FlowRecord {
-        let names = self.log.as_deref().and_then(Log::names);
+        let names = self.log.as_deref().and_then(names_of);
         FlowRecord::new(self.flow, why).with_names(names).with_joined(self.joined)
     }
 

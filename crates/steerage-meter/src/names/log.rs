@@ -7,7 +7,6 @@
 
 use std::sync::Arc;
 
-use super::watch::Watch;
 use super::{FlowNames, LOOKS_MAX, dns};
 use crate::code::{Coder, MalformedEdges};
 
@@ -52,12 +51,9 @@ impl Log {
         }
     }
 
-    pub(in super::super) fn names(&self) -> Option<Arc<FlowNames>> {
-        let mut watch = Watch::default();
-        for look in &self.0 {
-            watch.look_again(usize::from(look.side), &look.found);
-        }
-        watch.names()
+    /// Returns the direction and the result of each look.
+    pub(super) fn looks(&self) -> impl Iterator<Item = (usize, &Found)> {
+        self.0.iter().map(|look| (usize::from(look.side), &look.found))
     }
 
     /// Writes or reads the looks.

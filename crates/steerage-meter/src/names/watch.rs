@@ -105,7 +105,7 @@ impl Watch {
     }
 
     /// Repeats a look at a packet.
-    pub(super) fn look_again(&mut self, side: usize, found: &Found) {
+    fn look_again(&mut self, side: usize, found: &Found) {
         if self.left[side] == 0 {
             return;
         }
@@ -265,6 +265,13 @@ impl Watch {
     fn names_mut(&mut self) -> &mut FlowNames {
         Arc::make_mut(self.names.get_or_insert_default())
     }
+}
+
+/// Returns the names that the looks of several pieces of a flow give together.
+pub(in super::super) fn names_of(log: &Log) -> Option<Arc<FlowNames>> {
+    let mut watch = Watch::default();
+    log.looks().for_each(|(side, found)| watch.look_again(side, found));
+    watch.names()
 }
 
 /// Returns the names in a stream of segments, and the number of reads, for the fuzzer. `is_dns` is

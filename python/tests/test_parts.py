@@ -173,8 +173,6 @@ def test_tables_that_are_no_edges():
 def test_what_parts_cannot_have():
     with pytest.raises(ValueError, match="parts can be merged only with active='clock'"):
         steerage.meter_part(pcap([]), part=0, active="flow", active_timeout=300)
-    with pytest.raises(ValueError, match="features='cic': parts have none"):
-        steerage.meter_part(pcap([]), part=0, features="cic")
     with pytest.raises(ValueError, match="active='hour': give 'flow' or 'clock'"):
         steerage.meter(pcap([]), active="hour")
     with pytest.raises(ValueError, match="active='clock' needs a time"):

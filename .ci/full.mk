@@ -159,6 +159,9 @@ $(STAMPS)/ray:
 	@needs editcap:wireshark-common
 	cargo build --profile test -p steerage-python --locked
 	python_env target/ray ray pyarrow duckdb fsspec aiohttp || skip "no venv, or no PyPI here (Debian: python3-venv)"
+	# Ray gives up if its agents have not started after 15 s (ray-project/ray#65983). Their modules are compiled here, which takes longer than
+	# that on a busy machine.
+	PYTHONDONTWRITEBYTECODE= target/ray/bin/python -c 'import ray.dashboard.agent, ray._private.runtime_env.agent.main'
 	target/ray/bin/python .ci/cluster with_ray.py
 
 $(STAMPS)/spark:

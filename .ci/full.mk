@@ -167,7 +167,7 @@ $(STAMPS)/ray:
 $(STAMPS)/spark:
 	@needs editcap:wireshark-common java:openjdk-17-jre-headless
 	cargo build --profile test -p steerage-python --locked
-	python_env target/spark pyspark pyarrow duckdb fsspec aiohttp || skip "no venv, or no PyPI here (Debian: python3-venv)"
+	python_env target/spark pyspark pandas pyarrow duckdb fsspec aiohttp || skip "no venv, or no PyPI here (Debian: python3-venv)"
 	target/spark/bin/python .ci/cluster with_spark.py
 
 # Ten minutes in which a collector is restarted every 10 s. The gate takes a few seconds.

@@ -275,7 +275,9 @@ impl FlowEdges {
     ) {
         let is_over = |piece: &Piece| {
             let more = rules.more(&piece.flow, &piece.opening, number);
-            is_another || piece.flow.is_over(end, piece.flow.late().saturating_add(more), rules.timeouts)
+            // A fragment that waits may have begun another record after the piece.
+            let timeouts = if more > 0 { &rules.timeouts.without_closing() } else { rules.timeouts };
+            is_another || piece.flow.is_over(end, piece.flow.late().saturating_add(more), timeouts)
         };
         if let Some(open) = self.open.take_if(|open| is_over(open)) {
             records.push(open.record(open.flow.reason_when_over()));

@@ -66,10 +66,11 @@ impl Rules<'_> {
                 return Boundary::Unknown;
             }
             if opening.sequence != seen.segment.sequence {
-                return Boundary::Another(FlowEnd::Finished);
+                return if more > 0 { Boundary::Unknown } else { Boundary::Another(FlowEnd::Finished) };
             }
         }
-        // A fragment that waits may have arrived between the two packets.
+        // A fragment that waits may have arrived between the two packets, and may have begun the record to
+        // which the second packet belongs. So not even the end of the piece ends the chain.
         if more > 0 && timeouts.may_end_near(piece, seen.time) {
             return Boundary::Unknown;
         }
@@ -98,6 +99,11 @@ impl Rules<'_> {
 }
 
 impl Timeouts {
+    /// The timeouts of a flow of which nothing is known.
+    pub(super) fn without_closing(&self) -> Self {
+        Self { closed: self.inactive, ..*self }
+    }
+
     /// Whether a timeout may end the flow before a packet of this time, or before a packet that arrived
     /// between the two, although packets may be late.
     fn may_end_near(&self, flow: &Flow, time: u64) -> bool {

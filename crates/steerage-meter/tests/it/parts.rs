@@ -409,6 +409,26 @@ fn a_fragment_keeps_a_closed_connection() {
     }
 }
 
+/// The flow is closed, and a fragment that waits begins its next record. The packet at the end belongs to that record, although no
+/// part knows this before the first fragment has its flow.
+#[test]
+fn a_fragment_that_waits_begins_a_record() {
+    let of_tcp =
+        |second: u64, frame: Vec<u8>| Frame::new(frame).with_time(WallTime::from_nanos(START + second * 1000 * MS));
+    let (from, to) = (([10, 0, 0, 1], 1000), ([192, 0, 2, 1], 443));
+    let segment = |second, flags| of_tcp(second, FrameBuilder::tcp(from, to).flags(flags).sequence(7).frame(b""));
+    let first = of_tcp(0, first_fragment(FrameBuilder::tcp(from, to).sequence(7), 5, b"data"));
+    let rest = of_tcp(5, later_fragment(FrameBuilder::ip(from.0, to.0, protocol::TCP), 5, (3, false)));
+    let frames = [segment(0, RST), first, rest, udp(42, None), segment(43, ACK)];
+    let whole = whole(&frames, None);
+    let mut packets: Vec<_> = whole.iter().map(|record| record.forth().packets).collect();
+    packets.sort_unstable();
+    assert_eq!(packets, [1, 2, 2]);
+    for cuts in [[0, 2, 4], [0, 1, 4], [0, 3, 4], [1, 2, 4]] {
+        assert_eq!(rows_of_parts(&frames, &cuts), rows(&whole), "{cuts:?}");
+    }
+}
+
 /// The fragments are between the gateways of a tunnel, and their flow is between the hosts in the tunnel.
 #[test]
 fn fragments_of_a_tunnel_keep_the_flow_in_it() {

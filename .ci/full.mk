@@ -135,12 +135,12 @@ $(STAMPS)/merging:
 	@PROPTEST_CASES=$${PROPTEST_CASES:-5000} timeout --foreground 2h \
 	    cargo test -p steerage-meter --test it --locked parts_are_the_whole -- --nocapture
 
-# The wheel as pip builds it, in a virtual environment that has nothing else and reaches no index.
+# The wheel as docs/python.md builds it, in a virtual environment that has nothing else and reaches no index.
 $(STAMPS)/wheel:
 	@rm -rf target/wheel
 	python3 -m venv target/wheel/build && target/wheel/build/bin/pip install --quiet 'maturin>=1.9,<2' ||
 	    skip "no venv, or no PyPI here (Debian: python3-venv)"
-	target/wheel/build/bin/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir target/wheel ./python
+	target/wheel/build/bin/maturin build --manifest-path python/Cargo.toml --out target/wheel
 	python3 -m venv target/wheel/fresh
 	target/wheel/fresh/bin/pip install --quiet --no-index target/wheel/*.whl
 	target/wheel/fresh/bin/python .ci/wheel
@@ -159,12 +159,15 @@ $(STAMPS)/ray:
 	@needs editcap:wireshark-common
 	cargo build --profile test -p steerage-python --locked
 	python_env target/ray ray pyarrow duckdb fsspec aiohttp || skip "no venv, or no PyPI here (Debian: python3-venv)"
+	# Ray gives up if its agents have not started after 15 s (ray-project/ray#65983). Their modules are compiled here, which takes longer than
+	# that on a busy machine.
+	PYTHONDONTWRITEBYTECODE= target/ray/bin/python -c 'import ray.dashboard.agent, ray._private.runtime_env.agent.main'
 	target/ray/bin/python .ci/cluster with_ray.py
 
 $(STAMPS)/spark:
 	@needs editcap:wireshark-common java:openjdk-17-jre-headless
 	cargo build --profile test -p steerage-python --locked
-	python_env target/spark pyspark pyarrow duckdb fsspec aiohttp || skip "no venv, or no PyPI here (Debian: python3-venv)"
+	python_env target/spark pyspark pandas pyarrow duckdb fsspec aiohttp || skip "no venv, or no PyPI here (Debian: python3-venv)"
 	target/spark/bin/python .ci/cluster with_spark.py
 
 # Ten minutes in which a collector is restarted every 10 s. The gate takes a few seconds.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Meters the files of a recording in the executors of Spark, and writes the flows as Parquet.
 
-    pip install steerage pyarrow pyspark
+    pip install steerage pyarrow pandas pyspark
     python3 examples/cluster/with_spark.py flows/ monday-*.pcap
 
 The files are given in the order of time. On a cluster, `--master` names it, and the directory is one that all machines share. With

@@ -30,11 +30,11 @@ pub(crate) struct GivenMeter {
     part: Option<u64>,
 }
 
-/// The chosen columns. Without names, all columns, or with `cic` all flow statistics.
+/// The chosen columns, which may be `joined`, a column of parts. Without names, all columns, or with `cic` all flow statistics.
 fn columns(names: Option<&[String]>, cic: bool) -> Result<ColumnBatch, Failure> {
     Ok(match names {
         Some(names) if cic => ColumnBatch::all().and(ColumnBatch::cic()).chosen(names)?,
-        Some(names) => ColumnBatch::of(names)?,
+        Some(names) => ColumnBatch::all().and(ColumnBatch::joined()).chosen(names)?,
         None if cic => ColumnBatch::cic(),
         None => ColumnBatch::all(),
     })

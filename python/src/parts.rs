@@ -74,7 +74,9 @@ pub(crate) fn merge(
 type MergedParts = (Rows, Vec<u8>, Vec<(u64, u64)>, u64);
 
 fn merge_all(edges: &[PyBackedBytes], columns: Option<&[String]>, finish: bool) -> Result<MergedParts, String> {
-    let schema = columns.map_or_else(|| Ok(ColumnBatch::all()), ColumnBatch::of).map_err(|error| error.to_string())?;
+    let joined = || ColumnBatch::all().and(ColumnBatch::joined());
+    let schema = columns.map_or_else(|| Ok(ColumnBatch::all()), |names| joined().chosen(names));
+    let schema = schema.map_err(|error| error.to_string())?;
     let mut parts = Vec::new();
     for edges in edges {
         parts.extend(PartEdges::read(edges).map_err(|error| error.to_string())?);

@@ -404,7 +404,7 @@ def meter_part(
 ) -> Part:
     """Meter one part of a recording, on one CPU. :func:`merge` joins the flows that cross the ends of parts.
 
-    Names and the statistics of ``features`` cannot be merged, so that both are refused.
+    The statistics of ``features`` cannot be merged, so they are refused.
 
     :param part: the number of the part, in the order of time.
     :param active_timeout: seconds at whose multiples since 1970 (UTC) records end, as by ``meter(active="clock")``. None for never.
@@ -415,11 +415,10 @@ def meter_part(
         raise ValueError(f"part={part}: give the number of the part, from 0 on")
     if active != "clock":
         raise ValueError(f"active={active!r}: parts can be merged only with active='clock', or with active_timeout=None")
-    for name, value in (("names", names), ("features", _is_cic(features))):
-        if value:
-            raise ValueError(f"{name}={value!r}: parts have none, because merging needs the packets: meter the whole recording")
+    if _is_cic(features):
+        raise ValueError(f"features={features!r}: parts have none, because merging needs the packets: meter the whole recording")
     timing = _timing(active_timeout, "flow" if active_timeout is None else "clock", idle_timeout, max_flows)
-    options = {"columns": _chosen(columns), **timing, "names": False, "cic": False, "part": part}
+    options = {"columns": _chosen(columns), **timing, "names": bool(names), "cic": False, "part": part}
     table = Part(Source(source, link), _run(filter, 1, tunnels), options, strict)
     table._progress = _progress.checked(progress)
     return table

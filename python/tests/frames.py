@@ -43,15 +43,15 @@ def pcap(packets: Iterable[Packet], link: int = 1) -> bytes:
     return b"".join(parts)
 
 
-def connection(client: Tuple[str, int], server: Tuple[str, int], at: int) -> List[Packet]:
-    """A TCP connection of 10 packets in 0.9 s: handshake, a request of 100 bytes, an answer of 1000 bytes, FIN of both."""
+def connection(client: Tuple[str, int], server: Tuple[str, int], at: int, request: bytes = b"x" * 100) -> List[Packet]:
+    """A TCP connection of 10 packets in 0.9 s: handshake, a request of at most 100 bytes, an answer of 1000 bytes, FIN of both."""
     out = lambda flags, seq, ack, data=b"": tcp(client, server, flags, seq, ack, data)  # noqa: E731
     back = lambda flags, seq, ack, data=b"": tcp(server, client, flags, seq, ack, data)  # noqa: E731
     frames = [
         out(SYN, 100, 0),
         back(SYN | ACK, 900, 101),
         out(ACK, 101, 901),
-        out(PSH | ACK, 101, 901, b"x" * 100),
+        out(PSH | ACK, 101, 901, request),
         back(ACK, 901, 201),
         back(PSH | ACK, 901, 201, b"y" * 1000),
         out(ACK, 201, 1901),

@@ -181,7 +181,7 @@ def test_columns_of_both_kinds(demo):
         steerage.meter(demo, columns=["Flow IAT Mean"])
     with pytest.raises(ValueError, match="features='netflow': give 'cic'"):
         steerage.meter(demo, features="netflow")
-    with pytest.raises(ValueError, match="features=True: parts have none"):
+    with pytest.raises(ValueError, match="features='cic': parts have none"):
         steerage.meter_part(demo, part=0, features="cic")
 
 

@@ -11,16 +11,19 @@ from frames import SECOND, START, connection, many, pcap, udp
 
 #: What docs/cluster.md says is equal.
 EQUAL = """first last kind protocol source source_port destination destination_port packets bytes ip_bytes packets_back bytes_back
-ip_bytes_back tcp_flags tcp_flags_back vlan vlan_inner tunnel tunnel_id icmp_type icmp_code""".split()
+ip_bytes_back tcp_flags tcp_flags_back vlan vlan_inner tunnel tunnel_id icmp_type icmp_code
+dns_query dns_type dns_rcode dns_answer tls_sni tls_alpn http_host""".split()
 
 
 def recording():
     """Connections and datagrams that begin and pause at different times, in the order of their packets."""
     packets = []
     for nth in range(30):
-        packets += connection((f"10.0.0.{nth}", 40000), ("192.0.2.7", 443), START + nth * 7 * SECOND // 10)
+        request = b"GET / HTTP/1.1\r\nHost: %d.example\r\n\r\n" % nth
+        packets += connection((f"10.0.0.{nth}", 40000), ("192.0.2.7", 443), START + nth * 7 * SECOND // 10, request)
     for nth in range(100):
-        packets.append((START + nth * 3 * SECOND // 4, udp(("10.1.0.1", 500 + nth % 5), ("192.0.2.9", 53))))
+        query = b"\0\1\1\0\0\1\0\0\0\0\0\0\3%03d\0\0\1\0\1" % nth if nth >= 10 else b""
+        packets.append((START + nth * 3 * SECOND // 4, udp(("10.1.0.1", 500 + nth % 5), ("192.0.2.9", 53), query)))
     return sorted(packets)
 
 
@@ -49,7 +52,7 @@ def test_parts_in_any_order_and_tree_are_the_whole(seed):
     chance.shuffle(numbers)
     tables, edges = [], []
     for number in numbers:
-        table, edge = metered(number, parts[number], active_timeout=active_timeout)
+        table, edge = metered(number, parts[number], active_timeout=active_timeout, names=True)
         tables.append(table)
         edges.append(edge)
     while len(edges) > 1:
@@ -59,8 +62,10 @@ def test_parts_in_any_order_and_tree_are_the_whole(seed):
         edges.append(merged.edges)
     end = steerage.merge(edges, finish=True)
     active = "clock" if active_timeout else "flow"
-    whole = steerage.meter(pcap(packets), active=active, active_timeout=active_timeout)
+    whole = steerage.meter(pcap(packets), active=active, active_timeout=active_timeout, names=True)
     assert rows(*tables, end) == rows(whole)
+    names = pa.table(whole)
+    assert names["http_host"].null_count < names.num_rows > names["dns_query"].null_count
     assert end.parts == [(0, len(parts) - 1)] and (len(parts) == 1 or end.joined > 0)
 
 
@@ -168,8 +173,6 @@ def test_tables_that_are_no_edges():
 def test_what_parts_cannot_have():
     with pytest.raises(ValueError, match="parts can be merged only with active='clock'"):
         steerage.meter_part(pcap([]), part=0, active="flow", active_timeout=300)
-    with pytest.raises(ValueError, match="names=True: parts have none"):
-        steerage.meter_part(pcap([]), part=0, names=True)
     with pytest.raises(ValueError, match="active='hour': give 'flow' or 'clock'"):
         steerage.meter(pcap([]), active="hour")
     with pytest.raises(ValueError, match="active='clock' needs a time"):
@@ -179,3 +182,23 @@ def test_what_parts_cannot_have():
         pa.table(part)
     with pytest.raises(ValueError, match="different timeouts"):
         steerage.merge(parts)
+
+
+def test_a_column_says_how_many_flows_were_joined():
+    packets = connection(("10.0.0.1", 40000), ("192.0.2.7", 443), START)
+    other = (START + SECOND // 4, udp(("10.1.0.1", 500), ("192.0.2.9", 53)))
+    columns = ["source", "packets", "joined"]
+    edges = []
+    for number, part in enumerate(cut(sorted([*packets, other]), [4, 7])):
+        table, edge = metered(number, part, columns=columns)
+        assert table.num_rows == 0
+        edges.append(edge)
+    last = steerage.merge(edges[1:], columns=columns)
+    merged = steerage.merge([edges[0], last], columns=columns, finish=True)
+    assert rows_of(merged) == [("10.0.0.1", 6, 2), ("10.1.0.1", 1, 0)]
+    with pytest.raises(ValueError, match="no column `joint`"):
+        steerage.merge(edges, columns=["joint"])
+
+
+def rows_of(table):
+    return sorted(tuple(row.values()) for row in pa.table(table).to_pylist())

@@ -40,11 +40,46 @@ pub struct Datagram<V> {
 }
 
 impl<V: Copy> Datagram<V> {
-    fn begin(fragment: &Fragment, value: V, since: u64) -> Self {
-        let (name, bytes, bytes_all, first_came) = (fragment.datagram, 0, u32::MAX, false);
-        let mut datagram = Self { name, value, since, bytes, bytes_all, first_came, free: false };
+    /// A datagram of which some fragments arrived elsewhere. `name` is the [key](Fragment::datagram)
+    /// that its fragments share. `since` is the time at which the earliest of them arrived, in
+    /// nanoseconds. `first_came` is true if the first fragment is among them.
+    pub const fn new(name: FlowKey, value: V, since: u64, first_came: bool) -> Self {
+        Self { name, value, since, bytes: 0, bytes_all: u32::MAX, first_came, free: false }
+    }
+
+    /// A datagram of which one fragment has arrived.
+    pub fn begin(fragment: &Fragment, value: V, since: u64) -> Self {
+        let mut datagram = Self::new(fragment.datagram, value, since, false);
         datagram.note(fragment);
         datagram
+    }
+
+    /// The key that all fragments of the datagram share.
+    pub const fn name(&self) -> &FlowKey {
+        &self.name
+    }
+
+    /// The time at which the earliest fragment arrived, in nanoseconds.
+    pub const fn since(&self) -> u64 {
+        self.since
+    }
+
+    /// True after the first fragment, which has the ports, has arrived.
+    pub const fn first_came(&self) -> bool {
+        self.first_came
+    }
+
+    /// Returns the value of a fragment that has the name of this datagram. If the fragment belongs to a
+    /// later datagram of the same name, this value becomes that datagram, with the value `own`.
+    pub fn follow(&mut self, fragment: &Fragment, own: V, now: u64) -> V {
+        // A repeated first fragment belongs to another datagram, because senders reuse
+        // identifications.
+        if self.is_old(now) || (fragment.offset == 0 && self.first_came) {
+            *self = Self::begin(fragment, own, now);
+        } else {
+            self.note(fragment);
+        }
+        self.value
     }
 
     fn note(&mut self, fragment: &Fragment) {
@@ -56,7 +91,9 @@ impl<V: Copy> Datagram<V> {
         self.free |= self.bytes >= self.bytes_all;
     }
 
-    fn is_old(&self, now: u64) -> bool {
+    /// True if the datagram's [time](FRAGMENT_TIME) is over, so that further fragments of its name
+    /// belong to another datagram.
+    pub fn is_old(&self, now: u64) -> bool {
         u128::from(now.abs_diff(self.since)) >= FRAGMENT_TIME.as_nanos()
     }
 }
@@ -100,18 +137,15 @@ impl<V: Copy> Datagrams<V> {
                 }
             };
         };
-        let is_old = known.is_old(now);
-        if is_old && !is_first {
+        if known.is_old(now) && !is_first {
             self.counts.aged += 1;
         }
-        // If a first fragment arrives a second time, it belongs to another datagram, because
-        // senders reuse identifications.
-        if is_old || (is_first && known.first_came) {
-            *known = Datagram::begin(fragment, own, now);
-        } else {
-            known.note(fragment);
-        }
-        known.value
+        known.follow(fragment, own, now)
+    }
+
+    /// True if the table has the datagram of this name. `hash` is as for [`follow`](Self::follow).
+    pub fn has(&self, name: &FlowKey, hash: u32) -> bool {
+        self.sets[hash as usize % FRAGMENT_SETS].iter().flatten().any(|known| known.name == *name)
     }
 
     /// Removes the datagrams whose values satisfy a condition.

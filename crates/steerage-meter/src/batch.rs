@@ -14,6 +14,9 @@ pub struct UnknownColumn {
     known: Vec<&'static str>,
 }
 
+/// The column of [`ColumnBatch::joined`].
+const JOINED: &str = "joined";
+
 /// A batch of records. The caller chooses which columns the batch has, and their order.
 #[derive(Clone, Debug)]
 pub struct ColumnBatch {
@@ -32,6 +35,11 @@ impl ColumnBatch {
     /// without rows.
     pub fn cic() -> Self {
         Self { columns: cic_columns::columns() }
+    }
+
+    /// Returns a batch without rows that has only the column `joined` ([`FlowRecord::joined`]).
+    pub fn joined() -> Self {
+        Self { columns: vec![Column::new(JOINED, &Values::U32(Vec::new()), false)] }
     }
 
     /// Returns a batch with all columns of both batches. [`chosen`](Self::chosen) can then choose
@@ -88,6 +96,9 @@ impl ColumnBatch {
         columns(&mut adding);
         self.columns = adding.columns;
         cic_columns::add(&mut self.columns, records);
+        for column in self.columns.iter_mut().filter(|column| column.name() == JOINED) {
+            records.iter().for_each(|record| column.push_number(Some(record.joined().into())));
+        }
     }
 
     /// Returns the rows of the batch, and leaves the batch empty.

@@ -249,15 +249,17 @@ impl Flow {
     }
 
     /// Returns true if the packet belongs to this record, even if earlier parts of the recording
-    /// have packets of the flow. The function takes into account that the clock may cut records.
+    /// have packets of the flow, and even if fragments that wait for those parts arrived before the
+    /// packet. The function takes into account that the clock may cut records.
     #[inline(always)]
     pub(super) fn surely_goes_on(&self, seen: &Seen, timeouts: &Timeouts) -> bool {
+        let late = LATE_MAX.as_nanos() as u64;
         let is_cut = if timeouts.clock > 0 {
-            timeouts.cuts(self.first, self.last, seen.time)
+            timeouts.cuts(self.first, self.last, seen.time.saturating_add(late))
         } else {
             seen.time.saturating_sub(self.first) >= timeouts.active
         };
-        seen.time.abs_diff(self.last) < timeouts.closed && seen.tcp_flags & SYN == 0 && !is_cut
+        seen.time.abs_diff(self.last).saturating_add(late) < timeouts.closed && seen.tcp_flags & SYN == 0 && !is_cut
     }
 
     #[inline(never)]
@@ -417,12 +419,7 @@ impl Flow {
         }
         coder.number(&mut self.tunnel_id)?;
         coder.numbers(&mut self.icmp_or_resets)?;
-        let mut tunnel = self.tunnel.map_or(0, |kind| kind as u8 + 1);
-        coder.number(&mut tunnel)?;
-        self.tunnel = match tunnel {
-            0 => None,
-            kind => Some(*HeaderKind::ALL.get(usize::from(kind) - 1).ok_or(MalformedEdges)?),
-        };
+        code_tunnel(coder, &mut self.tunnel)?;
         coder.number(&mut self.state)?;
         self.tcp.code(coder)
     }
@@ -470,6 +467,17 @@ impl Flow {
     pub(super) fn bytes(&self) -> u64 {
         self.traffic[0].bytes + self.traffic[1].bytes
     }
+}
+
+/// Writes or reads the kind of a tunnel.
+pub(super) fn code_tunnel(coder: &mut impl Coder, tunnel: &mut Option<HeaderKind>) -> Result<(), MalformedEdges> {
+    let mut number = tunnel.map_or(0, |kind| kind as u8 + 1);
+    coder.number(&mut number)?;
+    *tunnel = match number {
+        0 => None,
+        kind => Some(*HeaderKind::ALL.get(usize::from(kind) - 1).ok_or(MalformedEdges)?),
+    };
+    Ok(())
 }
 
 #[cfg(test)]

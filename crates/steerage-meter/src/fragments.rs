@@ -34,11 +34,24 @@ impl FlowsOfDatagrams {
 
     /// The flow of a fragment. `flow` has only the data of the fragment's own headers.
     pub(super) fn follow(&mut self, fragment: &Fragment, flow: Directed, bucket: BucketId, now: u64) -> Directed {
-        let alone = flow.without_ports();
-        let alone = Directed { key: alone.key.marked(&fragment.datagram), ..alone };
-        let [own, alone] = [flow, alone].map(|flow| Followed { flow, bucket });
+        let [own, alone] = [flow, alone(flow, fragment)].map(|flow| Followed { flow, bucket });
         let hash = hash(&fragment.datagram, &self.seeds);
         self.table.get_or_insert_default().follow(fragment, hash, own, alone, now).flow
+    }
+
+    /// Whether fragments of the same datagram have arrived.
+    pub(super) fn knows(&self, fragment: &Fragment) -> bool {
+        let name = &fragment.datagram;
+        self.table.as_ref().is_some_and(|table| table.has(name, hash(name, &self.seeds)))
+    }
+
+    /// The datagrams at the end of a part.
+    pub(super) fn into_datagrams(mut self) -> Vec<Datagram<Directed>> {
+        let all = self.table.as_mut().map_or_else(Vec::new, |table| table.depart(|_| true));
+        let flow = |known: Datagram<Followed>| {
+            Datagram::new(*known.name(), known.value.flow, known.since(), known.first_came())
+        };
+        all.into_iter().map(flow).collect()
     }
 
     pub(super) fn depart(&mut self, bucket: BucketId) -> DepartedDatagrams {
@@ -52,6 +65,13 @@ impl FlowsOfDatagrams {
             self.table.get_or_insert_default().arrive(datagram, |name| hash(name, &self.seeds));
         }
     }
+}
+
+/// The flow of a datagram whose first fragment did not arrive first. `flow` has only the data of the
+/// fragment's own headers.
+pub(super) fn alone(flow: Directed, fragment: &Fragment) -> Directed {
+    let alone = flow.without_ports();
+    Directed { key: alone.key.marked(&fragment.datagram), ..alone }
 }
 
 /// The mark is a hash of the datagram's name, which is hashed again with random seeds, so that

@@ -166,6 +166,15 @@ impl Key {
     /// link types have the mark 0.
     pub(super) const VACANT: Self = Self { ends: [0; 4], rest: Self::rest((0, 0), 0, Kind::Other, 1) };
 
+    /// The key of fragments that wait for an earlier part of the recording, and are not counted. No
+    /// packet has this key, for the same reason.
+    pub(super) const WAITING: Self = Self { ends: [0; 4], rest: Self::rest((0, 0), 0, Kind::Other, 2) };
+
+    /// The hosts of the flow, as a key without ports, protocol and mark.
+    pub(super) fn hosts(&self) -> Self {
+        Self { rest: self.rest & KIND_BITS, ..*self }
+    }
+
     pub(super) fn other() -> Directed {
         let key = Self { ends: [0; 4], rest: Self::rest((0, 0), 0, Kind::Other, 0) };
         Directed { key, turned: false }

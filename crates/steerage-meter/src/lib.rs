@@ -174,11 +174,11 @@ impl Metering {
     /// Creates the state of a meter for a part of a recording: see [`Edges`]. The meter passes the
     /// flows that no other part can continue to `exporter`. The other flows are in the report
     /// ([`MeterReport::edges`]). A part has no active timeout unless the clock cuts records,
-    /// because a part does not know when a flow began. A part also has no names and no flow
-    /// statistics. The instance that meters a part must have exactly one CPU.
+    /// because a part does not know when a flow began. A part also has no flow statistics. The
+    /// instance that meters a part must have exactly one CPU.
     pub fn of_part(options: MeterOptions, exporter: Option<Exporter>) -> Self {
         let active = if options.active_by_clock { options.active } else { Duration::MAX };
-        let options = MeterOptions { active, names: false, cic: false, ..options };
+        let options = MeterOptions { active, cic: false, ..options };
         Self { is_part: true, ..Self::new(options, exporter) }
     }
 
@@ -213,7 +213,7 @@ impl Metering {
             table: Table::new(timeouts, &self.limit),
             arrivals: Arrivals::default(),
             datagrams: FlowsOfDatagrams::new(self.seeds),
-            names: Names::new(self.options.names),
+            names: Names::new(self.options.names, self.is_part),
             features: Features::new(self.options.cic),
             batch: Box::new([Seen::of(Key::other()); HANDLE_BUDGET]),
             places: [NONE; HANDLE_BUDGET],
@@ -327,17 +327,23 @@ impl Meter {
         for (nth, (packet, seen)) in batch.iter_mut().zip(self.batch.iter_mut()).enumerate() {
             if !which.contains(nth) {
                 latest = Some(seen.time);
+                self.part.iter_mut().for_each(|part| part.see(seen.time));
                 continue;
             }
             let Received { data, total_len, link, time, wire_len, .. } = packet.received();
             latest = time.map(WallTime::as_nanos).or(latest);
             let time = self.clock.of_packet(latest, path);
+            self.part.iter_mut().for_each(|part| part.see(time));
             if read::plain(data, link, self.layers, seen).is_none() {
                 let found = read::dissect(data, link, self.layers);
-                *seen = read::dissected(data, wire_len, &found);
-                // Like steering, this code handles the fragment of the innermost datagram first.
-                for fragment in found.fragments.iter().rev().flatten() {
-                    seen.flow = self.datagrams.follow(fragment, seen.flow, packet.bucket(), time);
+                *seen = Seen { time, bytes: wire_len as u32, ..read::dissected(data, wire_len, &found) };
+                if self.part.as_mut().is_some_and(|part| part.keep(&found, seen, &self.datagrams)) {
+                    seen.flow.key = Key::WAITING;
+                } else {
+                    // Like steering, this code handles the fragment of the innermost datagram first.
+                    for fragment in found.fragments.iter().rev().flatten() {
+                        seen.flow = self.datagrams.follow(fragment, seen.flow, packet.bucket(), time);
+                    }
                 }
             }
             self.has_super_frames |= packet.offload().is_some_and(|offload| offload.is_super_frame());
@@ -439,6 +445,9 @@ impl Meter {
     #[inline(never)]
     fn count_slowly(&mut self, packet: &Packet<'_>, nth: usize) {
         let (seen, candidate) = (self.batch[nth], self.places[nth]);
+        if let Some(part) = self.part.as_mut().filter(|_| seen.flow.key == Key::WAITING) {
+            return part.pass();
+        }
         let place = match self.table.at(candidate) {
             Some(flow) if flow.is(&seen) => Some(candidate),
             _ => self.table.find(&seen.flow.key, seen.hash),
@@ -454,7 +463,7 @@ impl Meter {
     fn go_on(&mut self, place: u32, seen: &Seen) {
         let Some(flow) = self.table.at_mut(place) else { return };
         let (cut, is_cut) = match &mut self.part {
-            Some(part) if flow.continues() => (None, part.cut(flow, seen, &self.timeouts)),
+            Some(part) if flow.continues() => (None, part.cut(flow, seen, &self.timeouts, &mut self.names)),
             _ => {
                 let why = flow.ends_before(seen, &self.timeouts);
                 (why.map(|why| FlowRecord::new(flow.restart(seen, why), why)), why.is_some())
@@ -490,7 +499,7 @@ impl Meter {
 
     fn end(&mut self, mut record: FlowRecord) {
         if let Some(part) = self.part.as_mut().filter(|_| record.flow().continues()) {
-            return part.end(record.flow(), record.end());
+            return part.end(record.flow(), record.end(), &mut self.names);
         }
         if self.names.is_on() {
             let (flow, why) = (record.flow(), record.end());
@@ -596,7 +605,7 @@ impl Handler for Meter {
             now: self.clock.of_packets(),
             timeouts: self.timeouts,
             handled_bytes: self.handled_bytes,
-            part: self.part,
+            part: self.part.map(|part| part.ended(self.datagrams)),
         }
     }
 }

@@ -12,9 +12,11 @@
 //! | `dns`, `tls`, `http` | read a message |
 //! | `proxy` | skips what a load balancer sends before the first message |
 //! | `watch` | finds messages in one flow |
+//! | `log` | what was found in a piece of a flow, if a part of a recording is metered |
 
 mod dns;
 mod http;
+mod log;
 mod outcome;
 mod proxy;
 mod text;
@@ -29,12 +31,13 @@ use steerage::flow::wire::tcp::SYN;
 use steerage::flow::{Layers, protocol};
 use steerage::{LinkType, packet::Received};
 
-use super::flow::{FlowEnd, Seen};
+use super::flow::{Flow, FlowEnd, Seen};
 use super::key::{Key, SPREAD};
 use super::read;
 use watch::Watch;
 
-pub(super) use watch::{Payload, read_stream};
+pub(super) use log::Log;
+pub(super) use watch::{Payload, names_of, read_stream};
 
 /// The maximum number of segments that are read per direction.
 pub(super) const LOOKS_MAX: u8 = 8;
@@ -75,6 +78,24 @@ pub struct FlowNames {
     pub tls_alpn: Option<Box<str>>,
     /// The host of the first HTTP request.
     pub http_host: Option<Box<str>>,
+}
+
+impl FlowNames {
+    /// Adds the names of a later packet that are not known yet.
+    fn complete(&mut self, later: &Self) {
+        if self.dns_query.is_none() {
+            (self.dns_query, self.dns_type) = (later.dns_query.clone(), later.dns_type);
+        }
+        if self.dns_rcode.is_none() {
+            (self.dns_rcode, self.dns_answer) = (later.dns_rcode, later.dns_answer.clone());
+        }
+        if self.tls_sni.is_none() && self.tls_alpn.is_none() {
+            (self.tls_sni, self.tls_alpn) = (later.tls_sni.clone(), later.tls_alpn.clone());
+        }
+        if self.http_host.is_none() {
+            self.http_host.clone_from(&later.http_host);
+        }
+    }
 }
 
 /// The key of a flow in the map of names, with its hash.
@@ -125,6 +146,8 @@ impl Hasher for Spread {
 #[derive(Debug, Default)]
 pub(super) struct Names {
     is_on: bool,
+    /// Whether the flows are those of a part of a recording.
+    has_logs: bool,
     flows: HashMap<Hashed, Watch, BuildHasherDefault<Spread>>,
     waiting: usize,
 }
@@ -133,8 +156,8 @@ pub(super) struct Names {
 pub(super) struct DepartedNames(Vec<(Hashed, Watch)>);
 
 impl Names {
-    pub(super) fn new(is_on: bool) -> Self {
-        Self { is_on, ..Self::default() }
+    pub(super) fn new(is_on: bool, of_part: bool) -> Self {
+        Self { is_on, has_logs: of_part, ..Self::default() }
     }
 
     pub(super) fn is_on(&self) -> bool {
@@ -149,9 +172,10 @@ impl Names {
             return;
         }
         let flow = Hashed::new(&seen.flow.key, seen.hash);
-        let watch = self.flows.entry(flow).or_default();
+        let begin = if self.has_logs { Watch::with_log } else { Watch::default };
+        let watch = self.flows.entry(flow).or_insert_with(begin);
         let side = usize::from(seen.flow.turned);
-        if !watch.wants(side) {
+        if !watch.wants(side, is_stream) {
             return;
         }
         let waited = watch.waits();
@@ -171,6 +195,13 @@ impl Names {
         let watch = self.flows.remove(&flow)?;
         self.waiting -= usize::from(watch.waits());
         watch.names()
+    }
+
+    /// Removes what was read of a flow of a part.
+    pub(super) fn take_log(&mut self, flow: &Flow) -> Option<Box<Log>> {
+        let watch = self.flows.remove(&Hashed::new(&flow.key, flow.hash))?;
+        self.waiting -= usize::from(watch.waits());
+        watch.into_log()
     }
 
     pub(super) fn get(&self, key: &Key, hash: u32) -> Option<Arc<FlowNames>> {

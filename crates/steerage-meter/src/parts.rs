@@ -14,19 +14,39 @@
 //! part alone has a margin of that time: the last packet before the part may be later than the first
 //! packets of the part. A flow that ends because of the clock has twice that margin, because the next
 //! packet may be late too.
+//!
+//! IP fragments near the beginning of a part may belong to a flow that only an earlier part knows. These
+//! fragments [wait](waiting) until that part is joined, and are then inserted into the chain of their
+//! flow. Until then the chains have everything that such a fragment may change: no chain ends
+//! [early](EARLY), and the margins are longer for flows between hosts whose fragments wait.
 
 mod rows;
+mod rules;
+mod waiting;
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
+
+use steerage::BucketId;
+use steerage::flow::Dissection;
 
 pub use rows::{EdgesError, PartEdges};
 
 use super::flow::{Flow, FlowEnd, Seen};
+use super::fragments::FlowsOfDatagrams;
 use super::key::Key;
+use super::names::{Log, Names, names_of};
 use super::record::FlowRecord;
 use super::tcp::Segment;
-use super::timeouts::{LATE_MAX, Timeouts, nanos};
+use super::timeouts::{LATE_MAX, Timeouts};
+use rules::{Boundary, Rules};
+use waiting::{Fragments, Keeping};
+
+/// [`LATE_MAX`] in nanoseconds.
+const LATE: u64 = LATE_MAX.as_nanos() as u64;
+
+/// The bucket of a flow that begins with a fragment that waited. Buckets belong to a run, and edges do
+/// not.
+const NO_BUCKET: BucketId = BucketId { group: 0, bucket: 0 };
 
 /// The first packet of a piece, with what decides whether the packet begins another record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,13 +58,16 @@ pub(super) struct Opening {
     turned: bool,
     /// The pause before this packet ends a closed flow, however late the packet was.
     follows_pause: bool,
+    /// The number of fragments of the part that have waited before this packet arrived. For a fragment
+    /// that has waited, the number of such fragments before it.
+    number: u64,
 }
 
 impl Opening {
-    fn of(seen: &Seen, follows_pause: bool) -> Self {
-        let Segment { is_there, sequence, .. } = seen.segment;
+    fn of(seen: &Seen, number: u64, follows_pause: bool) -> Self {
+        let Segment { is_there: is_segment, sequence, .. } = seen.segment;
         let turned = seen.flow.turned;
-        Self { time: seen.time, tcp_flags: seen.tcp_flags, sequence, is_segment: is_there, turned, follows_pause }
+        Self { time: seen.time, tcp_flags: seen.tcp_flags, sequence, is_segment, turned, follows_pause, number }
     }
 
     /// The packet as far as [`Flow::ends_before`] needs it.
@@ -67,53 +90,40 @@ pub(super) enum Next {
     Part,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Piece {
     flow: Flow,
     opening: Opening,
     next: Next,
+    /// What was read to find the names of the flow, if names are on.
+    log: Option<Box<Log>>,
+    /// How many ends of parts are inside the piece, and whether one is before the piece.
+    joined: u32,
+    follows_cut: bool,
 }
 
-/// What a packet means for the last piece of a chain.
-enum Boundary {
-    Same,
-    /// The packet begins another record, whatever came before the part.
-    Another(FlowEnd),
-    /// What came before the part decides.
-    Unknown,
-}
+impl Piece {
+    fn new(flow: Flow, opening: Opening, next: Next, log: Option<Box<Log>>) -> Self {
+        Self { flow, opening, next, log, joined: 0, follows_cut: false }
+    }
 
-fn boundary(piece: &Flow, opening: &Opening, seen: &Seen, timeouts: &Timeouts) -> Boundary {
-    let late = nanos(LATE_MAX);
-    let pause = seen.time.abs_diff(piece.last);
-    if pause >= timeouts.inactive.saturating_add(late) {
-        return Boundary::Another(piece.reason_when_over());
+    fn record(&self, why: FlowEnd) -> FlowRecord {
+        let names = self.log.as_deref().and_then(names_of);
+        FlowRecord::new(self.flow, why).with_names(names).with_joined(self.joined)
     }
-    if seen.opens() {
-        // After a piece that begins with a SYN, the initial number of the SYN's sender is that of
-        // the SYN, whether the SYN began another record or not.
-        let is_known = opening.is_segment && opening.seen(piece).opens() && opening.turned == seen.flow.turned;
-        if !is_known || !seen.segment.is_there {
-            return Boundary::Unknown;
+
+    /// Adds a later piece of the same record.
+    fn join(&mut self, later: &Self) {
+        self.flow.join(&later.flow);
+        self.joined = self.joined.saturating_add(later.joined).saturating_add(later.follows_cut.into());
+        self.join_log(later.log.as_deref());
+    }
+
+    fn join_log(&mut self, later: Option<&Log>) {
+        if let Some(later) = later {
+            self.log.get_or_insert_default().join(later);
         }
-        if opening.sequence != seen.segment.sequence {
-            return Boundary::Another(FlowEnd::Finished);
-        }
     }
-    // The records after a cut by the clock have the source of the record before, which may have begun
-    // before the part.
-    if pause >= timeouts.inactive || timeouts.clock > 0 && timeouts.cuts(piece.first, piece.last, seen.time) {
-        return Boundary::Unknown;
-    }
-    if pause < timeouts.closed || !piece.can_close() {
-        return Boundary::Same;
-    }
-    if piece.is_closed() {
-        let is_over = pause >= timeouts.closed.saturating_add(late);
-        return if is_over { Boundary::Another(FlowEnd::Finished) } else { Boundary::Unknown };
-    }
-    // A flow that was closed before such a piece has ended there.
-    if opening.follows_pause && !piece.has_closing_flags() { Boundary::Same } else { Boundary::Unknown }
 }
 
 /// What the meter of a part collects for its edges.
@@ -123,58 +133,88 @@ pub(super) struct Collected {
     begin: Option<u64>,
     openings: HashMap<Key, Opening>,
     pieces: Vec<Piece>,
+    keeping: Keeping,
+    /// The number of fragments that wait, of those packets that were counted.
+    passed: u64,
+    /// The fragments at the edges, after the end of the part.
+    fragments: Fragments,
 }
 
 impl Collected {
+    fn rules<'a>(&'a self, timeouts: &'a Timeouts) -> Rules<'a> {
+        Rules { timeouts, begin: self.begin.unwrap_or_default(), waiting: self.keeping.hosts() }
+    }
+
+    /// Notes the time of a packet, which may be the first one.
+    pub(super) fn see(&mut self, time: u64) {
+        self.begin.get_or_insert(time);
+    }
+
+    /// Keeps a fragment if only an earlier part may know its flow, and returns true. After the packets
+    /// before the fragment were counted, the meter calls [`pass`](Self::pass).
+    pub(super) fn keep(&mut self, found: &Dissection, seen: &Seen, known: &FlowsOfDatagrams) -> bool {
+        let [Some(fragment), None] = &found.fragments else { return false };
+        let since_begin = self.begin.map_or(0, |begin| seen.time.abs_diff(begin));
+        self.keeping.keep(fragment, seen, since_begin, known)
+    }
+
+    pub(super) fn pass(&mut self) {
+        self.passed += 1;
+    }
+
     /// Notes a flow that begins. A flow that begins soon after the beginning of the part may
     /// continue a flow of an earlier part.
     pub(super) fn begin(&mut self, flow: &mut Flow, seen: &Seen, timeouts: &Timeouts) {
-        let begin = *self.begin.get_or_insert(seen.time);
-        if seen.time.abs_diff(begin) < soon(timeouts) {
+        self.see(seen.time);
+        let rules = self.rules(timeouts);
+        if seen.time.abs_diff(rules.begin) < rules.soon(flow) {
             flow.set_continues(true);
-            self.openings.insert(flow.key, Opening::of(seen, false));
+            self.openings.insert(flow.key, Opening::of(seen, self.passed, false));
         }
     }
 
     /// If the packet may not belong to the last piece of its flow, ends the piece, and returns true.
     /// `flow` is then the next piece, or another flow.
-    pub(super) fn cut(&mut self, flow: &mut Flow, seen: &Seen, timeouts: &Timeouts) -> bool {
+    pub(super) fn cut(&mut self, flow: &mut Flow, seen: &Seen, timeouts: &Timeouts, names: &mut Names) -> bool {
         if flow.surely_goes_on(seen, timeouts) {
             return false;
         }
         let opening = self.openings.get(&flow.key).copied().unwrap_or_default();
-        let (next, continues) = match boundary(flow, &opening, seen, timeouts) {
+        let rules = self.rules(timeouts);
+        let packet = rules.opening_after(flow, &opening, Opening::of(seen, self.passed, false));
+        let (next, continues) = match rules.boundary(flow, &opening, &packet) {
             Boundary::Same => return false,
             Boundary::Another(why) => (Next::End(why), false),
             Boundary::Unknown => (Next::Piece, true),
         };
-        let closed = timeouts.closed.saturating_add(nanos(LATE_MAX));
-        let follows_pause = seen.time.abs_diff(flow.last) >= closed;
+        let log = names.take_log(flow);
         let piece = flow.restart(seen, FlowEnd::Finished);
         flow.set_continues(continues);
-        self.pieces.push(Piece { flow: piece, opening, next });
+        self.pieces.push(Piece::new(piece, opening, next, log));
         if continues {
-            self.openings.insert(flow.key, Opening::of(seen, follows_pause));
+            self.openings.insert(flow.key, packet);
         } else {
             self.openings.remove(&flow.key);
         }
         true
     }
 
-    /// Takes the last piece of a chain whose flow has left the table.
-    pub(super) fn end(&mut self, flow: &Flow, why: FlowEnd) {
-        self.add(flow, Next::End(why));
+    /// Takes the last piece of a chain whose flow has left the table. If a timeout has ended the flow, the
+    /// times of the next packets lead to the same result.
+    pub(super) fn end(&mut self, flow: &Flow, why: FlowEnd, names: &mut Names) {
+        self.add(flow, if why == FlowEnd::Resources { Next::End(why) } else { Next::Part }, names);
     }
 
-    fn add(&mut self, flow: &Flow, next: Next) {
+    fn add(&mut self, flow: &Flow, next: Next, names: &mut Names) {
         let opening = self.openings.remove(&flow.key).unwrap_or_default();
-        self.pieces.push(Piece { flow: *flow, opening, next });
+        self.pieces.push(Piece::new(*flow, opening, next, names.take_log(flow)));
     }
-}
 
-/// How long after the beginning of a part a flow may begin that continues an earlier flow.
-fn soon(timeouts: &Timeouts) -> u64 {
-    timeouts.inactive.saturating_add(2 * nanos(LATE_MAX))
+    /// Ends the part.
+    pub(super) fn ended(mut self: Box<Self>, known: FlowsOfDatagrams) -> Box<Self> {
+        self.fragments = std::mem::take(&mut self.keeping).ended(known.into_datagrams());
+        self
+    }
 }
 
 /// The edges of a flow.
@@ -182,13 +222,70 @@ fn soon(timeouts: &Timeouts) -> u64 {
 struct FlowEdges {
     /// The chain of pieces that may continue a flow of an earlier part.
     chain: Vec<Piece>,
-    /// The flow that was open at the end, if it began in the part.
+    /// The flow that was open at the end, if it began in the part. The chain has then ended.
     open: Option<Piece>,
 }
 
 impl FlowEdges {
     fn is_open(&self) -> bool {
         self.open.is_some() || self.chain.last().is_some_and(|piece| piece.next == Next::Part)
+    }
+
+    /// Adds the next piece of the part. Only the first chain of a flow can continue a flow of an earlier
+    /// part.
+    fn push(&mut self, piece: Piece, timeouts: &Timeouts, records: &mut Vec<FlowRecord>) {
+        match self.chain.last_mut() {
+            Some(Piece { next: Next::End(_), .. }) => self.open = fold(self.open.take(), &[piece], timeouts, records),
+            last => {
+                last.into_iter().for_each(|last| last.next = Next::Piece);
+                self.chain.push(piece);
+            }
+        }
+    }
+
+    /// Inserts a fragment that has waited. The fragment arrived early, so it belongs to the chain.
+    fn insert(&mut self, mut piece: Piece, rules: &Rules<'_>) {
+        let at = self.chain.partition_point(|other| other.opening.number <= piece.opening.number);
+        let Some(before) = at.checked_sub(1).and_then(|at| self.chain.get_mut(at)) else {
+            piece.next = match (self.chain.is_empty(), &self.open) {
+                (false, _) => Next::Piece,
+                (true, Some(_)) => Next::End(FlowEnd::Idle),
+                (true, None) => Next::Part,
+            };
+            return self.chain.insert(0, piece);
+        };
+        // Later packets of the piece show that the flow goes on. Otherwise, the fragment is the last packet.
+        let is_inside = piece.opening.time <= before.flow.last;
+        if is_inside || matches!(rules.boundary(&before.flow, &before.opening, &piece.opening), Boundary::Same) {
+            before.join(&piece);
+        } else {
+            piece.next = std::mem::replace(&mut before.next, Next::Piece);
+            self.chain.insert(at, piece);
+        }
+    }
+
+    /// Ends an open flow that no packet up to the time `end` continues, if the flow has timed out or
+    /// another flow has begun. `number` is the number of fragments that wait.
+    fn expire(
+        &mut self,
+        (end, number): (u64, u64),
+        is_another: bool,
+        rules: &Rules<'_>,
+        records: &mut Vec<FlowRecord>,
+    ) {
+        let is_over = |piece: &Piece| {
+            let more = rules.more(&piece.flow, &piece.opening, number);
+            // A fragment that waits may have begun another record after the piece.
+            let timeouts = if more > 0 { &rules.timeouts.without_closing() } else { rules.timeouts };
+            is_another || piece.flow.is_over(end, piece.flow.late().saturating_add(more), timeouts)
+        };
+        if let Some(open) = self.open.take_if(|open| is_over(open)) {
+            records.push(open.record(open.flow.reason_when_over()));
+        }
+        let may_end = is_another || !rules.is_early(end);
+        if let Some(last) = self.chain.last_mut().filter(|last| may_end && last.next == Next::Part && is_over(last)) {
+            last.next = Next::End(last.flow.reason_when_over());
+        }
     }
 }
 
@@ -202,6 +299,7 @@ pub struct Edges {
     end: u64,
     timeouts: Timeouts,
     flows: HashMap<Key, FlowEdges>,
+    fragments: Fragments,
     /// The number of pieces that were joined to an earlier part's flow.
     joined: u64,
 }
@@ -216,38 +314,33 @@ impl Edges {
     pub(super) fn of(
         collected: Collected,
         open: impl Iterator<Item = Flow>,
-        end: u64,
-        timeouts: Timeouts,
+        mut names: Names,
+        (end, timeouts): (u64, Timeouts),
     ) -> (Self, Vec<FlowRecord>) {
         let mut collected = collected;
-        let begin = collected.begin;
-        let mut edges = Self { begin, end, timeouts, flows: HashMap::new(), joined: 0 };
-        let mut records = Vec::new();
-        let mut began = Vec::new();
+        let (begin, fragments) = (collected.begin, std::mem::take(&mut collected.fragments));
+        let mut edges = Self { begin, end, timeouts, flows: HashMap::new(), fragments, joined: 0 };
+        let (mut records, mut began) = (Vec::new(), Vec::new());
         for flow in open {
             if flow.continues() {
-                collected.add(&flow, Next::Part);
+                collected.add(&flow, Next::Part, &mut names);
             } else {
-                began.push(Piece { flow, opening: Opening::default(), next: Next::Part });
+                let log = names.take_log(&flow);
+                began.push(Piece::new(flow, Opening::default(), Next::Part, log));
             }
         }
         // The pieces of a flow are in order, because they were on one CPU.
-        let mut chains: HashMap<Key, Vec<Piece>> = HashMap::new();
         for piece in collected.pieces {
-            let chain = chains.entry(piece.flow.key).or_default();
-            chain.push(piece);
-            if piece.next == Next::Piece {
-                continue;
-            }
-            let chain = std::mem::take(chain);
-            match edges.flows.entry(piece.flow.key) {
-                // Only the first chain of a flow can continue a flow of an earlier part.
-                Entry::Occupied(mut flow) => flow.get_mut().open = fold(None, &chain, &timeouts, &mut records),
-                Entry::Vacant(none) => drop(none.insert(FlowEdges { chain, open: None })),
-            }
+            edges.flows.entry(piece.flow.key).or_default().push(piece, &timeouts, &mut records);
         }
+        edges.fragments.forget(end);
+        let (hosts, number) = (edges.fragments.hosts(), edges.fragments.count());
+        let rules = Rules { timeouts: &timeouts, begin: begin.unwrap_or_default(), waiting: &hosts };
+        edges.flows.values_mut().for_each(|flow| flow.expire((end, number), false, &rules, &mut records));
         for piece in began {
-            edges.flows.entry(piece.flow.key).or_default().open = Some(piece);
+            let flow = edges.flows.entry(piece.flow.key).or_default();
+            flow.expire((end, number), true, &rules, &mut records);
+            flow.open = Some(piece);
         }
         (edges, records)
     }
@@ -284,24 +377,34 @@ impl Edges {
         // As for the clock of a meter, a time far back means that another recording has begun.
         let is_back = later.end < self.end && self.end - later.end <= timeouts.inactive;
         let end = if is_back { self.end } else { later.end };
+        let mut later = later;
+        let (before, hosts) = (self.fragments.count(), later.fragments.hosts());
+        for one in self.fragments.join(std::mem::take(&mut later.fragments), begin, end) {
+            later.insert(one, &Rules { timeouts: &timeouts, begin: later_begin, waiting: &hosts });
+        }
+        let pieces = later.flows.values_mut().flat_map(|flow| &mut flow.chain);
+        pieces.for_each(|piece| piece.opening.number = piece.opening.number.saturating_add(before));
+        let (hosts, number) = (self.fragments.hosts(), self.fragments.count());
+        let rules = Rules { timeouts: &timeouts, begin, waiting: &hosts };
         let mut later_flows = later.flows;
         for (key, mut flow) in std::mem::take(&mut self.flows) {
-            let next = later_flows.remove(&key).unwrap_or_default();
+            let mut next = later_flows.remove(&key).unwrap_or_default();
+            if let Some(first) = next.chain.first_mut().filter(|_| flow.is_open()) {
+                (first.follows_cut, self.joined) = (true, self.joined + 1);
+            }
             if !flow.is_open() {
                 let open = fold(None, &next.chain, &timeouts, &mut records);
                 flow.open = next.open.or(open);
             } else if next.chain.is_empty() {
                 // A flow that began in the later part, long after its beginning, is another flow.
                 let is_another = next.open.is_some();
-                flow.expire(end, is_another, &timeouts, &mut records);
+                flow.expire((end, number), is_another, &rules, &mut records);
                 flow.open = next.open.or(flow.open);
             } else if let Some(open) = flow.open.take() {
-                self.joined += 1;
                 let open = fold(Some(open), &next.chain, &timeouts, &mut records);
                 flow.open = next.open.or(open);
             } else {
-                self.joined += 1;
-                let rest = append(&mut flow.chain, next.chain, &timeouts);
+                let rest = append(&mut flow.chain, next.chain, &rules);
                 let open = fold(None, &rest, &timeouts, &mut records);
                 flow.open = next.open.or(open);
             }
@@ -310,8 +413,8 @@ impl Edges {
             }
         }
         for (key, mut flow) in later_flows {
-            let first = flow.chain.first().map_or(later_begin, |piece| piece.opening.time);
-            if first.abs_diff(begin) >= soon(&timeouts) {
+            let is_other = |first: &Piece| first.opening.time.abs_diff(begin) >= rules.soon(&first.flow);
+            if flow.chain.first().is_some_and(is_other) {
                 let open = fold(None, &std::mem::take(&mut flow.chain), &timeouts, &mut records);
                 flow.open = flow.open.or(open);
             }
@@ -323,32 +426,31 @@ impl Edges {
         Ok(records)
     }
 
+    /// Inserts a fragment whose flow has become known.
+    fn insert(&mut self, (number, seen): (u64, Seen), rules: &Rules<'_>) {
+        let mut flow = Flow::begin(&seen, NO_BUCKET);
+        flow.add(&seen);
+        flow.set_continues(true);
+        let piece = Piece::new(flow, Opening::of(&seen, number, false), Next::Part, None);
+        self.flows.entry(seen.flow.key).or_default().insert(piece, rules);
+    }
+
     /// The records of all flows at the edges, after the last part was joined. The records are in the
     /// order in which their flows began.
-    pub fn finish(self) -> Vec<FlowRecord> {
-        let (mut records, timeouts) = (Vec::new(), self.timeouts);
+    pub fn finish(mut self) -> Vec<FlowRecord> {
+        let (mut records, timeouts, hosts) = (Vec::new(), self.timeouts, self.fragments.hosts());
+        for one in self.fragments.finish() {
+            let begin = self.begin.unwrap_or_default();
+            self.insert(one, &Rules { timeouts: &timeouts, begin, waiting: &hosts });
+        }
         for flow in self.flows.into_values() {
             let open = fold(None, &flow.chain, &timeouts, &mut records);
             for piece in [open, flow.open].into_iter().flatten() {
-                records.push(FlowRecord::new(piece.flow, piece.flow.reason_at_the_end(self.end, &timeouts)));
+                records.push(piece.record(piece.flow.reason_at_the_end(self.end, &timeouts)));
             }
         }
         records.sort_unstable_by_key(|record| (record.flow().first, record.flow().key));
         records
-    }
-}
-
-impl FlowEdges {
-    /// Ends an open flow that no packet of the later part continues, if it has timed out or another
-    /// flow has begun.
-    fn expire(&mut self, end: u64, is_another: bool, timeouts: &Timeouts, records: &mut Vec<FlowRecord>) {
-        let is_over = |flow: &Flow| is_another || flow.is_gone(end, timeouts);
-        if let Some(open) = self.open.take_if(|open| is_over(&open.flow)) {
-            records.push(FlowRecord::new(open.flow, open.flow.reason_when_over()));
-        }
-        if let Some(last) = self.chain.last_mut().filter(|last| last.next == Next::Part && is_over(&last.flow)) {
-            last.next = Next::End(last.flow.reason_when_over());
-        }
     }
 }
 
@@ -357,26 +459,29 @@ impl FlowEdges {
 fn fold(open: Option<Piece>, chain: &[Piece], timeouts: &Timeouts, records: &mut Vec<FlowRecord>) -> Option<Piece> {
     let mut open = open;
     for piece in chain {
-        let mut flow = piece.flow;
-        flow.set_continues(false);
-        if let Some(Piece { flow: mut before, .. }) = open.take() {
-            match before.ends_before(&piece.opening.seen(&before), timeouts) {
+        let mut now = Piece { opening: Opening::default(), next: Next::Part, ..piece.clone() };
+        now.flow.set_continues(false);
+        if let Some(mut before) = open.take() {
+            match before.flow.ends_before(&piece.opening.seen(&before.flow), timeouts) {
                 Some(why) => {
+                    records.push(before.record(why));
                     if why == FlowEnd::Active {
-                        flow.continue_after(&before);
+                        now.flow.continue_after(&before.flow);
+                        // The next record has the same names.
+                        before.join_log(now.log.as_deref());
+                        now.log = before.log;
                     }
-                    records.push(FlowRecord::new(before, why));
                 }
                 None => {
-                    before.join(&flow);
-                    flow = before;
+                    before.join(&now);
+                    now = before;
                 }
             }
         }
         match piece.next {
-            Next::End(FlowEnd::Resources) => records.push(FlowRecord::new(flow, FlowEnd::Resources)),
-            Next::End(_) => records.push(FlowRecord::new(flow, flow.reason_when_over())),
-            Next::Piece | Next::Part => open = Some(Piece { flow, opening: Opening::default(), next: Next::Part }),
+            Next::End(FlowEnd::Resources) => records.push(now.record(FlowEnd::Resources)),
+            Next::End(_) => records.push(now.record(now.flow.reason_when_over())),
+            Next::Piece | Next::Part => open = Some(now),
         }
     }
     open
@@ -384,13 +489,12 @@ fn fold(open: Option<Piece>, chain: &[Piece], timeouts: &Timeouts, records: &mut
 
 /// Appends the chain of the next part to a chain whose last piece is open. Returns the pieces after
 /// a packet that begins another record, whatever came before.
-fn append(chain: &mut Vec<Piece>, next: Vec<Piece>, timeouts: &Timeouts) -> Vec<Piece> {
+fn append(chain: &mut Vec<Piece>, next: Vec<Piece>, rules: &Rules<'_>) -> Vec<Piece> {
     let mut next = next.into_iter();
     while let (Some(last), Some(piece)) = (chain.last_mut(), next.next()) {
-        let seen = piece.opening.seen(&last.flow);
-        match boundary(&last.flow, &last.opening, &seen, timeouts) {
+        match rules.boundary(&last.flow, &last.opening, &piece.opening) {
             Boundary::Same => {
-                last.flow.join(&piece.flow);
+                last.join(&piece);
                 last.next = piece.next;
             }
             Boundary::Another(why) => {
@@ -398,10 +502,9 @@ fn append(chain: &mut Vec<Piece>, next: Vec<Piece>, timeouts: &Timeouts) -> Vec<
                 return [piece].into_iter().chain(next).collect();
             }
             Boundary::Unknown => {
-                let closed = timeouts.closed.saturating_add(nanos(LATE_MAX));
-                let follows_pause = seen.time.abs_diff(last.flow.last) >= closed;
+                let opening = rules.opening_after(&last.flow, &last.opening, piece.opening);
                 last.next = Next::Piece;
-                chain.push(Piece { opening: Opening { follows_pause, ..piece.opening }, ..piece });
+                chain.push(Piece { opening, ..piece });
             }
         }
     }

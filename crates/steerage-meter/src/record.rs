@@ -27,11 +27,12 @@ pub struct FlowRecord {
     end: FlowEnd,
     names: Option<Arc<FlowNames>>,
     cic: Option<Box<Cic>>,
+    joined: u32,
 }
 
 impl FlowRecord {
     pub(super) fn new(flow: Flow, end: FlowEnd) -> Self {
-        Self { flow, end, names: None, cic: None }
+        Self { flow, end, names: None, cic: None, joined: 0 }
     }
 
     /// Makes a record of a flow that another program counted, so that the record can be
@@ -73,6 +74,10 @@ impl FlowRecord {
 
     pub(super) fn with_names(self, names: Option<Arc<FlowNames>>) -> Self {
         Self { names, ..self }
+    }
+
+    pub(super) fn with_joined(self, joined: u32) -> Self {
+        Self { joined, ..self }
     }
 
     pub(super) fn flow(&self) -> &Flow {
@@ -136,6 +141,12 @@ impl FlowRecord {
     /// enabled](super::MeterOptions::names) or no packet contained a name.
     pub fn names(&self) -> Option<&FlowNames> {
         self.names.as_deref()
+    }
+
+    /// How often [`Edges::join`](super::Edges::join) continued this record with packets of a later part
+    /// of the recording. 0 for the record of a whole recording.
+    pub fn joined(&self) -> u32 {
+        self.joined
     }
 
     /// Returns the reason why the record ended.

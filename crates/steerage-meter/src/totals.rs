@@ -135,9 +135,9 @@ impl MeterReport {
     /// Returns `None` if the meter was not made for [a part](super::Metering::of_part) of a
     /// recording.
     pub fn edges(self) -> Option<(Edges, Vec<FlowRecord>)> {
-        let Self { part, open, now, timeouts, .. } = self;
+        let Self { part, open, names, now, timeouts, .. } = self;
         let open = open.iter().filter(|flow| !flow.is_vacant()).copied();
-        Some(Edges::of(*part?, open, now, timeouts))
+        Some(Edges::of(*part?, open, names, (now, timeouts)))
     }
 }
 
@@ -287,7 +287,7 @@ mod tests {
         MeterReport {
             totals: Totals::new(10),
             open,
-            names: Names::new(false),
+            names: Names::new(false, false),
             features: Features::new(false),
             now: 0,
             timeouts,

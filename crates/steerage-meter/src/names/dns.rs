@@ -18,7 +18,7 @@ const PTR: u16 = 12;
 const AAAA: u16 = 28;
 const INTERNET: u16 = 1;
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Message {
     pub(super) id: u16,
     pub(super) question: Option<(Box<str>, u16)>,

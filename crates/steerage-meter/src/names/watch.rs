@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::log::{Found, Log};
 use super::outcome::Read;
 use super::{FlowNames, LOOKS_MAX, STREAM_MAX, dns, http, proxy, tls};
 
@@ -19,11 +20,13 @@ pub(super) struct Watch {
     query: Option<u16>,
     left: [u8; 2],
     begun: [Option<Box<Begun>>; 2],
+    /// What each look found, if the flow may continue a flow of another part of the recording.
+    log: Option<Box<Log>>,
 }
 
 impl Default for Watch {
     fn default() -> Self {
-        Self { names: None, query: None, left: [LOOKS_MAX; 2], begun: [None, None] }
+        Self { names: None, query: None, left: [LOOKS_MAX; 2], begun: [None, None], log: None }
     }
 }
 
@@ -52,8 +55,22 @@ impl Begun {
 }
 
 impl Watch {
-    pub(super) fn wants(&self, side: usize) -> bool {
-        self.left[side] > 0
+    /// A watch for a flow of a part of a recording.
+    pub(super) fn with_log() -> Self {
+        Self { log: Some(Box::default()), ..Self::default() }
+    }
+
+    pub(super) fn into_log(self) -> Option<Box<Log>> {
+        self.log
+    }
+
+    /// Whether a packet of this direction is read. `is_stream` means that the packet is a TCP segment.
+    pub(super) fn wants(&self, side: usize, is_stream: bool) -> bool {
+        match &self.log {
+            // An earlier part may have a DNS query for which each of these messages may be the response.
+            Some(log) if !is_stream => log.wants(side),
+            _ => self.left[side] > 0,
+        }
     }
 
     pub(super) fn waits(&self) -> bool {
@@ -67,6 +84,45 @@ impl Watch {
     /// Searches a packet of this direction for names. An incomplete message is kept only if
     /// `may_wait` is true.
     pub(super) fn look(&mut self, side: usize, payload: &Payload<'_>, is_dns: bool, may_wait: bool) {
+        let Some(mut log) = self.log.take() else { return self.look_once(side, payload, is_dns, may_wait) };
+        let found = if payload.sequence.is_none() {
+            let message = dns::read(payload.data);
+            let found = message.map_or(Found::Nothing, Found::Message);
+            self.look_again(side, &found);
+            found
+        } else {
+            let (mut left, names) = (self.left, self.names());
+            left[side] -= 1;
+            self.look_once(side, payload, is_dns, may_wait);
+            let settled = [0, 1].map(|side| self.left[side] < left[side]);
+            match self.names().filter(|found| Some(found) != names.as_ref()) {
+                None if settled == [false; 2] => Found::Nothing,
+                found => Found::Names(found.unwrap_or_default(), settled),
+            }
+        };
+        log.push(side, found);
+        self.log = Some(log);
+    }
+
+    /// Repeats a look at a packet.
+    fn look_again(&mut self, side: usize, found: &Found) {
+        if self.left[side] == 0 {
+            return;
+        }
+        self.left[side] -= 1;
+        match found {
+            Found::Nothing => {}
+            Found::Message(message) => self.note_message(side, message.clone()),
+            Found::Names(found, settled) => {
+                if **found != FlowNames::default() {
+                    self.names_mut().complete(found);
+                }
+                (0..2).filter(|side| settled[*side]).for_each(|side| self.settle(side));
+            }
+        }
+    }
+
+    fn look_once(&mut self, side: usize, payload: &Payload<'_>, is_dns: bool, may_wait: bool) {
         self.left[side] -= 1;
         let Some(sequence) = payload.sequence else {
             if let Some(message) = dns::read(payload.data) {
@@ -211,6 +267,13 @@ impl Watch {
     }
 }
 
+/// Returns the names that the looks of several pieces of a flow give together.
+pub(in super::super) fn names_of(log: &Log) -> Option<Arc<FlowNames>> {
+    let mut watch = Watch::default();
+    log.looks().for_each(|(side, found)| watch.look_again(side, found));
+    watch.names()
+}
+
 /// Returns the names in a stream of segments, and the number of reads, for the fuzzer. `is_dns` is
 /// true if a port is the DNS port.
 pub(in super::super) fn read_stream<'a>(
@@ -220,12 +283,12 @@ pub(in super::super) fn read_stream<'a>(
     let (mut watch, mut looks) = (Watch::default(), 0);
     for (turned, payload) in packets {
         let side = usize::from(turned);
-        if watch.wants(side) {
+        if watch.wants(side, true) {
             watch.look(side, &payload, is_dns, true);
             looks += 1;
         }
         let kept: usize = watch.begun.iter().flatten().map(|begun| begun.bytes.len()).sum();
-        assert!(kept <= 2 * STREAM_MAX && (0..2).all(|side| watch.wants(side) || watch.begun[side].is_none()));
+        assert!(kept <= 2 * STREAM_MAX && (0..2).all(|side| watch.wants(side, true) || watch.begun[side].is_none()));
     }
     (watch.names(), looks)
 }

@@ -1,12 +1,14 @@
 //! The edges of parts as rows, for other processes and machines with the same version of steerage.
 //!
 //! A row has one piece: its flow in the columns of a record, what later parts need to know about the
-//! flow, and the column `state`, from which [`Edges::read`] makes the edges again. The states of
+//! flow, and the column `state`, from which [`PartEdges::read`] makes the edges again. One more row has
+//! the fragments that wait and the datagrams, if there are any. The states of
 //! several rows, one after another, are the edges as bytes.
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::{Edges, FlowEdges, Next, Opening, Piece};
+use super::waiting::Fragments;
+use super::{Edges, Next, Opening, Piece};
 use crate::batch::ColumnBatch;
 use crate::code::{Coder, MalformedEdges, Reader, Writer};
 use crate::column::{Column, Values};
@@ -18,7 +20,7 @@ const ENDS: [FlowEnd; 5] = [FlowEnd::Idle, FlowEnd::Active, FlowEnd::Finished, F
 
 /// The first bytes of a state, with the number of the format. The length of the rest follows in four
 /// bytes.
-const MAGIC: [u8; 4] = *b"SEE2";
+const MAGIC: [u8; 4] = *b"SEE3";
 
 /// The columns of records that rows of edges lack: why the record ended, and the names.
 const LEFT_OUT: [&str; 8] =
@@ -63,7 +65,7 @@ impl PartEdges {
         name(self.first, self.last)
     }
 
-    /// The rows: one for each piece, or one without a piece if there is none.
+    /// The rows: one for each piece, and one without a piece for fragments, or if there is no piece.
     fn rows(&self) -> Vec<(bool, Option<&Piece>)> {
         let mut flows: Vec<_> = self.edges.flows.iter().collect();
         // The order of a hash table differs between runs.
@@ -72,8 +74,11 @@ impl PartEdges {
             let chain = flow.chain.iter().map(|piece| (false, Some(piece)));
             chain.chain(flow.open.iter().map(|piece| (true, Some(piece))))
         });
-        let rows: Vec<_> = pieces.collect();
-        if rows.is_empty() { vec![(false, None)] } else { rows }
+        let mut rows: Vec<_> = pieces.collect();
+        if rows.is_empty() || !self.edges.fragments.is_empty() {
+            rows.push((false, None));
+        }
+        rows
     }
 
     fn state(&self, (nth, rows): (usize, usize), (is_open, piece): (bool, Option<&Piece>)) -> Vec<u8> {
@@ -83,10 +88,10 @@ impl PartEdges {
         // Writing never fails.
         let _ = head.code(&mut writer);
         let _ = writer.flag(&mut piece.is_some());
-        if let Some(piece) = piece {
-            let _ = writer.flag(&mut { is_open });
-            let _ = code_piece(&mut writer, &mut piece.clone());
-        }
+        let _ = match piece {
+            Some(piece) => writer.flag(&mut { is_open }).and_then(|()| code_piece(&mut writer, &mut piece.clone())),
+            None => self.edges.fragments.clone().code(&mut writer),
+        };
         let length = (writer.0.len() as u32).to_le_bytes();
         [&MAGIC[..], &length, &writer.0].concat()
     }
@@ -179,8 +184,8 @@ impl PartEdges {
             let (length, rest) =
                 bytes.strip_prefix(&MAGIC).and_then(|rest| rest.split_first_chunk()).ok_or(MalformedEdges)?;
             let (state, rest) = rest.split_at_checked(u32::from_le_bytes(*length) as usize).ok_or(MalformedEdges)?;
-            let (head, piece) = read_state(state)?;
-            parts.entry((head.first, head.last)).or_default().push((head, piece));
+            let (head, content) = read_state(state)?;
+            parts.entry((head.first, head.last)).or_default().push((head, content));
             bytes = rest;
         }
         parts.into_values().map(Self::of_rows).collect()
@@ -199,15 +204,17 @@ impl PartEdges {
             let missing = head.rows.saturating_sub(rows.len() as u64);
             return Err(EdgesError::Missing { parts: name(head.first, head.last), missing, rows: head.rows });
         }
-        for (its, piece) in rows {
+        for (its, content) in rows {
             if (Head { nth: head.nth, ..its }) != head {
                 return Err(MalformedEdges.into());
             }
-            let Some((is_open, piece)) = piece else { continue };
-            let flow: &mut FlowEdges = edges.flows.entry(piece.flow.key).or_default();
-            match is_open {
-                true => flow.open = Some(piece),
-                false => flow.chain.push(piece),
+            match content {
+                Content::Open(piece) => {
+                    let flow = edges.flows.entry(piece.flow.key).or_default();
+                    flow.open = Some(piece);
+                }
+                Content::Piece(piece) => edges.flows.entry(piece.flow.key).or_default().chain.push(piece),
+                Content::Fragments(fragments) => edges.fragments = fragments,
             }
         }
         Ok(Self { first: head.first, last: head.last, edges })
@@ -240,7 +247,7 @@ impl Head {
 
     fn edges(&self) -> Edges {
         let Self { begin, end, timeouts, joined, .. } = *self;
-        Edges { begin, end, timeouts, flows: HashMap::new(), joined }
+        Edges { begin, end, timeouts, flows: HashMap::new(), fragments: Fragments::default(), joined }
     }
 
     fn code(&mut self, coder: &mut impl Coder) -> Result<(), MalformedEdges> {
@@ -256,8 +263,17 @@ impl Head {
     }
 }
 
-/// The state of a row: its head, and its piece with whether the flow of the piece began in the parts.
-type RowState = (Head, Option<(bool, Piece)>);
+/// What a row has.
+enum Content {
+    /// A piece of a flow that may continue an earlier one.
+    Piece(Piece),
+    /// A flow that began in the parts.
+    Open(Piece),
+    Fragments(Fragments),
+}
+
+/// The state of a row: its head, and its content.
+type RowState = (Head, Content);
 
 fn read_state(state: &[u8]) -> Result<RowState, MalformedEdges> {
     let mut reader = Reader(state);
@@ -266,20 +282,24 @@ fn read_state(state: &[u8]) -> Result<RowState, MalformedEdges> {
     head.code(&mut reader)?;
     let (mut has_piece, mut is_open) = (false, false);
     reader.flag(&mut has_piece)?;
-    let mut piece = None;
-    if has_piece {
+    let content = if has_piece {
         reader.flag(&mut is_open)?;
-        let mut read = Piece { flow: Flow::vacant(), opening: Opening::default(), next: Next::Part };
-        code_piece(&mut reader, &mut read)?;
-        piece = Some((is_open, read));
-    }
-    if reader.0.is_empty() { Ok((head, piece)) } else { Err(MalformedEdges) }
+        let mut piece = Piece::new(Flow::vacant(), Opening::default(), Next::Part, None);
+        code_piece(&mut reader, &mut piece)?;
+        if is_open { Content::Open(piece) } else { Content::Piece(piece) }
+    } else {
+        let mut fragments = Fragments::default();
+        fragments.code(&mut reader)?;
+        Content::Fragments(fragments)
+    };
+    if reader.0.is_empty() { Ok((head, content)) } else { Err(MalformedEdges) }
 }
 
 fn code_piece(coder: &mut impl Coder, piece: &mut Piece) -> Result<(), MalformedEdges> {
     piece.flow.code(coder)?;
-    let Opening { time, tcp_flags, sequence, is_segment, turned, follows_pause } = &mut piece.opening;
+    let Opening { time, tcp_flags, sequence, is_segment, turned, follows_pause, number } = &mut piece.opening;
     coder.number(time)?;
+    coder.number(number)?;
     coder.number(tcp_flags)?;
     coder.number(sequence)?;
     for flag in [is_segment, turned, follows_pause] {
@@ -296,5 +316,12 @@ fn code_piece(coder: &mut impl Coder, piece: &mut Piece) -> Result<(), Malformed
         6 => Next::Part,
         why => Next::End(*ENDS.get(usize::from(why) - 1).ok_or(MalformedEdges)?),
     };
+    coder.number(&mut piece.joined)?;
+    coder.flag(&mut piece.follows_cut)?;
+    let mut has_log = piece.log.is_some();
+    coder.flag(&mut has_log)?;
+    if has_log {
+        piece.log.get_or_insert_default().code(coder)?;
+    }
     Ok(())
 }

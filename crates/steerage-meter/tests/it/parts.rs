@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use steerage::WallTime;
-use steerage::flow::wire::FrameBuilder;
 use steerage::flow::wire::tcp::{ACK, FIN, RST, SYN};
+use steerage::flow::wire::{FrameBuilder, ipv4::MORE_FRAGMENTS, protocol};
 use steerage::testing::{Frame, HandlerTester};
 use steerage_meter::{
     Column, Edges, EdgesError, FlowEnd, FlowRecord, FlowWriter, MeterOptions, Metered, Metering, OtherTimeouts,
@@ -21,7 +21,7 @@ const BATCH: usize = 3;
 
 fn options(clock: Option<Duration>) -> MeterOptions {
     let (active, active_by_clock) = (clock.unwrap_or(Duration::MAX), clock.is_some());
-    MeterOptions { active, active_by_clock, flows_max: 64, ..MeterOptions::default() }
+    MeterOptions { active, active_by_clock, names: true, flows_max: 256, ..MeterOptions::default() }
 }
 
 /// Runs meters over frames. Returns the records that the meter passed on, and the meter's report.
@@ -79,7 +79,7 @@ fn read(bytes: &[u8]) -> Edges {
 fn rows(records: &[FlowRecord]) -> Vec<String> {
     let row = |record: &FlowRecord| {
         format!(
-            "{:?} {} {} {:?} {:?} {:?} {:?} {:?} {:?}",
+            "{:?} {} {} {:?} {:?} {:?} {:?} {:?} {:?} {:?}",
             (record.kind(), record.source(), record.destination()),
             (record.first().as_nanos() - START) / MS,
             (record.last().as_nanos() - START) / MS,
@@ -89,6 +89,7 @@ fn rows(records: &[FlowRecord]) -> Vec<String> {
             record.vlans(),
             record.tunnel(),
             record.icmp(),
+            record.names(),
         )
     };
     let mut rows: Vec<String> = records.iter().map(row).collect();
@@ -105,6 +106,19 @@ struct Step {
     vlan: Option<u16>,
     pause: u64,
     late: u64,
+    /// Of a datagram in fragments: after how many steps each of its later fragments comes.
+    fragments: Vec<usize>,
+    first: First,
+    has_name: bool,
+}
+
+/// Of a datagram in fragments, when the first one comes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum First {
+    Before,
+    /// One fragment overtakes the first one.
+    Between,
+    Never,
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -117,8 +131,11 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let late = prop_oneof![3 => Just(0), 1 => 0u64..1000, 1 => 900u64..1000];
     let vlan = prop::option::weighted(0.2, 1u16..3);
     let sequence = prop::sample::select(vec![10u32, 11, 500]);
-    let step = (0u16..4, any::<bool>(), flags, sequence, vlan, pause, late);
-    let step = step.prop_map(|(flow, is_reply, flags, sequence, vlan, pause, late)| Step {
+    let fragments = prop_oneof![Just(Vec::new()), prop::collection::vec(0usize..4, 1..4)];
+    let first = prop::sample::select(vec![First::Before, First::Before, First::Before, First::Between, First::Never]);
+    let first = (first, prop::bool::weighted(0.3));
+    let step = (0u16..6, any::<bool>(), flags, sequence, vlan, pause, late, fragments, first);
+    let step = step.prop_map(|(flow, is_reply, flags, sequence, vlan, pause, late, fragments, first)| Step {
         flow,
         is_reply,
         flags,
@@ -126,27 +143,84 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         vlan,
         pause,
         late,
+        fragments,
+        first: first.0,
+        has_name: first.1,
     });
     prop::collection::vec(step, 1..60)
 }
 
+/// The flow of [`steps`] that has DNS messages.
+const DNS: u16 = 5;
+
+/// A query for a name of one byte, or the response to it without an answer.
+fn dns_message(id: u16, is_response: bool, name: u8) -> Vec<u8> {
+    let flags = if is_response { 0x8183 } else { 0x0100 };
+    let header = [id, flags, 1, 0, 0, 0].map(u16::to_be_bytes).concat();
+    [&header[..], &[1, b'A' + name, 0, 0, 1, 0, 1]].concat()
+}
+
 fn frames(steps: &[Step]) -> Vec<Frame> {
     let mut now = START + 1000 * MS;
-    let frame = |step: &Step| {
+    let mut frames = Vec::new();
+    // Fragments that come later: after which step, and their frames.
+    let mut later: Vec<(usize, Vec<u8>)> = Vec::new();
+    for (nth, step) in steps.iter().enumerate() {
         now += step.pause * MS;
-        let (host, server) = (([10, 0, 0, 1], 1000 + step.flow), ([192, 0, 2, 1], 443));
+        let is_dns = step.flow == DNS;
+        let (host, server) = (([10, 0, 0, 1], 1000 + step.flow), ([192, 0, 2, 1], if is_dns { 53 } else { 443 }));
         let (from, to) = if step.is_reply { (server, host) } else { (host, server) };
-        // The last flow has no connections.
-        let builder = if step.flow == 3 { FrameBuilder::udp(from, to) } else { FrameBuilder::tcp(from, to) };
-        let builder = if step.flow == 3 {
-            builder
+        let tag = |builder| step.vlan.into_iter().fold(builder, FrameBuilder::vlan);
+        // The last flows have no connections.
+        let (protocol, header, packet) = if step.flow >= 3 {
+            (protocol::UDP, 8, FrameBuilder::udp(from, to))
         } else {
-            builder.flags(step.flags).sequence(step.sequence).acknowledgement(step.sequence)
+            let segment = FrameBuilder::tcp(from, to).flags(step.flags).sequence(step.sequence);
+            (protocol::TCP, 20, segment.acknowledgement(step.sequence))
         };
-        let builder = step.vlan.into_iter().fold(builder, FrameBuilder::vlan);
-        Frame::new(builder.frame(b"data")).with_time(WallTime::from_nanos(now - step.late * MS))
-    };
-    steps.iter().map(frame).collect()
+        let mut due = Vec::new();
+        if step.fragments.is_empty() || is_dns {
+            let payload = match step.has_name {
+                false => b"data".to_vec(),
+                true if is_dns => dns_message(step.sequence as u16, step.is_reply, nth as u8),
+                true => format!("GET / HTTP/1.1\r\nHost: {nth}\r\n\r\n").into_bytes(),
+            };
+            due.push(tag(packet).frame(&payload));
+        } else {
+            let id = nth as u16;
+            let last = step.fragments.len() as u16 - 1;
+            let mut rest = step.fragments.iter().zip(0..).map(|(after, at)| {
+                let ip = tag(FrameBuilder::ip(from.0, to.0, protocol));
+                (nth + after, later_fragment(ip, id, (3 + at, at < last)))
+            });
+            // The first fragment of a SYN never waits.
+            let is_syn = step.flow < 3 && step.flags == SYN;
+            if step.first == First::Between && !is_syn {
+                due.extend(rest.next().map(|(_, frame)| frame));
+            }
+            if step.first != First::Never {
+                due.push(first_fragment(tag(packet), id, &[0; 24][header..]));
+            }
+            later.extend(rest);
+        }
+        let (of_step, rest): (Vec<_>, Vec<_>) = later.into_iter().partition(|(after, _)| *after <= nth);
+        later = rest;
+        due.extend(of_step.into_iter().map(|(_, frame)| frame));
+        let time = WallTime::from_nanos(now - step.late * MS);
+        frames.extend(due.into_iter().map(|frame| Frame::new(frame).with_time(time)));
+    }
+    frames
+}
+
+/// The first fragment of a datagram.
+fn first_fragment(datagram: FrameBuilder, id: u16, data: &[u8]) -> Vec<u8> {
+    datagram.with_ip(|ip| (ip.identification, ip.fragment) = (id, MORE_FRAGMENTS)).frame(data)
+}
+
+/// A fragment at an offset in units of eight bytes, and whether more fragments follow.
+fn later_fragment(ip: FrameBuilder, id: u16, (offset, more): (u16, bool)) -> Vec<u8> {
+    let flags = if more { MORE_FRAGMENTS } else { 0 };
+    ip.with_ip(|ip| (ip.identification, ip.fragment) = (id, flags | offset)).frame(b"fragment")
 }
 
 /// The number of random recordings. A recording has up to 17 parts, each of which runs a meter.
@@ -212,6 +286,17 @@ fn at(second: u64, from_client: bool, flags: u16) -> Frame {
     Frame::new(builder.frame(b"")).with_time(WallTime::from_nanos(START + second * 1000 * MS))
 }
 
+/// A packet of a UDP flow. Of a fragment: the identification, the offset and whether more fragments follow.
+fn udp(second: u64, fragment: Option<(u16, u16, bool)>) -> Frame {
+    let (from, to) = (([10, 0, 0, 1], 1000), ([192, 0, 2, 1], 53));
+    let frame = match fragment {
+        None => FrameBuilder::udp(from, to).frame(b"data"),
+        Some((id, 0, _)) => first_fragment(FrameBuilder::udp(from, to), id, b""),
+        Some((id, offset, more)) => later_fragment(FrameBuilder::ip(from.0, to.0, protocol::UDP), id, (offset, more)),
+    };
+    Frame::new(frame).with_time(WallTime::from_nanos(START + second * 1000 * MS))
+}
+
 /// Joins the parts after the first one from left to right, and then the first part with these.
 fn rows_of_parts(frames: &[Frame], cuts: &[usize]) -> Vec<String> {
     let begins = [0].into_iter().chain(cuts.iter().copied());
@@ -246,6 +331,131 @@ fn late_packets_on_both_sides_of_a_pause_keep_a_flow() {
         assert_eq!(rows_of_parts(&frames, &[1, 5]), whole, "{start}");
         assert_eq!(rows_of_parts(&frames, &[1, 2, 5]), whole, "{start}");
     }
+}
+
+/// The middle part neither begins nor ends the datagram.
+#[test]
+fn fragments_after_a_cut_are_in_the_flow_of_their_first_one() {
+    let frames = [
+        udp(0, None),
+        udp(1, Some((7, 0, true))),
+        udp(2, Some((7, 1, true))),
+        udp(3, Some((8, 1, true))),
+        udp(4, Some((7, 2, false))),
+        udp(5, Some((8, 2, false))),
+        udp(20, Some((7, 3, false))),
+        udp(31, Some((7, 4, false))),
+    ];
+    let whole = rows(&whole(&frames, None));
+    // Five packets of the flow, two of the datagram without a first fragment, and one that came too late.
+    assert_eq!(whole.len(), 3);
+    assert!(whole.iter().any(|row| row.contains("10.0.0.1:1000") && row.contains("packets: 5")), "{whole:?}");
+    for cuts in [[2, 4], [2, 5], [3, 4], [2, 6], [3, 7], [4, 6], [1, 2]] {
+        assert_eq!(rows_of_parts(&frames, &cuts), whole, "{cuts:?}");
+    }
+}
+
+/// The first fragment of the datagram is not there. Its fragments are one flow, though each of them is 40 s after the one before.
+#[test]
+fn fragments_long_after_the_beginning_do_not_wait() {
+    let fragment = |second, offset| udp(second, Some((9, offset, true)));
+    let frames = [udp(0, None), fragment(20, 1), udp(55, None), fragment(60, 2), fragment(100, 3)];
+    let whole = rows(&whole(&frames, None));
+    assert_eq!(whole.len(), 2);
+    for cuts in [[2, 2], [1, 2], [2, 3], [2, 4]] {
+        assert_eq!(rows_of_parts(&frames, &cuts), whole, "{cuts:?}");
+    }
+}
+
+/// In the part after the cut, the flow pauses for longer than its timeout, unless the fragment is its own.
+#[test]
+fn a_fragment_of_an_earlier_datagram_keeps_a_flow_from_ending() {
+    let before = [udp(0, Some((7, 0, true))), udp(1, None), udp(25, Some((7, 1, false)))];
+    // Time-outs are checked between batches.
+    let others = vec![at(65, true, ACK); 200];
+    let frames = [&before[..], &others, &[udp(70, None), udp(80, None)]].concat();
+    let whole = whole(&frames, None);
+    assert_eq!(whole.iter().map(|record| record.forth().packets).collect::<Vec<_>>(), [5, 200]);
+    for cuts in [[1, 1], [1, 2], [1, 3], [1, 100], [1, 204], [2, 3]] {
+        assert_eq!(rows_of_parts(&frames, &cuts), rows(&whole), "{cuts:?}");
+    }
+}
+
+/// The flow is closed, and its packets pause for longer than a closed flow may, but a fragment is between them. The part after the cut
+/// cannot know that.
+#[test]
+fn a_fragment_keeps_a_closed_connection() {
+    let of_tcp = |millis: u64, frame: Vec<u8>| Frame::new(frame).with_time(WallTime::from_nanos(START + millis * MS));
+    let (from, to) = (([10, 0, 0, 1], 1000), ([192, 0, 2, 1], 443));
+    let segment = |millis, flags| of_tcp(millis, FrameBuilder::tcp(from, to).flags(flags).sequence(7).frame(b""));
+    let first = |millis| of_tcp(millis, first_fragment(FrameBuilder::tcp(from, to).sequence(7), 5, b"data"));
+    let rest =
+        |millis, at| of_tcp(millis, later_fragment(FrameBuilder::ip(from.0, to.0, protocol::TCP), 5, (at, true)));
+    let frames = [
+        first(0),
+        segment(10, RST),
+        rest(1900, 3),
+        segment(3800, ACK),
+        rest(5000, 4),
+        segment(6900, ACK),
+        segment(9900, ACK),
+    ];
+    let whole = whole(&frames, None);
+    assert_eq!(whole.iter().map(|record| record.forth().packets).collect::<Vec<_>>(), [6, 1]);
+    for first in 0..=frames.len() {
+        for second in first..=frames.len() {
+            assert_eq!(rows_of_parts(&frames, &[first, second]), rows(&whole), "{first} {second}");
+        }
+    }
+}
+
+/// The flow is closed, and a fragment that waits begins its next record. The packet at the end belongs to that record, although no
+/// part knows this before the first fragment has its flow.
+#[test]
+fn a_fragment_that_waits_begins_a_record() {
+    let of_tcp =
+        |second: u64, frame: Vec<u8>| Frame::new(frame).with_time(WallTime::from_nanos(START + second * 1000 * MS));
+    let (from, to) = (([10, 0, 0, 1], 1000), ([192, 0, 2, 1], 443));
+    let segment = |second, flags| of_tcp(second, FrameBuilder::tcp(from, to).flags(flags).sequence(7).frame(b""));
+    let first = of_tcp(0, first_fragment(FrameBuilder::tcp(from, to).sequence(7), 5, b"data"));
+    let rest = of_tcp(5, later_fragment(FrameBuilder::ip(from.0, to.0, protocol::TCP), 5, (3, false)));
+    let frames = [segment(0, RST), first, rest, udp(42, None), segment(43, ACK)];
+    let whole = whole(&frames, None);
+    let mut packets: Vec<_> = whole.iter().map(|record| record.forth().packets).collect();
+    packets.sort_unstable();
+    assert_eq!(packets, [1, 2, 2]);
+    for cuts in [[0, 2, 4], [0, 1, 4], [0, 3, 4], [1, 2, 4]] {
+        assert_eq!(rows_of_parts(&frames, &cuts), rows(&whole), "{cuts:?}");
+    }
+}
+
+/// The fragments are between the gateways of a tunnel, and their flow is between the hosts in the tunnel.
+#[test]
+fn fragments_of_a_tunnel_keep_the_flow_in_it() {
+    let inner = FrameBuilder::udp(([10, 0, 0, 1], 1000), ([10, 0, 0, 2], 53)).packet(b"data");
+    let outer = || FrameBuilder::ip([192, 0, 2, 1], [192, 0, 2, 2], protocol::IPV4);
+    let at = |second: u64, frame| Frame::new(frame).with_time(WallTime::from_nanos(START + second * 1000 * MS));
+    let plain = |second| at(second, outer().frame(&inner));
+    let first = at(0, first_fragment(outer(), 5, &inner));
+    let frames = [first, plain(1), at(28, later_fragment(outer(), 5, (4, false))), plain(70), plain(135)];
+    let whole = whole(&frames, None);
+    assert_eq!(whole.iter().map(|record| record.forth().packets).collect::<Vec<_>>(), [4, 1]);
+    for first in 0..=frames.len() {
+        for second in first..=frames.len() {
+            assert_eq!(rows_of_parts(&frames, &[first, second]), rows(&whole), "{first} {second}");
+        }
+    }
+}
+
+/// Fragments that have no beginning in the recording could be any number.
+#[test]
+fn the_fragments_that_wait_are_limited() {
+    let frames: Vec<Frame> = (0..20_000u32).map(|nth| udp(0, Some((nth as u16, 1, false)))).collect();
+    let (edges, mut records) = part(&frames);
+    let size = bytes(&edges).len();
+    assert!((500_000..2_000_000).contains(&size), "{size} bytes");
+    records.extend(edges.finish());
+    assert_eq!(records.iter().map(|record| record.forth().packets).sum::<u64>(), 20_000);
 }
 
 /// The part after the cut cannot know that the connection was closed before the cut.
@@ -285,7 +495,8 @@ fn joined_flows_are_counted() {
 
 #[test]
 fn other_bytes_and_other_timeouts_are_refused() {
-    let (mut edges, _) = part(&[at(0, true, ACK), at(5, false, SYN)]);
+    let fragments = [udp(6, Some((1, 1, true))), udp(6, Some((2, 0, true)))];
+    let (mut edges, _) = part(&[&[at(0, true, ACK), at(5, false, SYN)], &fragments[..]].concat());
     let written = bytes(&edges);
     assert_eq!(bytes(&read(&written)), written);
     for cut in [1, 3, 4, 7, 8, 30, written.len() - 1] {

@@ -1,0 +1,155 @@
+//! What was read in a piece of a flow, so that the names of all pieces together are known.
+//!
+//! A flow is read until its names are known, and for at most [`LOOKS_MAX`] segments in each direction.
+//! If a recording was cut, the part after the cut does not know how much of the flow was read before.
+//! Therefore it keeps what each of its own looks found. Looks of several pieces, one after another, give
+//! the names of the flow, except those in a message that the cut has divided.
+
+use std::sync::Arc;
+
+use super::{FlowNames, LOOKS_MAX, dns};
+use crate::code::{Coder, MalformedEdges};
+
+/// The longest text that is read from bytes, which is longer than any text of a name.
+const TEXT_BYTES_MAX: usize = 4096;
+
+/// The looks at a piece of a flow, in order.
+#[derive(Clone, Debug, Default)]
+pub(in super::super) struct Log(Vec<Look>);
+
+#[derive(Clone, Debug)]
+struct Look {
+    /// The direction of the packet.
+    side: bool,
+    found: Found,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Found {
+    Nothing,
+    /// A DNS message in a datagram.
+    Message(dns::Message),
+    /// Names in a stream, and for each direction whether it needs no more looks.
+    Names(Arc<FlowNames>, [bool; 2]),
+}
+
+impl Log {
+    pub(super) fn wants(&self, side: usize) -> bool {
+        self.0.iter().filter(|look| usize::from(look.side) == side).count() < usize::from(LOOKS_MAX)
+    }
+
+    pub(super) fn push(&mut self, side: usize, found: Found) {
+        self.0.push(Look { side: side > 0, found });
+    }
+
+    /// Adds the looks at the next piece of the flow, as far as anybody would have looked.
+    pub(in super::super) fn join(&mut self, later: &Self) {
+        for look in &later.0 {
+            if self.wants(usize::from(look.side)) {
+                self.0.push(look.clone());
+            }
+        }
+    }
+
+    /// Returns the direction and the result of each look.
+    pub(super) fn looks(&self) -> impl Iterator<Item = (usize, &Found)> {
+        self.0.iter().map(|look| (usize::from(look.side), &look.found))
+    }
+
+    /// Writes or reads the looks.
+    pub(in super::super) fn code(&mut self, coder: &mut impl Coder) -> Result<(), MalformedEdges> {
+        let mut count = self.0.len() as u64;
+        coder.number(&mut count)?;
+        if count > 2 * u64::from(LOOKS_MAX) {
+            return Err(MalformedEdges);
+        }
+        self.0.resize(count as usize, Look { side: false, found: Found::Nothing });
+        self.0.iter_mut().try_for_each(|look| {
+            coder.flag(&mut look.side)?;
+            look.found.code(coder)
+        })
+    }
+}
+
+impl Found {
+    fn code(&mut self, coder: &mut impl Coder) -> Result<(), MalformedEdges> {
+        let mut kind: u8 = match self {
+            Self::Nothing => 0,
+            Self::Message(_) => 1,
+            Self::Names(..) => 2,
+        };
+        coder.number(&mut kind)?;
+        match (kind, &mut *self) {
+            (0, _) => *self = Self::Nothing,
+            (1, Self::Message(message)) => code_message(coder, message)?,
+            (1, _) => {
+                let mut message = dns::Message { id: 0, question: None, response: None };
+                code_message(coder, &mut message)?;
+                *self = Self::Message(message);
+            }
+            (2, Self::Names(names, settled)) => code_names(coder, Arc::make_mut(names), settled)?,
+            (2, _) => {
+                let (mut names, mut settled) = (FlowNames::default(), [false; 2]);
+                code_names(coder, &mut names, &mut settled)?;
+                *self = Self::Names(Arc::new(names), settled);
+            }
+            _ => return Err(MalformedEdges),
+        }
+        Ok(())
+    }
+}
+
+fn code_message(coder: &mut impl Coder, message: &mut dns::Message) -> Result<(), MalformedEdges> {
+    let dns::Message { id, question, response } = message;
+    coder.number(id)?;
+    let (mut name, mut kind) = question.take().unzip();
+    code_text(coder, &mut name)?;
+    code_option(coder, &mut kind)?;
+    *question = name.zip(kind);
+    let (mut code, answer) = response.take().unzip();
+    let mut answer = answer.flatten();
+    code_option(coder, &mut code)?;
+    code_text(coder, &mut answer)?;
+    *response = code.map(|code| (code, answer));
+    Ok(())
+}
+
+fn code_names(coder: &mut impl Coder, names: &mut FlowNames, settled: &mut [bool; 2]) -> Result<(), MalformedEdges> {
+    let FlowNames { dns_query, dns_type, dns_rcode, dns_answer, tls_sni, tls_alpn, http_host } = names;
+    for text in [dns_query, dns_answer, tls_sni, tls_alpn, http_host] {
+        code_text(coder, text)?;
+    }
+    code_option(coder, dns_type)?;
+    code_option(coder, dns_rcode)?;
+    settled.iter_mut().try_for_each(|side| coder.flag(side))
+}
+
+/// Codes a number that may be missing, which has at most 16 bits.
+fn code_option<N: Copy + Into<u64> + TryFrom<u64>>(
+    coder: &mut impl Coder,
+    number: &mut Option<N>,
+) -> Result<(), MalformedEdges> {
+    let mut word: u64 = number.map_or(0, |number| Into::<u64>::into(number) + 1);
+    coder.number(&mut word)?;
+    *number = match word.checked_sub(1) {
+        Some(number) => Some(N::try_from(number).map_err(|_| MalformedEdges)?),
+        None => None,
+    };
+    Ok(())
+}
+
+fn code_text(coder: &mut impl Coder, text: &mut Option<Box<str>>) -> Result<(), MalformedEdges> {
+    let mut bytes = text.take().map(|text| text.into_string().into_bytes());
+    let mut length: u64 = bytes.as_ref().map_or(0, |bytes| bytes.len() as u64 + 1);
+    coder.number(&mut length)?;
+    let Some(length) = length.checked_sub(1).map(|length| length as usize) else { return Ok(()) };
+    if length > TEXT_BYTES_MAX {
+        return Err(MalformedEdges);
+    }
+    let bytes = bytes.get_or_insert_default();
+    bytes.resize(length, 0);
+    coder.numbers(bytes)?;
+    let read = String::from_utf8(std::mem::take(bytes)).map_err(|_| MalformedEdges)?;
+    *text = Some(read.into_boxed_str());
+    Ok(())
+}

@@ -1,0 +1,114 @@
+//! Where the records of a part end, as far as the part alone can know.
+
+use super::waiting::{EARLY, Hosts};
+use super::{LATE, Opening};
+use crate::flow::{Flow, FlowEnd};
+use crate::timeouts::Timeouts;
+
+/// What a packet means for the last piece of a chain.
+pub(super) enum Boundary {
+    Same,
+    /// The packet begins another record, whatever came before the part.
+    Another(FlowEnd),
+    /// What came before the part decides.
+    Unknown,
+}
+
+/// What decides about the flows of a part, beside their own packets.
+pub(super) struct Rules<'a> {
+    pub(super) timeouts: &'a Timeouts,
+    /// The time of the part's first packet.
+    pub(super) begin: u64,
+    /// The hosts whose fragments wait.
+    pub(super) waiting: &'a Hosts,
+}
+
+impl Rules<'_> {
+    /// Whether a fragment that waits may arrive at this time or later.
+    pub(super) fn is_early(&self, time: u64) -> bool {
+        time.abs_diff(self.begin) < EARLY
+    }
+
+    /// How long after the beginning of the part a flow may begin that continues an earlier flow.
+    pub(super) fn soon(&self, flow: &Flow) -> u64 {
+        let more = if self.waiting.may_have(flow) { EARLY } else { 0 };
+        self.timeouts.inactive.saturating_add(2 * LATE).max(EARLY).saturating_add(more)
+    }
+
+    /// How much longer than by its packets a flow may have gone on, because fragments that wait may belong
+    /// to it. `number` is the number of fragments that wait so far.
+    pub(super) fn more(&self, flow: &Flow, opening: &Opening, number: u64) -> u64 {
+        let may_have_more = opening.number < number && self.is_early(flow.last) && self.waiting.may_have(flow);
+        if may_have_more { EARLY } else { 0 }
+    }
+
+    /// Whether a packet may belong to another record than the last piece of a chain. `next` is the
+    /// opening that the packet would have.
+    pub(super) fn boundary(&self, piece: &Flow, opening: &Opening, next: &Opening) -> Boundary {
+        match self.boundary_of_packets(piece, opening, next) {
+            Boundary::Another(_) if self.is_early(next.time) => Boundary::Unknown,
+            boundary => boundary,
+        }
+    }
+
+    fn boundary_of_packets(&self, piece: &Flow, opening: &Opening, next: &Opening) -> Boundary {
+        let (timeouts, more) = (self.timeouts, self.more(piece, opening, next.number));
+        let (seen, late) = (next.seen(piece), LATE.saturating_add(more));
+        let pause = seen.time.abs_diff(piece.last);
+        if pause >= timeouts.inactive.saturating_add(late) {
+            return Boundary::Another(piece.reason_when_over());
+        }
+        if seen.opens() {
+            // After a piece that begins with a SYN, the initial number of the SYN's sender is that of
+            // the SYN, whether the SYN began another record or not.
+            let is_known = opening.is_segment && opening.seen(piece).opens() && opening.turned == seen.flow.turned;
+            if !is_known || !seen.segment.is_there {
+                return Boundary::Unknown;
+            }
+            if opening.sequence != seen.segment.sequence {
+                return if more > 0 { Boundary::Unknown } else { Boundary::Another(FlowEnd::Finished) };
+            }
+        }
+        // A fragment that waits may have arrived between the two packets, and may have begun the record to
+        // which the second packet belongs. So not even the end of the piece ends the chain.
+        if more > 0 && timeouts.may_end_near(piece, seen.time) {
+            return Boundary::Unknown;
+        }
+        // The records after a cut by the clock have the source of the record before, which may have begun
+        // before the part.
+        if pause >= timeouts.inactive || timeouts.clock > 0 && timeouts.cuts(piece.first, piece.last, seen.time) {
+            return Boundary::Unknown;
+        }
+        if pause < timeouts.closed || !piece.can_close() {
+            return Boundary::Same;
+        }
+        if piece.is_closed() {
+            let is_over = pause >= timeouts.closed.saturating_add(late);
+            return if is_over { Boundary::Another(FlowEnd::Finished) } else { Boundary::Unknown };
+        }
+        // A flow that was closed before such a piece has ended there.
+        if opening.follows_pause && !piece.has_closing_flags() { Boundary::Same } else { Boundary::Unknown }
+    }
+
+    /// The opening of the piece that begins with a packet after a piece.
+    pub(super) fn opening_after(&self, piece: &Flow, opening: &Opening, next: Opening) -> Opening {
+        let more = self.more(piece, opening, next.number);
+        let closed = self.timeouts.closed.saturating_add(LATE).saturating_add(more);
+        Opening { follows_pause: next.time.abs_diff(piece.last) >= closed, ..next }
+    }
+}
+
+impl Timeouts {
+    /// The timeouts of a flow of which nothing is known.
+    pub(super) fn without_closing(&self) -> Self {
+        Self { closed: self.inactive, ..*self }
+    }
+
+    /// Whether a timeout may end the flow before a packet of this time, or before a packet that arrived
+    /// between the two, although packets may be late.
+    fn may_end_near(&self, flow: &Flow, time: u64) -> bool {
+        let timeout = if flow.can_close() { self.closed } else { self.inactive };
+        let is_cut = self.clock > 0 && self.cuts(flow.first, flow.last, time.saturating_add(LATE));
+        time.abs_diff(flow.last).saturating_add(LATE) >= timeout || is_cut
+    }
+}

@@ -45,12 +45,11 @@ const PACKETS_MIN: f64 = 40_000.0;
 const QUICK: u32 = 20;
 
 /// The work of a packet in a run with the policy `balance`, in nanoseconds, after the
-/// multiplication by [`ScaleRun::stretch`]. A full batch then takes 1.3 ms, or 2.6 ms with more
-/// than [`MANY`] CPUs, so that the policy learns from half as many packets. A full backlog takes
-/// half of 20 ms, which is the time limit of a move.
+/// multiplication by [`ScaleRun::stretch`]. A full batch then takes 1.3 ms. A full backlog takes
+/// less than 20 ms, which is the time limit of a move. (With 40,000 ns and more than 256 CPUs, the
+/// policy sees too few packets, and waits become five times as long.)
 const STRETCHED_WORK: f64 = 20_000.0;
-const STRETCHED_WORK_OF_MANY: f64 = 40_000.0;
-const STRETCHED_BACKLOG: f64 = 10_000_000.0;
+const STRETCHED_BACKLOG: usize = 500;
 
 /// The warm-up in which `balance` finds its CPUs. This constant, [`LEARNS_OF_MANY`] and
 /// [`MEASURES`] are times of the library, which [`ScaleRun::stretch`] does not multiply.
@@ -101,8 +100,7 @@ impl Point {
         let Self { cpus, queues, steering, kind, bursts, work } = self;
         let per_second = LOAD * cpus as f64 / work * 1e9;
         let is_learned = steering == Steering::Balance;
-        let stretched = if cpus > MANY { STRETCHED_WORK_OF_MANY } else { STRETCHED_WORK };
-        let stretch = if is_learned { (stretched / work).max(1.0) } else { 1.0 };
+        let stretch = if is_learned { (STRETCHED_WORK / work).max(1.0) } else { 1.0 };
         let packets = (cpus as f64 * PACKETS_PER_CPU).max(PACKETS_MIN);
         let short = short(settings);
         let time = Duration::from_secs_f64(packets / per_second) / short;
@@ -131,7 +129,7 @@ impl Point {
             warm_up,
             measured,
             stretch,
-            backlog: if is_learned { (STRETCHED_BACKLOG / stretched) as usize } else { BACKLOG },
+            backlog: if is_learned { STRETCHED_BACKLOG } else { BACKLOG },
         }
     }
 }

@@ -71,6 +71,14 @@ impl Cpu {
         self.now
     }
 
+    /// Returns true while buckets move between CPUs. Meanwhile the packets of a moving bucket wait,
+    /// and later packets of other buckets are handled before them. So a handler that ends flows by
+    /// the times of packets must end none while this is true, and none of a bucket that has
+    /// [arrived](crate::handler::Handler::bucket_arrives) before the packets that waited for it.
+    pub fn buckets_move(&self) -> bool {
+        self.shared.steering.is_moving()
+    }
+
     /// Sends a packet that the packet function creates. `send` copies `frame`, which begins with a
     /// header of type `link`. The packet is sent after the handler has returned, and after the
     /// packets of this batch that are transmitted. If the output cannot send the packet or has no

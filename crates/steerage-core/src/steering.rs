@@ -16,7 +16,7 @@ mod limits;
 
 use std::fmt;
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard};
 
 use steerage_flow::{FlowKey, Timestamp};
@@ -71,6 +71,8 @@ impl fmt::Debug for Offer {
 pub(crate) struct Steering {
     state: ControlLock<State>,
     version: AtomicU64,
+    /// True while a slice of a move is under way: see [`Steering::is_moving`].
+    moving: AtomicBool,
     /// A signal that shows whether [`State::is_settled`] returns true. The thread that holds the
     /// lock sets the signal.
     pub(crate) settled: Signal,
@@ -100,7 +102,7 @@ impl Steering {
         };
         let settled = Signal::new()?;
         settled.set(state.is_settled());
-        Ok(Self { state: ControlLock::new(state), version: AtomicU64::new(1), settled })
+        Ok(Self { state: ControlLock::new(state), version: AtomicU64::new(1), moving: AtomicBool::new(false), settled })
     }
 
     #[inline(always)]
@@ -108,6 +110,13 @@ impl Steering {
         // The acquire load pairs with the release in `publish`. The lock orders all other memory
         // accesses.
         self.version.load(Ordering::Acquire)
+    }
+
+    /// Returns true if buckets may be parked. A CPU that has taken a packet which a queue received
+    /// after it had parked a bucket gets true, until the queue has sent the parked packets on: the
+    /// queue parks after `moving` was set, and `moving` is reset after the queue has released.
+    pub(crate) fn is_moving(&self) -> bool {
+        self.moving.load(Ordering::Acquire)
     }
 
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
@@ -124,6 +133,7 @@ impl Steering {
         wake.clear();
         wake.append(&mut state.actions.wake);
         self.settled.set(state.is_settled());
+        self.moving.store(state.moves.slice().is_some(), Ordering::Release);
         if std::mem::take(&mut state.actions.changed) {
             self.version.fetch_add(1, Ordering::Release);
         }

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use steerage::{BucketId, Timestamp};
 
-/// The time for which a bucket counts as recently arrived. After a bucket has moved, the packets
-/// that waited for the move follow. This CPU's other packets may have much later timestamps,
-/// because a capture is read faster than it was recorded. The waiting packets arrive within
-/// milliseconds, or within a few hundred milliseconds if CPUs are busy.
+/// The time for which a bucket counts as recently arrived after the move has ended. At the end of
+/// the move, the packets that waited are in this CPU's rings. This CPU's other packets may have much
+/// later timestamps, because a capture is read faster than it was recorded. The CPU handles the
+/// packets of its rings within milliseconds.
 const FOLLOWED_FOR: Duration = Duration::from_secs(1);
 
 /// The buckets whose flows must not time out yet, although packets of other flows may have much
@@ -26,6 +26,12 @@ pub(super) struct Arrivals {
 impl Arrivals {
     pub(super) fn add(&mut self, bucket: BucketId) {
         self.young.insert(bucket);
+    }
+
+    /// Starts the time of all buckets anew. Called while buckets move.
+    pub(super) fn wait(&mut self) {
+        self.young.extend(self.old.drain());
+        self.since = None;
     }
 
     /// Removes each bucket from the set after a time of one to two times [`FOLLOWED_FOR`].
@@ -64,5 +70,13 @@ mod tests {
         assert!(arrivals.has(bucket(1)) && arrivals.has(bucket(2)) && !arrivals.has(bucket(3)));
         arrivals.pass(at(3_602_000));
         assert!(!arrivals.has(bucket(1)) && !arrivals.has(bucket(2)));
+        // A move that takes long.
+        arrivals.add(bucket(3));
+        arrivals.pass(at(3_603_000));
+        arrivals.pass(at(3_604_000));
+        arrivals.wait();
+        arrivals.pass(at(3_700_000));
+        arrivals.pass(at(3_700_900));
+        assert!(arrivals.has(bucket(3)));
     }
 }

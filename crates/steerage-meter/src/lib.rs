@@ -530,7 +530,13 @@ impl Meter {
         }
     }
 
-    fn expire(&mut self, looks: usize) {
+    /// Ends flows that have timed out. While buckets move, no flow ends: its next packets may wait,
+    /// although this CPU has handled packets of other flows with much later times.
+    fn expire(&mut self, looks: usize, cpu: &Cpu) {
+        if cpu.buckets_move() {
+            return self.arrivals.wait();
+        }
+        self.arrivals.pass(cpu.now());
         for _ in 0..looks {
             match self.table.look(self.clock.now(), |bucket| self.arrivals.has(bucket)) {
                 Some(Some(flow)) => self.end(FlowRecord::new(flow, flow.reason_when_over())),
@@ -557,8 +563,7 @@ impl Handler for Meter {
         if self.has_super_frames {
             self.count_super_frames(batch, count);
         }
-        self.arrivals.pass(cpu.now());
-        self.expire(LOOKS_PER_PACKET * count);
+        self.expire(LOOKS_PER_PACKET * count, cpu);
         if !self.ended.is_empty() && self.clock.now().abs_diff(self.ended_since) >= nanos(HAND_OVER_AFTER) {
             self.hand_over();
         }
@@ -569,8 +574,7 @@ impl Handler for Meter {
             return None; // The clock follows the packets.
         }
         self.clock.advance(cpu.now());
-        self.arrivals.pass(cpu.now());
-        self.expire(LOOKS_PER_TICK);
+        self.expire(LOOKS_PER_TICK, cpu);
         self.largest.go_on(&self.table, LOOKS_PER_TICK, &self.published);
         self.hand_over();
         Some(cpu.now() + TICK)

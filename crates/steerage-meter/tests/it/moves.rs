@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use steerage::flow::wire::FrameBuilder;
-use steerage::testing::{Frame, HandlerTester, TesterOptions};
-use steerage::{CpuId, WallTime};
+use steerage::testing::{self, Frame, HandlerTester, TesterOptions};
+use steerage::{Builder, CpuId, CpuMask, WallTime};
 use steerage_meter::{FlowRecord, FlowWriter, Meter, MeterOptions, Metered, Metering};
 
 /// A packet of a flow, with its time in seconds of the recording.
@@ -56,4 +56,30 @@ fn a_flow_that_has_moved_times_out() {
     writer.finish(Vec::new()).unwrap();
     let sources: Vec<String> = records.lock().unwrap().iter().map(|record| record.source().to_string()).collect();
     assert_eq!(sources, ["192.0.2.1:9"], "flow 2 is open at the end");
+}
+
+/// A recording has bursts with long pauses between them. While a bucket moves, its packets of a
+/// burst wait, and the old CPU handles packets of the next burst. Each flow has one record for each
+/// burst, however often buckets move.
+#[test]
+fn packets_that_wait_for_a_move_do_not_begin_another_record() {
+    const FLOWS: u8 = 50;
+    const BURSTS: u64 = 1000;
+    let burst = |nth: u64| (0..3).flat_map(move |second| (0..FLOWS).map(move |flow| packet(flow, 1000 * nth + second)));
+    let metering = Metering::new(MeterOptions { can_wait: true, ..MeterOptions::default() }, None);
+    let builder = Builder::new().virtual_cpus(3).input(testing::input((0..BURSTS).flat_map(burst)));
+    let running = builder.build(move |_| metering.meter()).unwrap().start().unwrap();
+    let handle = running.handle();
+    for list in ["0", "1-2", "0-2", "2", "0-1"].into_iter().cycle() {
+        // A run that has just ended no longer accepts new masks.
+        let _ = handle.set_rps_cpus(&CpuMask::parse_list(list, 3).unwrap());
+        if handle.is_finished() {
+            break;
+        }
+        std::thread::yield_now();
+    }
+    let outcome = running.join();
+    let (metered, _open) = Metered::of(outcome.reports.into_iter().map(|(_, report)| report), 0);
+    assert!(outcome.snapshot.moves.buckets > 0, "nothing moved");
+    assert_eq!(metered.total, u64::from(FLOWS) * BURSTS);
 }

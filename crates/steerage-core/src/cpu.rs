@@ -71,12 +71,13 @@ impl Cpu {
         self.now
     }
 
-    /// Returns true while buckets move between CPUs. Meanwhile the packets of a moving bucket wait,
-    /// and later packets of other buckets are handled before them. So a handler that ends flows by
-    /// the times of packets must end none while this is true, and none of a bucket that has
-    /// [arrived](crate::handler::Handler::bucket_arrives) before the packets that waited for it.
-    pub fn buckets_move(&self) -> bool {
-        self.shared.steering.is_moving()
+    /// Returns `None` while buckets move between CPUs, and otherwise a number that every move
+    /// changes (0 before the first move). While a bucket moves, its packets wait, and later packets
+    /// of other buckets are handled before them. After the move, the packets that waited are among
+    /// the next packets of their CPU. A handler that ends flows by the times of packets must not
+    /// end the flows of packets that wait.
+    pub fn last_move(&self) -> Option<u64> {
+        self.shared.steering.last_move()
     }
 
     /// Sends a packet that the packet function creates. `send` copies `frame`, which begins with a

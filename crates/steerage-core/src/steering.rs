@@ -16,7 +16,7 @@ mod limits;
 
 use std::fmt;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard};
 
 use steerage_flow::{FlowKey, Timestamp};
@@ -71,8 +71,8 @@ impl fmt::Debug for Offer {
 pub(crate) struct Steering {
     state: ControlLock<State>,
     version: AtomicU64,
-    /// True while a slice of a move is under way: see [`Steering::is_moving`].
-    moving: AtomicBool,
+    /// Twice the epoch of the last slice of a move, and one less while the slice is under way.
+    slice: AtomicU64,
     /// A signal that shows whether [`State::is_settled`] returns true. The thread that holds the
     /// lock sets the signal.
     pub(crate) settled: Signal,
@@ -102,7 +102,7 @@ impl Steering {
         };
         let settled = Signal::new()?;
         settled.set(state.is_settled());
-        Ok(Self { state: ControlLock::new(state), version: AtomicU64::new(1), moving: AtomicBool::new(false), settled })
+        Ok(Self { state: ControlLock::new(state), version: AtomicU64::new(1), slice: AtomicU64::new(0), settled })
     }
 
     #[inline(always)]
@@ -112,11 +112,12 @@ impl Steering {
         self.version.load(Ordering::Acquire)
     }
 
-    /// Returns true if buckets may be parked. A CPU that has taken a packet which a queue received
-    /// after it had parked a bucket gets true, until the queue has sent the parked packets on: the
-    /// queue parks after `moving` was set, and `moving` is reset after the queue has released.
-    pub(crate) fn is_moving(&self) -> bool {
-        self.moving.load(Ordering::Acquire)
+    /// Returns `None` if buckets may be parked, or else the number of the last slice. A CPU that has
+    /// taken a packet which a queue received after it had parked a bucket gets `None` until the
+    /// queue has sent the parked packets on: a slice is published before queues park for it, and
+    /// its end after they have released.
+    pub(crate) fn last_move(&self) -> Option<u64> {
+        Some(self.slice.load(Ordering::Acquire)).filter(|slice| slice % 2 == 0).map(|slice| slice / 2)
     }
 
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
@@ -133,7 +134,8 @@ impl Steering {
         wake.clear();
         wake.append(&mut state.actions.wake);
         self.settled.set(state.is_settled());
-        self.moving.store(state.moves.slice().is_some(), Ordering::Release);
+        let ended = 2 * state.moves.epoch();
+        self.slice.store(ended - u64::from(state.moves.slice().is_some()), Ordering::Release);
         if std::mem::take(&mut state.actions.changed) {
             self.version.fetch_add(1, Ordering::Release);
         }

@@ -23,7 +23,6 @@
 //! | `totals`, `counts`, `largest` | sum up all CPUs, at the end and during the run |
 #![forbid(unsafe_code)]
 
-mod arrivals;
 mod batch;
 mod cells;
 mod cic;
@@ -55,6 +54,7 @@ mod record;
 mod record_ledger;
 mod record_writer;
 mod row;
+mod settling;
 mod summary;
 mod table;
 mod tcp;
@@ -89,6 +89,7 @@ pub use options::{ACTIVE_DEFAULT, FLOWS_DEFAULT, FLOWS_MAX, INACTIVE_DEFAULT, Me
 pub use output::{ExportError, FlowFormat, FlowsTo, Rotation};
 pub use parts::{Edges, EdgesError, OtherTimeouts, PartEdges};
 pub use record::FlowRecord;
+use settling::Settling;
 pub use steerage_guard::file::{FilePattern, ParsePatternError};
 pub use summary::{By, Group, ReadFlowsError, Summary, UnknownGrouping};
 pub use tcp::{ClosedBy, TcpDirection, TcpHealth};
@@ -96,7 +97,6 @@ pub use timeouts::{CLOSED_TIMEOUT, LATE_MAX};
 pub use totals::{MeterReport, Metered, OpenFlows};
 pub use writer_state::{FlowOutput, OutputCounts};
 
-use arrivals::Arrivals;
 use cic::{DepartedFeatures, Features};
 use counts::{AllPublished, Published};
 use export::RECORDS_AT_A_TIME;
@@ -211,7 +211,7 @@ impl Metering {
             timeouts,
             clock: Clock::new(self.options.epoch.as_nanos(), timeouts.inactive, self.first_time.clone()),
             table: Table::new(timeouts, &self.limit),
-            arrivals: Arrivals::default(),
+            settling: Settling::new(Some(0)),
             datagrams: FlowsOfDatagrams::new(self.seeds),
             names: Names::new(self.options.names, self.is_part),
             features: Features::new(self.options.cic),
@@ -241,7 +241,7 @@ pub struct Meter {
     timeouts: Timeouts,
     clock: Clock,
     table: Table,
-    arrivals: Arrivals,
+    settling: Settling,
     datagrams: FlowsOfDatagrams,
     names: Names,
     features: Features,
@@ -530,15 +530,9 @@ impl Meter {
         }
     }
 
-    /// Ends flows that have timed out. While buckets move, no flow ends: its next packets may wait,
-    /// although this CPU has handled packets of other flows with much later times.
-    fn expire(&mut self, looks: usize, cpu: &Cpu) {
-        if cpu.buckets_move() {
-            return self.arrivals.wait();
-        }
-        self.arrivals.pass(cpu.now());
+    fn expire(&mut self, looks: usize) {
         for _ in 0..looks {
-            match self.table.look(self.clock.now(), |bucket| self.arrivals.has(bucket)) {
+            match self.table.look(self.clock.now()) {
                 Some(Some(flow)) => self.end(FlowRecord::new(flow, flow.reason_when_over())),
                 Some(None) => {}
                 None => return,
@@ -563,7 +557,10 @@ impl Handler for Meter {
         if self.has_super_frames {
             self.count_super_frames(batch, count);
         }
-        self.expire(LOOKS_PER_PACKET * count, cpu);
+        // The clock of a live input hardly runs ahead of packets that wait for a move.
+        if !self.can_wait || self.settling.is_over(cpu.last_move(), count) {
+            self.expire(LOOKS_PER_PACKET * count);
+        }
         if !self.ended.is_empty() && self.clock.now().abs_diff(self.ended_since) >= nanos(HAND_OVER_AFTER) {
             self.hand_over();
         }
@@ -574,7 +571,7 @@ impl Handler for Meter {
             return None; // The clock follows the packets.
         }
         self.clock.advance(cpu.now());
-        self.expire(LOOKS_PER_TICK, cpu);
+        self.expire(LOOKS_PER_TICK);
         self.largest.go_on(&self.table, LOOKS_PER_TICK, &self.published);
         self.hand_over();
         Some(cpu.now() + TICK)
@@ -590,7 +587,6 @@ impl Handler for Meter {
 
     fn bucket_arrives(&mut self, bucket: BucketId, moved: MovedFlows) {
         if let Some(flows) = moved.flows {
-            self.arrivals.add(bucket);
             self.table.arrive(bucket, flows);
             self.names.arrive(moved.names);
             self.features.arrive(moved.features);

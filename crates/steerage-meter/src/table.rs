@@ -168,10 +168,10 @@ impl Table {
     /// Checks one flow that may have timed out. Returns `None` if no flow is due. Returns
     /// `Some(None)` if the checked flow continues. If the flow has timed out, removes and returns
     /// it. If `stays` returns true for a bucket, its flows do not time out.
-    pub(super) fn look(&mut self, now: u64, stays: impl Fn(BucketId) -> bool) -> Option<Option<Flow>> {
+    pub(super) fn look(&mut self, now: u64) -> Option<Option<Flow>> {
         let place = self.wheel.due(now)?;
         let flow = *self.at(place)?;
-        if flow.is_gone(now, &self.timeouts) && !stays(flow.bucket) {
+        if flow.is_gone(now, &self.timeouts) {
             return Some(Some(self.remove(place)));
         }
         self.wheel.later(place, self.end_of(&flow));

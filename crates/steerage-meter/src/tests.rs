@@ -178,7 +178,7 @@ impl World {
         self.now += seconds * S;
         for at in 0..TABLES {
             for _ in 0..ALL_LOOKS {
-                match self.tables[at].look(self.now, |_| false) {
+                match self.tables[at].look(self.now) {
                     Some(Some(flow)) => {
                         assert!(flow.is_over(self.now, nanos(LATE_MAX), &timeouts()));
                         self.end(&flow);
@@ -187,7 +187,7 @@ impl World {
                     None => break,
                 }
             }
-            assert!(self.tables[at].look(self.now, |_| false).is_none(), "looking comes to an end");
+            assert!(self.tables[at].look(self.now).is_none(), "looking comes to an end");
         }
         // Flows that timed out more than one slot of the timing wheel ago must have been removed.
         // Flows that have not timed out must still be in the tables.

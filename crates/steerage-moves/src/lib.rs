@@ -211,6 +211,11 @@ impl Moves {
         self.is_moving.then_some(&self.slice)
     }
 
+    /// The number of the current slice, or of the last one. The first slice has the number 1.
+    pub fn epoch(&self) -> u64 {
+        self.slice.epoch
+    }
+
     /// Returns true if `cpu` was declared dead and is not alive again yet.
     pub fn is_dead(&self, cpu: CpuIndex) -> bool {
         self.dead[usize::from(cpu)]

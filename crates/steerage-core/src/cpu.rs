@@ -77,7 +77,7 @@ impl Cpu {
     /// the next packets of their CPU. A handler that ends flows by the times of packets must not
     /// end the flows of packets that wait.
     pub fn last_move(&self) -> Option<u64> {
-        self.shared.steering.last_move()
+        self.shared.steering.slice.number()
     }
 
     /// Sends a packet that the packet function creates. `send` copies `frame`, which begins with a

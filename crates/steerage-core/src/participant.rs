@@ -261,8 +261,7 @@ impl<M: Send> Participant<M> {
         queue.start_over(map);
         // If a slice has begun, the queue of this CPU must not send any more packets to the old
         // CPU.
-        let slice = state.moves.slice();
-        if let Some(slice) = slice.filter(|s| s.phase != MovePhase::Release && s.includes(queue.id)) {
+        if let Some(slice) = state.moves.slice().filter(|s| s.phase != MovePhase::Release && s.includes(queue.id)) {
             queue.park(slice.epoch, &slice.moves, &mut self.published);
         }
     }
@@ -273,10 +272,8 @@ impl<M: Send> Participant<M> {
             Report::Left { epoch } => {
                 // The state machine ignores state from a CPU that was declared dead, or for an old
                 // slice.
-                let takes = |slice: &&steerage_moves::Slice| {
-                    slice.is_at(epoch, MovePhase::Leave) && slice.waits_for(usize::from(me))
-                };
-                if state.moves.slice().filter(takes).is_none() {
+                let slice = state.moves.slice();
+                if !slice.is_some_and(|s| s.is_at(epoch, MovePhase::Leave) && s.waits_for(usize::from(me))) {
                     self.states.clear();
                 } else {
                     self.buckets.clear();
@@ -343,8 +340,7 @@ impl<M: Send> Participant<M> {
                 continue;
             }
             queue.park(epoch, &slice.moves, &mut self.published);
-            let passed = queue.fences_passed(|cpu| state.moves.is_dead(cpu));
-            if passed {
+            if queue.fences_passed(|cpu| state.moves.is_dead(cpu)) {
                 state.on(Event::FencesPassed { queue: queue.id, epoch });
                 continue;
             }

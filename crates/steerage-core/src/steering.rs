@@ -21,7 +21,7 @@ use std::sync::{Arc, MutexGuard};
 
 use steerage_flow::{FlowKey, Timestamp};
 use steerage_mem::gate::Gate;
-use steerage_moves::{Actions, Ask, Event, Moves, Setup, Transit};
+use steerage_moves::{Actions, Ask, Event, LastSlice, Moves, Setup, Transit};
 
 use crate::ids::{BucketId, CpuIndex};
 use crate::limits::{FLOWS_SEEN_MAX, Limits, OFFER_WAIT, QueueLimits};
@@ -71,8 +71,10 @@ impl fmt::Debug for Offer {
 pub(crate) struct Steering {
     state: ControlLock<State>,
     version: AtomicU64,
-    /// Twice the epoch of the last slice of a move, and one less while the slice is under way.
-    slice: AtomicU64,
+    /// A slice is published here before queues park for it, and its end after they have released.
+    /// A CPU that has taken a packet which a queue received after it had parked a bucket reads
+    /// `None` until the queue has sent the parked packets on.
+    pub(crate) slice: LastSlice,
     /// A signal that shows whether [`State::is_settled`] returns true. The thread that holds the
     /// lock sets the signal.
     pub(crate) settled: Signal,
@@ -102,7 +104,7 @@ impl Steering {
         };
         let settled = Signal::new()?;
         settled.set(state.is_settled());
-        Ok(Self { state: ControlLock::new(state), version: AtomicU64::new(1), slice: AtomicU64::new(0), settled })
+        Ok(Self { state: ControlLock::new(state), version: AtomicU64::new(1), slice: LastSlice::default(), settled })
     }
 
     #[inline(always)]
@@ -110,14 +112,6 @@ impl Steering {
         // The acquire load pairs with the release in `publish`. The lock orders all other memory
         // accesses.
         self.version.load(Ordering::Acquire)
-    }
-
-    /// Returns `None` if buckets may be parked, or else the number of the last slice. A CPU that has
-    /// taken a packet which a queue received after it had parked a bucket gets `None` until the
-    /// queue has sent the parked packets on: a slice is published before queues park for it, and
-    /// its end after they have released.
-    pub(crate) fn last_move(&self) -> Option<u64> {
-        Some(self.slice.load(Ordering::Acquire)).filter(|slice| slice % 2 == 0).map(|slice| slice / 2)
     }
 
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
@@ -134,8 +128,7 @@ impl Steering {
         wake.clear();
         wake.append(&mut state.actions.wake);
         self.settled.set(state.is_settled());
-        let ended = 2 * state.moves.epoch();
-        self.slice.store(ended - u64::from(state.moves.slice().is_some()), Ordering::Release);
+        self.slice.publish(&state.moves);
         if std::mem::take(&mut state.actions.changed) {
             self.version.fetch_add(1, Ordering::Release);
         }

@@ -79,6 +79,7 @@
 mod counts;
 mod event;
 mod groups;
+mod last_slice;
 mod map;
 mod plan;
 mod protocol;
@@ -90,6 +91,7 @@ mod transit;
 pub use counts::{MoveCause, MoveCounts};
 pub use event::{Actions, Ask, Event};
 pub use groups::GroupVersion;
+pub use last_slice::LastSlice;
 pub use map::{cpus_in, even_share};
 pub use plan::Plan;
 pub use slice::{BucketMove, MovePhase, Slice};
@@ -209,11 +211,6 @@ impl Moves {
     /// The current slice.
     pub fn slice(&self) -> Option<&Slice> {
         self.is_moving.then_some(&self.slice)
-    }
-
-    /// The number of the current slice, or of the last one. The first slice has the number 1.
-    pub fn epoch(&self) -> u64 {
-        self.slice.epoch
     }
 
     /// Returns true if `cpu` was declared dead and is not alive again yet.

@@ -7,6 +7,9 @@
 //! sees the published frames, or the producer sees that its bit is clear. A bit stays set as long
 //! as packets keep coming. Producer and consumer therefore usually only read the bit.
 //!
+//! A consumer that goes to sleep also checks only the rings whose bits are set. A producer that set
+//! a bit therefore executes another fence before it looks for sleeping CPUs.
+//!
 //! With several queues, one counter shows that no frame waits in any ring ([`Admission`]). Then
 //! no ring is checked.
 
@@ -72,6 +75,7 @@ impl Inbox {
 
     /// Records that frames were published on a ring. Between publishing and this call, the caller
     /// has executed the fence of [`after_publishing`](crate::park::Sleepers::after_publishing).
+    /// After this call, the caller may check whether the ring's CPU sleeps.
     #[inline(always)]
     pub fn note(&self, ring: usize) {
         let (word, bit) = (self.word(ring / 64), 1 << (ring % 64));
@@ -79,6 +83,9 @@ impl Inbox {
         // is written, so that the cache line stays shared.
         if word.load(Ordering::Relaxed) & bit == 0 {
             word.fetch_or(bit, Ordering::Relaxed);
+            // F4: pairs with F1 of `park`. Either the CPU that goes to sleep sees the bit, or this
+            // thread sees that the CPU sleeps.
+            fence(Ordering::SeqCst);
         }
     }
 

@@ -120,6 +120,45 @@ fn no_cpu_sleeps_beside_a_counted_frame() {
     });
 }
 
+/// A CPU that goes to sleep reads only the rings whose bits are set. Either the CPU sees the new
+/// frame, or the producer wakes the CPU, whether the bit was set before or was cleared.
+#[test]
+fn no_cpu_sleeps_beside_a_ring_with_frames() {
+    for was_noted in [false, true] {
+        loom::model(move || {
+            let (memory, mut pages) = memory(1);
+            let options = RingOptions { slots: 2, slots_max: 2, limit: 2, arrivals: false };
+            let (mut producer, consumer) = ring(options, memory);
+            let inbox = Arc::new(Inbox::new(1, None));
+            let sleepers = Arc::new(Sleepers::new(1));
+            if was_noted {
+                inbox.note(0);
+            }
+            let sleeper = {
+                let (inbox, sleepers) = (Arc::clone(&inbox), Arc::clone(&sleepers));
+                thread::spawn(move || {
+                    if was_noted && consumer.waiting() == 0 {
+                        inbox.clear(0);
+                        if consumer.waiting() > 0 {
+                            inbox.note(0);
+                        }
+                    }
+                    sleepers.about_to_sleep(0);
+                    let sees_it = inbox.begin(0).peek() == Some(0) && consumer.waiting() > 0;
+                    (consumer, sees_it)
+                })
+            };
+            producer.stage(Completion::new(pages.pop().unwrap(), 0, 1), 0).unwrap();
+            producer.publish();
+            sleepers.after_publishing();
+            inbox.note(0);
+            let is_woken = sleepers.must_wake(0);
+            let (_consumer, sees_it) = sleeper.join().unwrap();
+            assert!(sees_it || is_woken, "a frame waits for a CPU that sleeps");
+        });
+    }
+}
+
 #[test]
 fn no_more_frames_wait_than_may() {
     const LIMIT: u64 = 2;

@@ -254,7 +254,7 @@ fn what_pays_no_more_is_given_up() {
     (model.receive, model.cost, model.hand_over) = (0.5, 0.02, 0.1);
     model.run(SETTLE);
     assert!(model.active().contains(&1), "{:?}", model.policy.findings());
-    for _ in 0..3 {
+    for _ in 0..2 {
         model.hand_over = 3.0;
         let inline = (0..200).filter(|_| {
             model.check();

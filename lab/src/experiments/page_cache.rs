@@ -343,7 +343,7 @@ mod tests {
 
     /// The number of pages in a run. The number is so large that the warm-up takes only a small
     /// part of the time.
-    const PAGES: usize = 100_000;
+    const PAGES: usize = 50_000;
 
     fn contended(cache_pages: usize, comes_home: ComesHome) -> Measurement {
         let shape = Shape { comes_home, frame_bytes: FRAME_BYTES, ..Shape::pages(5, cache_pages) };

@@ -82,7 +82,7 @@ fn devices_with_masks_of_their_own_are_apart_from_the_start() {
 /// takes effect: the handle returns it, and only its CPUs get packets.
 #[test]
 fn the_mask_set_last_comes_into_force() {
-    for seed in seeds(30) {
+    for seed in seeds(15) {
         let mut chance = Chance::new(seed);
         let witness = Witness::new(Mood::default());
         let for_handlers = std::sync::Arc::clone(&witness);

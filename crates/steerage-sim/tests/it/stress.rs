@@ -1,6 +1,6 @@
 //! The tests of `history` on real threads: masks change at random while handlers stall and panic.
 //!
-//! CI runs 500 small runs, or the number in `STEERAGE_SEEDS`. For one long run, use
+//! CI runs 250 small runs, or the number in `STEERAGE_SEEDS`. For one long run, use
 //! `STEERAGE_SECONDS=60 cargo test --release -p steerage-sim --test it stress::one_long_run`.
 
 use std::sync::Arc;
@@ -138,7 +138,7 @@ impl Run {
 fn many_small_runs() {
     quiet_panics();
     let (mut received, mut expected) = (0, 0);
-    for seed in seeds(500) {
+    for seed in seeds(250) {
         let run = Run::small(seed);
         expected += run.traffic.frames * run.traffic.queues as u64;
         received += run.play(None);

@@ -257,6 +257,7 @@ impl AfPacketOptions {
     }
 
     /// The type of the first header of the interface's frames.
+    #[cfg(feature = "capture")]
     pub(crate) fn link(&self) -> LinkType {
         // If the interface is missing or not supported, `open` reports this.
         Interface::read(&self.interface).map_or(LinkType::ETHERNET, |interface| interface.link)

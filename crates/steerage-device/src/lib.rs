@@ -64,7 +64,7 @@ use std::path::Path;
 
 use steerage::{DeviceError, Input};
 
-#[cfg(all(feature = "af_xdp", feature = "capture"))]
+#[cfg(feature = "af_xdp")]
 pub use all::open_all_taking;
 #[cfg(feature = "capture")]
 pub use all::{Opened, open_all, open_all_with};

@@ -107,7 +107,8 @@ pub const OFFER_WAIT: Duration = Duration::from_millis(10);
 /// If a move waits for a CPU, the CPU is declared dead after this time without progress.
 pub const DEAD_AFTER: Duration = Duration::from_secs(1);
 
-/// The interval at which a sleeping CPU wakes to check a move in which it takes part.
+/// The interval at which a CPU checks whether a move in which it takes part takes too long. A
+/// sleeping CPU wakes for this.
 pub const MOVE_LOOK: Duration = Duration::from_micros(500);
 
 /// The time for which an idle CPU continues to poll before it sleeps. On a virtual machine, waking

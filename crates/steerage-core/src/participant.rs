@@ -12,7 +12,7 @@ use steerage_moves::{Event, MovePhase, States};
 
 use crate::handler::{Handler, Runner};
 use crate::ids::{BucketId, CpuIndex};
-use crate::limits::{BUCKETS, Limits};
+use crate::limits::{BUCKETS, Limits, MOVE_LOOK};
 use crate::placement::{BetweenRounds, HookStatus};
 use crate::queue::{OwnedQueue, Published};
 use crate::sampler::Sampler;
@@ -71,6 +71,8 @@ pub(crate) struct Participant<M> {
     wake: Vec<CpuIndex>,
     published: Vec<Published>,
     pub(crate) has_other_queues: bool,
+    /// The time of this CPU's last check whether the moving slice takes too long.
+    checked: Timestamp,
 }
 
 impl<M: Send> Participant<M> {
@@ -89,6 +91,7 @@ impl<M: Send> Participant<M> {
             wake: Vec::with_capacity(cpus),
             published: Vec::with_capacity(rings),
             has_other_queues: false,
+            checked: Timestamp::ZERO,
         }
     }
 
@@ -167,7 +170,10 @@ impl<M: Send> Participant<M> {
         // Some CPU must detect a slice that takes too long. Therefore a CPU watches the moving
         // slice if one of its queues takes part in the slice or waits for it.
         self.pending |= queues.iter().any(|queue| state.moves.awaits_move(queue.id));
-        if self.pending {
+        // A check reads all queues. So many CPUs that watch the same slice must not check it in each
+        // round.
+        if self.pending && now.since(self.checked) >= MOVE_LOOK {
+            self.checked = now;
             state.check_deadline((index, now), &self.open, &shared.gates, &shared.ledgers.queues);
         }
         self.publish(shared, state, index);
@@ -192,10 +198,8 @@ impl<M: Send> Participant<M> {
     }
 
     fn run_hook(&mut self, clock: &dyn Fn() -> Timestamp) {
-        if let Some(hook) = self.hook.take() {
-            if hook.run(clock) == HookStatus::Again {
-                (self.hook, self.pending) = (Some(hook), true);
-            }
+        if let Some(hook) = self.hook.take().filter(|hook| hook.run(clock) == HookStatus::Again) {
+            (self.hook, self.pending) = (Some(hook), true);
         }
     }
 

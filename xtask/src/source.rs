@@ -58,33 +58,25 @@ struct Module {
 
 impl Crate {
     pub(crate) fn read(src: &Path) -> Result<Self, String> {
-        let mut krate = Self::default();
         let root = if src.join("lib.rs").exists() { "lib" } else { "main" };
-        krate.waiting.push((src.join(root), Vec::new()));
+        let mut krate = Self { waiting: vec![(src.join(root), Names::new())], ..Self::default() };
         while let Some((stem, module)) = krate.waiting.pop() {
             let paths = [stem.with_extension("rs"), stem.join("mod.rs")];
             let found = paths.iter().find_map(|path| Some((path.display(), fs::read_to_string(path).ok()?)));
             let (path, text) = found.ok_or_else(|| format!("no file for a module: {}", paths[0].display()))?;
             krate.folder = if module.is_empty() { src.to_owned() } else { stem };
-            krate.files.push(File { path: path.to_string(), module: module.clone(), lines: 0 });
-            (krate.module, krate.tests) = (module, BTreeSet::new());
+            (krate.module, krate.tests) = (module.clone(), BTreeSet::new());
             krate.walk(text.parse().map_err(|error| format!("{path}: {error}"))?, true);
-            let code =
-                text.lines().map(str::trim).zip(1..).filter(|(line, number)| {
-                    !line.is_empty() && !line.starts_with("//") && !krate.tests.contains(number)
-                });
-            krate.files.last_mut().expect("it was pushed above").lines = code.count();
+            let is_code = |line: &str| !line.is_empty() && !line.starts_with("//");
+            let code = text.lines().zip(1..).filter(|(line, at)| is_code(line.trim()) && !krate.tests.contains(at));
+            krate.files.push(File { path: path.to_string(), lines: code.count(), module });
         }
         Ok(krate)
     }
 
-    pub(crate) fn lines(&self) -> usize {
-        self.files.iter().map(|file| file.lines).sum()
-    }
-
-    /// Describes each circle of imports: a group of modules with the same parent that import each
-    /// other. An import of a file also counts for all modules that contain the file. Every circle
-    /// of files is a circle of modules with the same parent.
+    /// Describes each import that is part of a circle. An import of a file also counts for all
+    /// modules that contain the file, so it is an import between two modules with the same parent.
+    /// Every circle of files is a circle of such modules.
     pub(crate) fn circles(&self) -> Vec<String> {
         let mut imports = BTreeMap::<&[String], BTreeMap<&[String], String>>::new();
         for (file, module, path, line) in &self.mentions {
@@ -92,29 +84,19 @@ impl Crate {
             let (from, to) = (&self.files[*file], &self.files[to]);
             let shared = from.module.iter().zip(&to.module).take_while(|(one, other)| one == other).count();
             if let (Some(one), Some(other)) = (from.module.get(..=shared), to.module.get(..=shared)) {
-                let text = format!("\n    {}:{line} imports {}", from.path, to.path);
+                let text = format!("{}:{line} imports {}, and is part of a circle of imports", from.path, to.path);
                 imports.entry(one).or_default().entry(other).or_insert(text);
             }
         }
-        let imports_of = |module| imports.get(module).into_iter().flatten();
         let reached = |start| {
             let (mut seen, mut waiting) = (BTreeSet::new(), vec![start]);
             while let Some(module) = waiting.pop() {
-                waiting.extend(imports_of(module).map(|(to, _)| *to).filter(|to| seen.insert(*to)));
+                waiting.extend(imports.get(module).iter().flat_map(|to| to.keys()).filter(|to| seen.insert(**to)));
             }
             seen
         };
-        let groups = imports.keys().map(|module| -> Vec<_> {
-            reached(*module).into_iter().filter(|other| reached(*other).contains(module)).collect()
-        });
-        let groups: BTreeSet<_> = groups.filter(|group| !group.is_empty()).collect();
-        let described = groups.iter().map(|group| {
-            let names: Vec<_> = group.iter().map(|module| module.join("::")).collect();
-            let inside = group.iter().flat_map(|one| imports_of(one).filter(|(to, _)| group.contains(to)));
-            let text: String = inside.map(|(_, text)| text.as_str()).collect();
-            format!("{} import each other: move what both need below both{text}", names.join(" "))
-        });
-        described.collect()
+        let all = imports.iter().flat_map(|(from, tos)| tos.iter().map(move |(to, text)| (from, to, text)));
+        all.filter(|(from, to, _)| reached(**to).contains(*from)).map(|(_, _, text)| text.clone()).collect()
     }
 
     /// Returns the file that defines the item to which a path leads. The path is resolved in this
@@ -139,12 +121,11 @@ impl Crate {
     }
 
     fn here(&mut self) -> &mut Module {
-        let new = Module { file: self.files.len() - 1, ..Module::default() };
-        self.modules.entry(self.module.clone()).or_insert(new)
+        self.modules.entry(self.module.clone()).or_insert(Module { file: self.files.len(), ..Module::default() })
     }
 
     fn mention(&mut self, path: Names, line: usize) {
-        self.mentions.push((self.files.len() - 1, self.module.clone(), path, line));
+        self.mentions.push((self.files.len(), self.module.clone(), path, line));
     }
 
     /// Reads tokens of the current module. `is_item` is true outside of all braces except the
@@ -159,6 +140,7 @@ impl Crate {
             let (word, start) = (token.to_string(), token.span().start().line);
             let next = after.first().map(ToString::to_string).unwrap_or_default();
             let is_public = was_pub && is_item && self.module.is_empty();
+            self.public.extend((is_public && KEYWORDS.contains(&word.as_str())).then(|| next.clone()));
             match token {
                 TokenTree::Punct(_) if word == "#" && is_of_tests(&next) => {
                     let (part, others) = after.split_at(length_of_part(&after[1..]) + 1);
@@ -166,30 +148,26 @@ impl Crate {
                     rest = others;
                 }
                 TokenTree::Ident(_) if word == "use" && next != "<" => {
-                    let (part, others) = after.split_at(after.iter().position(is_semicolon).unwrap_or(after.len()));
-                    let is_private = before != "pub" && !before.starts_with('(');
+                    let (part, others) =
+                        after.split_at(after.iter().position(|token| token.to_string() == ";").unwrap_or(after.len()));
                     // A `use` without a leading `::`, as in all sources of the workspace, is always
                     // a valid tree.
                     let tree = syn::parse2::<UseTree>(part.iter().cloned().collect());
                     for (name, path) in tree.iter().flat_map(|tree| leaves(tree, &[])) {
                         self.public.extend(is_public.then(|| name.clone()));
                         // A re-export counts as an import only if this file also uses the name.
-                        if is_private {
+                        if before != "pub" && !before.starts_with('(') {
                             self.mention(path.clone(), start);
                         }
                         match name.as_str() {
                             "*" => self.here().globs.push(path),
                             // An item has precedence over an import of the same name.
-                            _ => {
-                                let new = self.here().names.entry(name).or_insert_with(|| Some(Names::new()));
-                                new.iter_mut().for_each(|target| target.clone_from(&path));
-                            }
+                            _ => drop(self.here().names.entry(name).or_insert(Some(path))),
                         }
                     }
                     rest = others;
                 }
                 TokenTree::Ident(_) if word == "mod" && before != "::" => {
-                    self.public.extend(is_public.then(|| next.clone()));
                     self.module.push(next.clone());
                     self.folder.push(&next);
                     match &after[1] {
@@ -200,12 +178,10 @@ impl Crate {
                     self.folder.pop();
                     rest = &after[2..];
                 }
-                TokenTree::Ident(_) if KEYWORDS.contains(&before.as_str()) => {
-                    drop(self.here().names.insert(word.clone(), None));
+                TokenTree::Ident(_) if KEYWORDS.contains(&&*before) => {
+                    drop(self.here().names.insert(word.clone(), None))
                 }
                 TokenTree::Ident(_) if before != "." => {
-                    let is_named = is_public && KEYWORDS.contains(&word.as_str());
-                    self.public.extend(is_named.then(|| next.clone()));
                     if before != "::" {
                         self.mention(mem::take(&mut path), line);
                     }
@@ -229,13 +205,8 @@ impl Crate {
     }
 }
 
-fn is_semicolon(token: &TokenTree) -> bool {
-    matches!(token, TokenTree::Punct(sign) if sign.as_char() == ';')
-}
-
 fn is_of_tests(attribute: &str) -> bool {
-    let text = attribute.replace(' ', "");
-    text == "[cfg(test)]" || text.starts_with("[cfg(all(test,")
+    ["[cfg(test)]", "[cfg(all(test,"].iter().any(|start| attribute.replace(' ', "").starts_with(start))
 }
 
 /// Returns the number of tokens in the first item, statement, field, variant or arm.
@@ -244,7 +215,7 @@ fn length_of_part(tokens: &[TokenTree]) -> usize {
     let is_item = words.next().is_some_and(|word| [KEYWORDS, BEGINNINGS].concat().contains(&word.as_str()));
     let is_last = |token: &TokenTree| match token {
         TokenTree::Group(group) => group.delimiter() == Delimiter::Brace,
-        token => is_semicolon(token) || !is_item && token.to_string() == ",",
+        token => token.to_string() == ";" || !is_item && token.to_string() == ",",
     };
     tokens.iter().position(is_last).map_or(tokens.len(), |last| last + 1)
 }

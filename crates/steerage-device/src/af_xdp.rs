@@ -141,8 +141,8 @@ pub fn report_vain_busy_polling(to: &Arc<OwnedFd>) {
 ///
 /// After this call, this process does not notice if other software removes one of its components.
 /// The other process waits for the removal of a component ([`dispatcher::wait_for_removal`]), and
-/// writes a line with the [`Component`] to the pipe `reports`. When this process reads the line,
-/// the queues of that interface end with an error.
+/// writes a line with the [`Component`] to the pipe `reports`. When this process reads that line
+/// from the pipe, the queues of the component's interface end with an error.
 ///
 /// # Errors
 /// Returns an error if the pipe cannot be made non-blocking.

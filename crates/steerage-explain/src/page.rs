@@ -15,6 +15,10 @@ use super::kernel;
 use super::shares::Shares;
 use super::suggest::Suggestion;
 
+/// Replaces the tables of packets and flows if there are none.
+const NO_PACKETS: &str = "\nno packets, so there is no advice: try another input, listen for longer with --seconds, or \
+                          change the filter\n";
+
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&page(self))
@@ -45,16 +49,18 @@ fn page(explanation: &Explanation) -> String {
             );
             let _ =
                 writeln!(page, "steered as by steerage {}: {}", explanation.command.name, kept(explanation.command));
-            match &traffic.survey.packet_detail {
-                Some(specimen) => one_packet(&mut page, explanation, traffic, specimen),
-                None => {
-                    let are = if all.packets == 1 { "there is" } else { "there are" };
-                    let _ =
-                        writeln!(page, "\npacket {}   {are} only {}", traffic.packet, counted(all.packets, "packet"));
+            match (&traffic.survey.packet_detail, all.packets) {
+                (Some(specimen), _) => one_packet(&mut page, explanation, traffic, specimen),
+                (None, 0) => page += NO_PACKETS,
+                (None, packets) => {
+                    let are = if packets == 1 { "there is" } else { "there are" };
+                    let _ = writeln!(page, "\npacket {}   {are} only {}", traffic.packet, counted(packets, "packet"));
                 }
             }
-            spread(&mut page, traffic);
-            largest(&mut page, traffic, explanation.top);
+            if all.packets > 0 {
+                spread(&mut page, traffic);
+                largest(&mut page, traffic, explanation.top);
+            }
             for note in advice::notes(traffic) {
                 let _ = writeln!(page, "\n{note}");
             }

@@ -130,8 +130,7 @@ impl<V: Copy> Datagrams<V> {
             return match entry_for_another(set, now, |known| known.free || known.is_old(now)) {
                 Some(entry) => entry.insert(Datagram::begin(fragment, own, now)).value,
                 None => {
-                    // Every fragment can compute the value `alone` from its own headers, without
-                    // the table.
+                    // The value `alone` follows from the fragment's own headers, without the table.
                     self.counts.full += 1;
                     alone
                 }

@@ -77,7 +77,8 @@ pub struct SteeringKey {
 }
 
 impl SteeringKeys {
-    /// Creates the keys of a queue for an instance with this hash, whose handler has this affinity.
+    /// Creates the steering keys for one queue. The hash is that of the instance. The affinity is that
+    /// of the instance's handler.
     pub fn new(hasher: FlowHasher, affinity: Affinity) -> Self {
         Self { hasher, affinity, fragments: FragmentTable::new() }
     }
@@ -276,8 +277,8 @@ impl<K: KeyRule> FrameHasher<K> {
 /// Reads the bytes of a frame, and stores the hash of the frame. Mark both functions
 /// `#[inline(always)]`: see [`Hashing`].
 pub trait FrameAccess<T> {
-    /// Returns the bytes of a frame. This function is called for all frames of a batch before the
-    /// first frame is read. So it may prefetch the bytes.
+    /// Returns the bytes of a frame. This function is called once for each frame of a batch, before
+    /// the bytes of any of these frames are read. So it may prefetch the bytes.
     fn bytes<'f>(&'f self, frame: &'f T) -> &'f [u8];
 
     /// Stores a frame's hash.

@@ -87,7 +87,8 @@ impl Sandbox {
     /// directory by now.
     #[must_use]
     pub fn writes(self, directory: impl Into<OwnedFd>) -> Self {
-        // The module `path` reads these files to find out which user runs a file system.
+        // The module `path` reads these files to find out which user mounted a FUSE file
+        // system.
         let sandbox = self.reads("/proc/self/fdinfo").reads("/proc/self/mountinfo");
         sandbox.open(directory.into(), How::Write)
     }

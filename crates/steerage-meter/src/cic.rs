@@ -168,7 +168,7 @@ pub(super) struct Cic {
     pub(super) gaps: Stat,
     pub(super) active: Stat,
     pub(super) idle: Stat,
-    /// The time of the packet that began the flow's current active time.
+    /// The timestamp of the packet that began the flow's current active period.
     pub(super) active_since: u64,
     pub(super) last: u64,
     /// The number of pauses after which a subflow began.

@@ -115,7 +115,8 @@ pub enum FlowEnd {
 }
 
 /// A flow. The first cache line has the fields that are compared with every packet, and the fields
-/// that timeouts depend on. The second line has the counters. Only TCP segments use the third line.
+/// that timeouts depend on. The second cache line has the counters. Only TCP segments use the third
+/// cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(super) struct Flow {

@@ -128,7 +128,7 @@ pub struct Actions {
 }
 
 impl Actions {
-    /// Creates buffers for the actions of an instance of this size.
+    /// Creates buffers for actions, for an instance with this many CPUs and queues.
     pub fn for_size(cpus: usize, queues: usize) -> Self {
         Self { changed: false, wake: Vec::with_capacity(cpus), asks: Vec::with_capacity(2 * (cpus + queues)) }
     }

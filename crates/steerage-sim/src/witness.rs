@@ -45,7 +45,7 @@ pub struct Witness {
     mood: Mood,
     /// For each group and bucket, the CPU that has the bucket.
     owner: Box<[AtomicU16]>,
-    /// The number of packets on a CPU that did not have their bucket.
+    /// The number of packets that a CPU handled although it did not have their bucket.
     pub strangers: AtomicU64,
     /// The number of packets that a handler got after a later packet of their flow.
     pub late: AtomicU64,

@@ -50,8 +50,8 @@ const MTU_MIN: usize = 1280;
 pub enum Service {
     /// The service sends all bytes back.
     Echo,
-    /// For each `request` received bytes, the service sends `response` bytes, as in netperf's
-    /// TCP_RR. The bytes of a response repeat the values 0 to 250.
+    /// Whenever the service has received another `request` bytes, it sends `response` bytes, as in
+    /// netperf's TCP_RR. The bytes of a response repeat the values 0 to 250.
     RequestResponse {
         /// The number of bytes of a request, at least 1.
         request: usize,

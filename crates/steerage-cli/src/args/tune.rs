@@ -24,7 +24,7 @@ pub(crate) struct TuneArgs {
     #[arg(long, group = "mode")]
     pub(crate) undo: bool,
 
-    /// Exit with 0 if all is as tune left it, or with 3 and the differences
+    /// Exit with 0 if all is as tune left it; else print the differences and exit with 3
     #[arg(long, group = "mode")]
     pub(crate) check: bool,
 

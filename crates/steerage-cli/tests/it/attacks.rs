@@ -335,7 +335,7 @@ fn listed_sockets(run: &Started, kind: &str) -> Vec<Vec<String>> {
     table.lines().skip(1).map(|line| line.split_whitespace().map(str::to_owned).collect()).collect()
 }
 
-/// The packet sockets of a run, each with its descriptor and whether the socket listens.
+/// The packet sockets of a run: the descriptor of each, and whether it receives packets.
 fn packet_sockets(run: &Started) -> Vec<(u64, bool)> {
     let rows = listed_sockets(run, "packet");
     let row = |inode: &String| rows.iter().find(|row| row.last() == Some(inode));

@@ -30,7 +30,7 @@ fn tshark_finds_nothing_wrong() {
     let Some(all) = fields("frame", &["frame.number"]) else { return };
     assert_eq!(all.len(), PACKETS);
     // The filter selects malformed frames, and frames for which tshark has warnings or errors.
-    // Frames with only remarks and notes are not selected, such as the beginning of a connection.
+    // It does not select frames for which tshark has only remarks, such as that a connection begins.
     let wrong = "_ws.malformed || _ws.expert.severity > 0x400000 || tcp.analysis.flags || ip.checksum.status == 0 || \
                  udp.checksum.status == 0 || tcp.checksum.status == 0";
     let found = fields(wrong, &["frame.number", "_ws.expert.message"]).unwrap();

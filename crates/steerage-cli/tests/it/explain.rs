@@ -46,6 +46,16 @@ fn a_flow_and_its_way_back_go_to_one_cpu() {
     assert_eq!(there["flow"]["cpus"]["8"], json!(bucket * 8 / 4096));
 }
 
+#[test]
+fn without_packets_there_are_no_tables() {
+    let path = written("no-packets.pcap", &[]);
+    let ran = run(&["explain", path.to_str().unwrap()]);
+    assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""));
+    assert!(ran.out.contains("  0 packets  0 bytes  0 flows\n"), "{}", ran.out);
+    assert!(ran.out.contains("\nno packets, so there is no advice: "), "{}", ran.out);
+    assert!(!ran.out.contains(" % ") && !ran.out.contains("packet 1"), "{}", ran.out);
+}
+
 /// Checks the hash with a test vector of Microsoft's "RSS hash verification suite". As in steering,
 /// the hash uses the lower of the two endpoints as the source.
 #[test]
@@ -79,8 +89,8 @@ fn a_packet_is_taken_apart() {
     let headers: Vec<_> = packet["headers"].as_array().unwrap().iter().map(|h| (&h["kind"], &h["offset"])).collect();
     assert_eq!(headers, [(&json!("Ethernet"), &json!(0)), (&json!("IPv4"), &json!(14)), (&json!("UDP"), &json!(34))]);
 
-    // If the user names a flow of the capture on the command line, `explain` puts the flow in the
-    // same bucket.
+    // A flow is in the same bucket whether `explain` finds it in the capture or reads it from the
+    // command line.
     let named = explained(&["udp 10.0.0.3:9 > 10.0.0.4:9", "--hash-key", KEY]);
     assert_eq!(named["flow"]["bucket"], packet["bucket"]);
     // The capture has only three packets.

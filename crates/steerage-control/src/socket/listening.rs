@@ -17,8 +17,8 @@ use steerage_guard::path::{Directory, PathError};
 
 use super::directory::{answers, is_socket, set_socket_mode, through};
 
-/// The mode of the socket's file. Every user who can access the directory may connect and read. For
-/// each write, the instance checks the user.
+/// The mode of the socket's file. Every user who can access the directory may connect and read. Before
+/// a client writes, the instance checks the client's user.
 const MODE: u32 = 0o666;
 
 /// The maximum number of clients that the kernel queues until the instance accepts them. The

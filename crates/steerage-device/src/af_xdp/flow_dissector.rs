@@ -230,7 +230,7 @@ impl Writer {
         self.flow_v6();
     }
 
-    /// A GTP-U header with at most one extension header, which 5G uses.
+    /// A GTP-U header with at most one extension header. (5G uses one.)
     fn gtp(&mut self, inner: Label) {
         let (options, extension) = (self.asm.label(), self.asm.label());
         self.byte(1);

@@ -2,8 +2,8 @@
 
 use std::fs;
 
-/// The maximum number of child processes to which a filter can allow signals. A filter contains a
-/// few instructions for each child, and a seccomp program may have at most 4096 instructions
+/// A seccomp filter can allow signals to at most this many child processes. A filter contains a few
+/// instructions for each child, and a seccomp program may have at most 4096 instructions
 /// (`BPF_MAXINSNS`).
 pub(super) const CHILDREN_MAX: usize = 400;
 

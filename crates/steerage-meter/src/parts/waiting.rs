@@ -77,7 +77,7 @@ impl Waiting {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Hosts {
     hosts: HashSet<Key>,
-    /// Whether a fragment may belong to a flow between any hosts, because it carries a packet.
+    /// Whether a fragment carries an encapsulated packet, whose flow may be between any hosts.
     has_carriers: bool,
 }
 

@@ -70,7 +70,7 @@ impl Ethtool {
 }
 
 /// Returns the names of the set bits in a bitset of the kernel. A bitset without a mask lists only
-/// the set bits. A bitset with a mask lists all bits of the mask.
+/// the set bits. A bitset with a mask lists all bits of the mask, set or not.
 pub(super) fn bit_names(bitset: &[u8]) -> Vec<String> {
     let bits = each(find(bitset, ETHTOOL_A_BITSET_BITS).unwrap_or_default());
     let lists_only_set = find(bitset, ETHTOOL_A_BITSET_NOMASK).is_some();

@@ -50,7 +50,7 @@ pub(super) struct Model {
     /// packet function's time.
     pub(super) tell_apart: f64,
     /// The share of each CPU's time that other programs want. If the load on a CPU exceeds the
-    /// remaining time, these programs become slower. The slowed programs send the packets, so fewer
+    /// remaining time, these programs become slower. These programs send the packets, so fewer
     /// packets arrive.
     pub(super) others: Vec<f64>,
     pub(super) apart: Vec<Option<Duration>>,

@@ -1,7 +1,7 @@
 //! The instructions and the types of a dispatcher, and its configuration.
 //!
 //! The dispatcher calls a function for each component. The kernel replaces these functions with the
-//! component programs. The types of a function decide which programs may replace it.
+//! component programs. A program can replace only a function with the same signature.
 
 use super::super::assembler::{Assembler, Instruction, Label, R0, R1, R2, R6, When};
 use super::super::sys::extension::Function;

@@ -53,8 +53,8 @@ fn files_that_import_each_other_are_a_circle() {
     }
 }
 
-/// In these sources, the circles of imports lead through a name that a third file re-exports, and
-/// through files inside the two modules.
+/// The circle of imports between `a` and `b` leads through a name that a third file re-exports, and
+/// through files inside of `a` and `b`.
 #[test]
 fn re_exports_and_folders_hide_no_circle() {
     let files = [

@@ -86,8 +86,8 @@ pub(crate) struct RunServices {
 }
 
 pub(crate) struct SendOptions<O> {
-    /// True if the command sends nothing to a network. If the command sends nothing, packets may
-    /// wait for a short time (see
+    /// True if the command sends nothing to a network. Then packets that it receives may wait for a
+    /// short time (see
     /// [`AfXdpOptions::coalesce`](steerage_device::af_xdp::AfXdpOptions::coalesce)).
     pub(crate) listens: bool,
     /// The rate in packets per second at which the run reads inputs that can wait, such as files.

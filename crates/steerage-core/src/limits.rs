@@ -32,8 +32,8 @@ pub const ROUND_TIME_MAX: Duration = Duration::from_millis(2);
 /// slots fill a cache line, so four cache lines at a time cross to the other CPU.
 pub const PUBLISH_AT: u64 = 16;
 
-/// After this many full polls, all rings are published, even rings with few staged frames. At full
-/// speed, a frame waits at most 5 us for this many polls.
+/// After this many full polls, all rings are published, even rings with few staged frames. At the
+/// full rate of packets, this many polls take at most 5 us.
 pub const PUBLISH_POLLS: u32 = 8;
 
 /// While a queue still has frames to poll and room for them, its finished lent frames are taken

@@ -38,8 +38,8 @@ impl RxQueue for Nic {
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
-        // Refill the ring. The first poll fills all of it, and later polls add pages that were not
-        // available before.
+        // Refill the ring. The first poll fills the whole ring. Later polls replace the pages that
+        // have left the ring.
         out.refill(RING - self.ring.len(), Fit::new(FRAME_BYTES_MAX), |page| {
             self.ring.push(page);
             Ok(())

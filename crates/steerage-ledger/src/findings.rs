@@ -18,8 +18,8 @@ pub struct Findings {
     pub joined: u64,
     /// The number of CPUs that have left since the start.
     pub left: u64,
-    /// The load of the busiest CPU, divided by the lowest possible load of the busiest CPU for
-    /// these buckets, when it was last measured.
+    /// The load of the busiest CPU, divided by its load with the best possible division of these
+    /// buckets, at the last measurement.
     pub uneven: Option<f64>,
     /// The last measured time that a cache line takes from the receiving CPU to another CPU: the
     /// one that joined last, or the one that joins next. `None` if the distance of CPUs did not

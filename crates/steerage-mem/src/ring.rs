@@ -370,8 +370,8 @@ impl Producer {
         // P1, release: pairs with C1.
         self.shared.to_consumer.published.store(self.staged, Ordering::Release);
         // The cache lines of the slots that are written next are still in the consumer's cache.
-        // Prefetch as many cache lines as were written this time, so that they have arrived when
-        // they are written.
+        // Prefetch as many of these cache lines as this call has written, so that they have arrived
+        // when the next call writes them.
         for line in 0..count.div_ceil(SLOTS_A_LINE) {
             let at = (self.staged + line * SLOTS_A_LINE) as u32 & self.mask;
             // SAFETY: the masked position is under the capacity; a prefetch reads nothing.

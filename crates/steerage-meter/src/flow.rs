@@ -162,7 +162,7 @@ impl Flow {
         }
     }
 
-    /// Makes a flow that another program counted. `forth` is the traffic from the source, and
+    /// Makes a flow from the counts of another program. `forth` is the traffic from the source, and
     /// `back` is the traffic to the source.
     pub(super) fn of(flow: Directed, (first, last): (u64, u64), forth: Traffic, back: Traffic) -> Self {
         let seen = Seen { time: first.min(last), ..Seen::of(flow) };

@@ -17,7 +17,8 @@
 //! | release | each queue | sends the parked frames to the new CPU | [`Released`](Event::Released) |
 //!
 //! The queues of the group take part in the move. To park the buckets, a queue sends their frames
-//! to its parking lot. As a fence, the queue records the tail of its ring to each old CPU. A fence
+//! to its parking lot. For each old CPU, the queue records the tail of its ring to that CPU as a
+//! *fence*. A fence
 //! is passed when the finished index of the ring has passed this tail. After the release phase, new
 //! frames of the buckets go directly to the new CPU.
 //!

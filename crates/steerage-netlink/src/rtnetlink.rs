@@ -127,8 +127,8 @@ impl Rtnetlink {
     }
 
     /// Replaces the XDP program at a hook of the link in one step, but only if the attached program
-    /// is still `expected`. If `expected` is `None`, no program may be attached to the hook. If the
-    /// new program is `None`, the old program is detached. The caller needs `CAP_NET_ADMIN`.
+    /// is still `expected`. If `expected` is `None`, the hook must have no program. If the new program
+    /// is `None`, the old program is detached. The caller needs `CAP_NET_ADMIN`.
     ///
     /// # Errors
     /// Fails if another program is attached (EEXIST or EBUSY), and if the kernel refuses the

@@ -200,8 +200,8 @@ impl Sink {
     fn begin(&mut self, job: usize, kind: Kind) -> Result<(), Stopped> {
         let refused = |why: String| Err(Stopped::Unmergeable { job: job + 1, why });
         let apart = "add --results DIR for a file from each job";
-        // With `--order job`, output of any kind can be merged, because the bytes of a job only
-        // follow the bytes of the previous job.
+        // With `--order job`, output of any kind can be merged, because the outputs of the jobs are
+        // only concatenated.
         let kind = if self.order == Order::Job && matches!(kind, Kind::Unknown(_)) { Kind::Lines } else { kind };
         match kind {
             Kind::Unknown(what) => {

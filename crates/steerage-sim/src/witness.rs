@@ -56,7 +56,7 @@ pub struct Witness {
     pub gaps: AtomicU64,
     /// The number of packets that had changed on the way.
     pub torn: AtomicU64,
-    /// The number of packets in several pages.
+    /// The number of packets that had more than one page.
     pub chained: AtomicU64,
     /// The number of packets that were merged from several frames.
     pub merged: AtomicU64,

@@ -78,8 +78,8 @@ fn a_changed_figure_is_found_and_written() {
         let text = |path: PathBuf| fs::read_to_string(path).unwrap();
         assert_eq!(text(page(file)), text(root().join(file)), "{to}");
     }
-    // The test changes a cell of a table, as a new measurement would. Each sentence that quotes the
-    // cell must change.
+    // The test changes a cell of a table, as a new measurement would. Then the check must name each
+    // sentence that quotes the old value.
     replace(&page("lab/results/performance/path.csv"), "14.5 [13.6..14.9]", "4.40 [4.30..4.50]");
     let wrong = errors(&folder, &[]);
     for name in ["README.md:", "docs/performance.md:"] {

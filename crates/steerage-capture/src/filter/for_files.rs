@@ -16,8 +16,8 @@ pub(crate) enum FileFilters {
 }
 
 impl FileFilters {
-    /// Compiles the filter `text` for frames of these kinds. If frames of other kinds may follow,
-    /// also compiles it for the usual kinds.
+    /// Compiles the filter `text` for frames of these kinds. If frames of other kinds may come later
+    /// in the file, also compiles the filter for the usual kinds.
     pub(crate) fn compile(text: &str, kinds: &[FrameKind], others: bool) -> Result<Self, FilterError> {
         let text = written(text)?;
         if numbers::looks_like(&text) {

@@ -72,8 +72,8 @@ impl Values {
         Self::of(command, option.or_else(positional)?)
     }
 
-    /// Returns all values of this kind. Attributes are not included, because they need a connection
-    /// to the runs.
+    /// Returns all values of this kind. Attributes are not included, because reading them needs a
+    /// connection to each running instance.
     fn all(self) -> BTreeSet<String> {
         let commands = || args::program().get_subcommands().filter(|of| !of.is_hide_set()).map(name).collect();
         match self {

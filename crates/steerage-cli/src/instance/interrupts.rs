@@ -1,4 +1,4 @@
-//! Chooses the CPU that polls a network card's queue at the start. The CPU that handles the queue's
+//! Chooses the CPU that polls a network card's queue when a run begins. The CPU that handles the queue's
 //! interrupt polls the queue, because the packets are in the cache of this CPU. If the interrupt
 //! leaves this CPU too little time, the policy `balance` later lets another CPU poll the queue.
 

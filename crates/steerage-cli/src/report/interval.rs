@@ -24,7 +24,7 @@ pub(crate) struct Intervals {
 }
 
 impl Intervals {
-    /// Returns a schedule whose first report is due at the time `every` after the start.
+    /// Returns a schedule whose first report is due one interval (`every`) after the start.
     pub(crate) fn new(every: Duration, start: Instant) -> Self {
         Self { every, due: start + every, last: start, before: Read::default() }
     }

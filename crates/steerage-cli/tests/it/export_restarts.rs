@@ -76,7 +76,7 @@ fn run(to: &str, collector: impl FnOnce(&Stop) -> Collected + Send + 'static) ->
     let of_collector = Arc::clone(&stop);
     let collector = thread::spawn(move || collector(&of_collector));
     // Each flow has a packet every 2 s, and the timeout ends the flow after 1 s. At the end of the
-    // run, the records of one or two seconds arrive at once. These records take 100 kB, which the
+    // run, the records of the last one or two seconds arrive together. These records take 100 kB, which the
     // kernel counts as 200 kB of buffer space. The collector's buffer has room for all of these
     // records, even if the collector gets no CPU time in the meantime.
     let rate = setting("STEERAGE_EXPORT_RATE", 500);

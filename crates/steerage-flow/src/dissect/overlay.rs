@@ -368,7 +368,7 @@ mod tests {
                 assert_inside(&below(&frame), HeaderKind::Mpls, Some(17));
             }
         }
-        // Source addresses whose bytes are the EtherTypes of VLAN tags, ARP, MPLS and IPv4.
+        // Source addresses that begin with the EtherTypes of VLAN tags, ARP, MPLS and IPv4.
         for source in [[129, 0, 1, 1], [8, 6, 1, 1], [136, 71, 1, 1], [8, 0, 0x45, 1]] {
             let frame = FrameBuilder::tcp((source, 1), ([10, 1, 1, 2], 2)).frame(b"data");
             let [a, b, c, d] = source;

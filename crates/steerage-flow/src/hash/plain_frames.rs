@@ -43,8 +43,8 @@ const SHORTEST: usize = ethernet::BYTES + V4_LEN;
 /// The conditions for one shape of plain frame. Words of the frame are read as little-endian
 /// numbers.
 struct Shape {
-    /// The bits that are constant in the eight bytes from the EtherType on: the EtherTypes, the IP
-    /// version and, for IPv4, the header length.
+    /// The bits that are constant in the eight bytes that begin with the EtherType: the EtherType,
+    /// the IP version and, for IPv4, the header length.
     mask: u64,
     value: u64,
     /// Bits in the word with the protocol. These bits of the word are all 0 unless the packet is a
@@ -174,8 +174,8 @@ unsafe fn v4_key<const BOTH: bool>(packet: &[u8; V4_LEN]) -> __m128i {
     }
 }
 
-/// Returns the key of an IPv6 packet as three blocks: the words of its [`FlowKey`](crate::FlowKey),
-/// and the tag.
+/// Returns the key of an IPv6 packet as three blocks. They contain the words of its
+/// [`FlowKey`](crate::FlowKey), followed by the tag.
 ///
 /// # Safety
 ///

@@ -35,8 +35,8 @@ impl Rules<'_> {
         self.timeouts.inactive.saturating_add(2 * LATE).max(EARLY).saturating_add(more)
     }
 
-    /// How much longer than by its packets a flow may have gone on, because fragments that wait may belong
-    /// to it. `number` is the number of fragments that wait so far.
+    /// How long a flow may have continued after its last known packet, because waiting fragments may
+    /// belong to it. `number` is the number of fragments that wait so far.
     pub(super) fn more(&self, flow: &Flow, opening: &Opening, number: u64) -> u64 {
         let may_have_more = opening.number < number && self.is_early(flow.last) && self.waiting.may_have(flow);
         if may_have_more { EARLY } else { 0 }

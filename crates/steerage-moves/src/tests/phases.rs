@@ -432,7 +432,7 @@ fn nothing_is_overdue_if_nothing_moves_or_a_source_can_wait() {
     assert_eq!(overdue(&mut moves), (false, vec![], false));
     mask(&mut moves, &[0, 1], &[2]);
     assert_eq!(overdue(&mut moves), (false, vec![], false));
-    // After a queue that can wait has ended, the slice has a time limit again.
+    // Queue 1 could wait, so that the slice had no time limit. Queue 1 ends, so there is a limit.
     on(&mut moves, Event::Closed { queue: 1 });
     assert_eq!(overdue(&mut moves), (true, vec![Ask::Declare(1)], true));
 }

@@ -79,8 +79,8 @@ impl Three {
         assert_eq!(received() - before, packets as u64);
     }
 
-    /// How many wake-ups for packets CPU 0 sent, how many of them CPUs 1 and 2 received, and how
-    /// many wake-ups came from control.
+    /// The number of wake-ups that CPU 0 sent for packets, how many of them CPUs 1 and 2 received,
+    /// and the number of wake-ups by the control thread.
     fn wakes(&self) -> (u64, [u64; 2], [u64; 3]) {
         let Snapshot { cpus, .. } = self.handle.snapshot();
         (

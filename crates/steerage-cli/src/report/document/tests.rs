@@ -219,7 +219,7 @@ fn more_parts_than_a_run_has_are_refused() {
     }
 }
 
-/// The addresses of the flow that fills a CPU are private, like the addresses of the largest flows.
+/// Not every user may see the addresses of the flow that fills a CPU, as with the largest flows.
 #[test]
 fn the_flow_of_an_elephant_is_not_for_everybody() {
     let elephants = |report: &Value| report["snapshot"]["groups"][0]["elephants"].clone();

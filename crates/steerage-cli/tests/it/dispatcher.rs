@@ -53,13 +53,16 @@ impl Shared {
 
     /// Runs a program of xdp-tools. The test fails if the program fails. The programs of xdp-tools
     /// use a lock file. If another program holds the lock, the programs of xdp-tools fail instead
-    /// of waiting.
+    /// of waiting. xdp-filter ignores LIBXDP_BPFFS: it uses /sys/fs/bpf or, if no BPF file system is
+    /// mounted there, the first one in /proc/mounts, which may be that of another test. So the
+    /// program gets a mount namespace in which /sys/fs/bpf is this test's file system.
     fn tool(&self, words: &str) -> String {
         static ALONE: Mutex<()> = Mutex::new(());
         let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut words = words.split(' ');
-        let mut command = Command::new(words.next().unwrap());
-        let output = self.net.near(|| command.args(words).env("LIBXDP_BPFFS", &self.pins).output().unwrap());
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", "mount --bind \"$LIBXDP_BPFFS\" /sys/fs/bpf && exec \"$@\"", "sh"]);
+        command.args(words.split(' ')).env("LIBXDP_BPFFS", &self.pins);
+        let output = self.net.near(|| command.output().unwrap());
         let ran = Ran::of(output);
         assert!(ran.code == Some(0), "{command:?}: {ran:?}");
         ran.out

@@ -225,7 +225,9 @@ fn segments_are_merged_before_they_are_routed() {
             assert_eq!(sent, transmitted, "{report}");
             assert!(sent as usize > FAR.len() * BYTES / 1448, "{report}");
             assert_eq!(report["snapshot"]["reordered"], 0, "{report}");
-            (number(&report["app"]["forward"]["forwarded"]), transmitted)
+            // On a slow machine, a host may answer ARP late. Then the router sends ICMP errors too.
+            let app = &report["app"]["forward"];
+            (number(&app["forwarded"]) + number(&app["icmp_sent"]), transmitted)
         });
         let [plain, merged] = handled;
         assert_eq!(plain.0, plain.1, "{left}");

@@ -1,4 +1,4 @@
-//! Sets the name under which programs load the shared library. cargo-c sets the same name.
+//! Sets the name under which programs load the shared library. The tool cargo-c sets the same name.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

@@ -3,7 +3,7 @@
 //!
 //! `cargo bench -p steerage-lab --bench capture [-- ROUNDS [FILE]]`. Without a FILE, the benchmark
 //! creates a capture of 2,000,000 frames of 60 bytes. The file is in the page cache when the
-//! measurement starts. The cases run in turn, A B C A B C ...
+//! measurement starts. The three cases run in turn, A B C A B C ...
 #![allow(clippy::print_stdout, reason = "a benchmark prints")]
 
 use std::fs::{self, File};
@@ -23,8 +23,8 @@ const FLOWS: u32 = 65_536;
 
 const READ_BYTES: usize = 256 << 10;
 
-/// The loop with the minimum work: read(2), and a step from record to record of a little-endian
-/// pcap.
+/// A loop that does the minimum work: it calls read(2), and steps from record to record of a
+/// little-endian pcap.
 fn bare(path: &Path) -> u64 {
     let mut file = File::open(path).expect("it was just there");
     let mut memory = vec![0; 2 * READ_BYTES];

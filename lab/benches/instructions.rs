@@ -4,8 +4,9 @@
 //! `cargo bench -p steerage-lab --bench instructions` needs valgrind and the runner (`cargo install
 //! gungraun-runner --version 0.18.2 --locked`). One thread steps all CPUs of an instance in turn,
 //! on a clock that advances by itself, so each run is the same. The result is the number of
-//! instructions of receiver and workers for [`PACKETS`] packets of 64 bytes in 65,536 flows. The
-//! benchmark also counts and meters the same number of packets from a capture.
+//! instructions that the receiver and the workers execute for [`PACKETS`] packets of 64 bytes in
+//! 65,536 flows. The benchmark also runs two other handlers, which count and meter the same number
+//! of packets from a capture.
 #![allow(missing_docs, unused_qualifications, reason = "in what the macros make")]
 
 use std::cell::Cell;
@@ -29,7 +30,8 @@ use steerage_lab::frames::{FLOWS, FrameOptions, Mix};
 use steerage_lab::runs::ReadsHeaders;
 use steerage_meter::{Meter, MeterOptions, Metering};
 
-/// The number of packets of a run: so many that the start and the end of the run do not matter.
+/// The number of packets of a run. It is so large that the start and the end of the run do not
+/// matter.
 const PACKETS: u64 = 64_000;
 
 const TICK: Duration = Duration::from_nanos(50);
@@ -90,11 +92,12 @@ fn single(targets: usize) -> Cpus<ReadsHeaders> {
     cpus(FrameOptions { mix: Mix::Uniform, device_hash: true, list: 1, flows: FLOWS, frames: PACKETS }, targets)
 }
 
-/// Makes the limit for the number of instructions per packet: the counted number, and 5 % for later
-/// compilers. If you lower the number, lower the limit too. A poll takes about 250 instructions,
-/// because an instance checks only rings in use. These instructions matter with lists of one
-/// packet, and with 16 idle workers. Mixed traffic takes more instructions than code with branches
-/// would take, but such branches could not be predicted.
+/// Makes the limit for the number of instructions per packet: the counted number plus 5 %, because
+/// later compilers may need more. If a change of the code lowers the counted number, lower the
+/// limit too. A poll takes about 250 instructions, because an instance checks only rings in use.
+/// These 250 instructions matter if a poll returns one packet, or if there are 16 idle workers. For
+/// mixed traffic, this code executes more instructions than code with branches would, but the CPU
+/// could not predict those branches.
 fn at_most(each: u64) -> LibraryBenchmarkConfig {
     let limit = (EventKind::Ir, each * PACKETS);
     let mut config = LibraryBenchmarkConfig::default();

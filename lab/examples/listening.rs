@@ -22,7 +22,8 @@ use steerage_lab::histogram::Histogram;
 const STAMP_BYTES: usize = 8;
 /// The bytes before the payload: Ethernet, IPv4 and UDP.
 const HEADER_BYTES: usize = 14 + 20 + 8;
-/// A sender that is late by more than this time skips packets, so that no burst follows.
+/// If a sender is late by more than this number of nanoseconds, it skips packets, so that it does
+/// not send a burst.
 const BEHIND_MAX: f64 = 1e6;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -44,10 +45,10 @@ fn now() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Sends packets at equal intervals, and waits for each interval without sleeping. With a rate of
-/// 0, sends no packets. Prints the number of packets, and the mean time of the system call that
-/// sends a packet. Over a veth, this call also runs the driver's half of receiving, unless the
-/// receiver polls busily.
+/// Sends packets at equal intervals, and polls the clock between packets instead of sleeping. With
+/// a rate of 0, the function sends no packets. Prints the number of packets, and the mean time of
+/// the system call that sends a packet. Over a veth, the system call that sends a packet also runs
+/// the driver's part of receiving it, unless the receiver uses busy polling.
 fn send(to: &str, rate: f64, seconds: f64) -> Result<(), Box<dyn Error>> {
     let socket = UdpSocket::bind("0.0.0.0:0")?;
     socket.connect(to)?;

@@ -1,10 +1,10 @@
-//! The minimum cost of the receive path: one CPU writes frames into pages and hands them to another
-//! CPU, without any further work.
+//! A loop that shows the minimum cost of the receive path: one CPU writes frames into pages and
+//! hands the pages to another CPU, without any further work.
 //!
-//! The loop has no pool, no ledger and no limit, and never moves flows or sleeps. One writer and
-//! one reader use pages and slots in order, in batches of [`BATCH`] frames. The hand-over consists
-//! of two positions: the writer's `written` and the reader's `read`. Benchmarks compare the receive
-//! path with this loop, and no other code uses the loop.
+//! The loop has no page pool, no ledger and no backlog limit, and it never moves flows or sleeps.
+//! One writer and one reader use pages and slots in order, in batches of [`BATCH`] frames. Writer
+//! and reader share two positions: the writer's `written` and the reader's `read`. Only benchmarks
+//! use this loop, to compare the receive path with it.
 
 use std::cell::UnsafeCell;
 use std::sync::Arc;
@@ -23,11 +23,11 @@ pub const FRAME_BYTES: usize = 64;
 /// The number of pages, which is also the number of slots.
 const PAGES: u64 = 1024;
 
-/// The size of a page. The size is not a multiple of 1024 bytes, so that the first cache lines of
-/// all pages are distributed over many cache sets.
+/// The size of a page. The page size is not a multiple of 1024 bytes, so that the first cache lines
+/// of all pages are distributed over many cache sets.
 const PAGE_BYTES: usize = 2112;
 
-/// The description of a frame that the writer passes to the reader. The description has the same
+/// The description of a frame that the writer passes to the reader. This description has the same
 /// size as a slot of the receive path.
 #[repr(C, align(16))]
 #[derive(Clone, Copy, Debug, Default)]
@@ -89,8 +89,8 @@ pub struct BareReader {
 /// Returns a [`RegionError`] if there is not enough memory.
 pub fn bare(prefetches: bool) -> Result<(BareWriter, BareReader), RegionError> {
     let (region, mut pages) = Region::map(PAGES as usize, PAGE_BYTES)?;
-    // Memory that was never accessed has no physical pages yet. The tokens are dropped here, so
-    // that no other code can access the pages.
+    // The pages are written once, because memory that was never accessed has no physical pages yet.
+    // Then the page tokens are dropped, so that no other code can access the pages.
     pages.iter_mut().for_each(|page| region.page_mut(page).fill(0));
     let slots: Box<[UnsafeCell<Slot>]> = (0..PAGES).map(|_| UnsafeCell::default()).collect();
     let shared = Arc::new(Shared {
@@ -103,8 +103,8 @@ pub fn bare(prefetches: bool) -> Result<(BareWriter, BareReader), RegionError> {
 }
 
 impl BareWriter {
-    /// Writes a batch. Writes a batch of frames. Returns false if there was no room for the batch.
-    /// The function `write` writes a frame and returns its hash.
+    /// Writes a batch of frames. Returns false if there was no free space for the batch. The
+    /// function `write` writes a frame and returns its hash.
     #[inline(always)]
     pub fn write(&mut self, mut write: impl FnMut(&mut [u8; FRAME_BYTES]) -> u32) -> bool {
         let Self { shared, written, read, prefetches } = self;

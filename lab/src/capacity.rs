@@ -4,20 +4,21 @@ use std::time::Duration;
 
 use crate::error::LabError;
 
-/// The largest loss, in percent, that counts as no loss. This limit is the loss that was published
-/// for `build_skb`.
+/// The largest loss, in percent, that counts as no loss. This is the loss in the published
+/// measurement of `build_skb`.
 pub const NONE_LOST: f64 = 0.1;
 
-/// The maximum number of times that the rate is doubled or halved. After so many doublings, the
-/// rate is too high for every CPU. After so many halvings, every CPU keeps up with the rate.
+/// The maximum number of times that the packet rate is doubled or halved. After this number of
+/// doublings, the rate is too high for every CPU. After this number of halvings, every CPU keeps up
+/// with the rate.
 const DOUBLINGS: u32 = 9;
 
-/// The number of bisections between a rate and its double. With this number of bisections, the rate
-/// is exact to within 2 %.
+/// The number of bisections between a packet rate and its double. With this number of bisections,
+/// the error of the rate is at most 2 %.
 const BISECTIONS: u32 = 6;
 
-/// The number of runs at each rate. The run with the least loss counts, because other programs can
-/// only add losses.
+/// The maximum number of runs at each rate. Only the run with the least loss is used, because other
+/// programs can only increase the loss.
 const TRIES: u32 = 3;
 
 /// The approximate number of runs of a search.
@@ -32,12 +33,12 @@ pub struct Loss {
     pub cpu_percent: f64,
 }
 
-/// Returns the number of frames that arrive in this time at this rate per second.
+/// Returns the number of frames that arrive in `time` at a rate of `rate` frames per second.
 pub fn frames_in(time: Duration, rate: f64) -> u64 {
     ((time.as_secs_f64() * rate) as u64).max(1)
 }
 
-/// Returns the run with the least loss at this rate.
+/// Returns the loss of the run with the least loss at `rate`.
 ///
 /// # Errors
 /// Returns the error of a run.
@@ -54,8 +55,8 @@ pub fn least_loss(rate: f64, run: impl Fn(f64) -> Result<Loss, LabError>) -> Res
 }
 
 /// Returns the highest rate per second at which at most `most_lost` percent of the packets are
-/// lost. The search begins at the rate `from`, and then lowers or raises the rate. If even `from /
-/// 512` is too high, the result is 0.
+/// lost. The search begins at the packet rate `from`, and then lowers or raises the rate. If even
+/// the rate `from / 512` is too high, the result is 0.
 ///
 /// # Errors
 /// Returns the error of a run.
@@ -70,7 +71,7 @@ pub fn highest_rate(most_lost: f64, from: f64, run: impl Fn(f64) -> Result<Loss,
         (low, halvings) = (low / 2.0, halvings + 1);
     }
     let mut high = 2.0 * low;
-    // If `low` was halved, its double is known to be too high.
+    // If `low` was halved, the rate `2.0 * low` is known to be too high.
     while halvings == 0 && high < from * f64::from(1 << DOUBLINGS) && keeps_up(high)? {
         (low, high) = (high, 2.0 * high);
     }

@@ -18,10 +18,10 @@ const PACKETS_A_SECOND: u32 = 1_000_000;
 /// The lengths of the packets of a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lengths {
-    /// All packets have the same length, which is this number of bytes.
+    /// All packets have the same length, in bytes.
     All(usize),
-    /// The packets are mixed as in the simple Internet mix: 7 of 12 packets are short, 4 have a
-    /// medium length, and 1 is full (IP packets of 40, 576 and 1,500 bytes).
+    /// The packet lengths are those of the simple Internet mix: 7 of 12 packets are short, 4 have a
+    /// medium length, and 1 has the full length (IP packets of 40, 576 and 1,500 bytes).
     Mixed,
 }
 
@@ -45,8 +45,8 @@ impl Lengths {
 }
 
 /// Returns the flow and the length of each packet. The order of the flows is random, so that no
-/// cache can predict them. `lab/peers/capture/generate.c` makes captures with the same flows and
-/// lengths in the same order.
+/// prefetcher can predict the next flow. `lab/peers/capture/generate.c` makes captures with the
+/// same flows and lengths in the same order.
 fn packets_of(packets: u32, flows: u32, lengths: Lengths) -> impl Iterator<Item = (u32, usize)> {
     let mut random = SplitMix64::new(0);
     (0..packets).map(move |_| {
@@ -55,7 +55,8 @@ fn packets_of(packets: u32, flows: u32, lengths: Lengths) -> impl Iterator<Item 
     })
 }
 
-/// Makes a classic capture of UDP over IPv4, with at most `flows` flows.
+/// Makes a capture in the classic pcap format. It contains UDP over IPv4, with at most `flows`
+/// flows.
 pub fn capture(packets: u32, flows: u32, lengths: Lengths) -> Vec<u8> {
     let mut file = Vec::with_capacity(HEAD_BYTES + packets as usize * (RECORD_BYTES + lengths.mean() + 1));
     let words: [u32; 6] = [0xa1b2_c3d4, 0x0004_0002, 0, 0, 65_535, 1];
@@ -109,13 +110,13 @@ impl CaptureFile {
 
 impl Drop for CaptureFile {
     fn drop(&mut self) {
-        // If the file has been removed already, this is not an error.
+        // It is not an error if the capture file has already been removed.
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// A flow of the minimal meter: both endpoints, the lower endpoint first, then the protocol and the
-/// counts.
+/// A flow of the minimal flow meter: both endpoints (the numerically lower endpoint first), the
+/// protocol, and the numbers of packets and bytes.
 #[derive(Clone, Copy, Default)]
 struct Flow {
     ends: [u64; 2],
@@ -144,9 +145,9 @@ impl Flows {
 
     fn find(&self, ends: [u64; 2]) -> usize {
         let mask = self.places.len() - 1;
-        // The hash has two multiplications: after only one, consecutive flows would be next to each
-        // other in the hash table. In a half-full table, a search would then need hundreds of
-        // probes.
+        // The hash needs two multiplications: after only one multiplication, consecutive flows
+        // would be next to each other in the hash table. A search in a half-full table would then
+        // need hundreds of probes.
         let mixed = (ends[0] ^ ends[1].rotate_left(29)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mixed = (mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
         let mut place = (mixed >> 32) as usize & mask;
@@ -166,9 +167,9 @@ impl Flows {
     }
 }
 
-/// Reads a capture of this form and counts the packets and bytes of each IPv4 flow, both directions
-/// together. The function uses one thread, and does not handle timeouts, records or fragments.
-/// Returns the number of packets and the number of flows.
+/// Reads a capture that [`capture`] made, and counts the packets and bytes of each IPv4 flow, both
+/// directions together. The function uses one thread, and does not handle timeouts, flow records or
+/// fragments. Returns the number of packets and the number of flows.
 pub fn count_by_flow(file: &[u8]) -> (u64, u64) {
     let mut flows = Flows { places: vec![Flow::default(); 1 << 16], known: 0 };
     let (mut rest, mut packets) = (file.get(HEAD_BYTES..).unwrap_or_default(), 0);

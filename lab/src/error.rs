@@ -27,7 +27,8 @@ pub enum LabError {
         /// The reason.
         why: String,
     },
-    /// Packets were lost in a run that must not lose any, so its measurements mean nothing.
+    /// Packets were lost in a run that must not lose any packets, so the measurements of the run
+    /// are invalid.
     #[error("{} of {sent} packets were lost where none may be", sent.saturating_sub(*delivered))]
     Lost {
         /// The number of packets that arrived.
@@ -35,7 +36,7 @@ pub enum LabError {
         /// The number of packets that were sent.
         sent: u64,
     },
-    /// A run had a wrong result, so its measurements mean nothing.
+    /// A run had a wrong result, so the measurements of the run are invalid.
     #[error("{seen} {what} where {expected} have to be")]
     Wrong {
         /// The counted objects.

@@ -1,5 +1,5 @@
-//! An experiment: its name, and the cases that run in turn. Each experiment is described for
-//! readers in lab/experiments.json.
+//! An experiment: its name, and the cases that run in turn. The file lab/experiments.json describes
+//! each experiment.
 
 use std::fmt;
 use std::time::Duration;
@@ -23,10 +23,11 @@ pub struct Settings {
     pub measured: Duration,
     /// The length of the warm-up for policies that choose CPUs by load.
     pub warm_up: Duration,
-    /// The time for which requests and responses are measured: longer than other measurements,
-    /// because connecting takes time, and the CPUs are shared.
+    /// The time for which requests and responses are measured. This time is longer than for other
+    /// measurements, because opening the connections takes time, and client and server share the
+    /// CPUs.
     pub rr_measured: Duration,
-    /// The number of connections with requests and responses.
+    /// The number of TCP connections in the experiment with requests and responses.
     pub connections: usize,
     /// If true, each experiment measures only the first and the last point of each axis.
     pub ends_only: bool,
@@ -34,10 +35,11 @@ pub struct Settings {
     pub simulation: Simulation,
 }
 
-/// The shortest run. In a shorter run, the start and the end would take most of the time.
+/// The shortest run. In a shorter run, the start and the end of the run would take most of the
+/// time.
 pub const SECONDS_MIN: Duration = Duration::from_millis(1);
 
-/// The longest run. No experiment needs longer runs than this.
+/// The longest run. No experiment needs longer runs than one hour.
 pub const SECONDS_MAX: Duration = Duration::from_secs(3600);
 
 /// The default time for which each run is measured. This time is long compared with the start of a
@@ -47,17 +49,17 @@ const MEASURED: Duration = Duration::from_millis(500);
 /// The default warm-up, after which the `balance` policy has finished its trials of CPUs.
 const WARM_UP: Duration = Duration::from_millis(1000);
 
-/// For policies without trials, the warm-up is divided by this number.
+/// The divisor of the warm-up for policies that do not try different sets of CPUs.
 const FIXED_WARM_UP: u32 = 5;
 
-/// The approximate time that a simulated run takes.
+/// The approximate duration of a simulated run on the real clock.
 const SIMULATED: Duration = Duration::from_secs(2);
 
 const CONNECTIONS: usize = 500;
 
 const CONNECTIONS_QUICK: usize = 16;
 
-/// The minimum number of frames in a run, which is enough to fill a ring a few times.
+/// The minimum number of frames in a run. These frames fill a ring a few times.
 const FRAMES_MIN: f64 = 20_000.0;
 
 /// The minimum number of frames in a run of a smoke test.
@@ -84,8 +86,8 @@ impl Settings {
         if balances { self.warm_up } else { self.warm_up / FIXED_WARM_UP }
     }
 
-    /// Makes settings for a smoke test: one round of short runs, at the smallest number of points
-    /// that shows all series. The runs are too short for good measurements.
+    /// Makes settings for a smoke test: one round of short runs, with only the first and the last
+    /// point of each axis. The runs are too short for good measurements.
     pub fn quick(cpus: Vec<usize>) -> Self {
         let short = Duration::from_millis(5);
         let (measured, warm_up, rr_measured) = (short, short, 4 * short);
@@ -94,7 +96,7 @@ impl Settings {
         Self { cpus, rounds, measured, warm_up, rr_measured, connections, ends_only, simulation }
     }
 
-    /// Returns the points of an axis that are measured.
+    /// Returns the points of the axis `all` that the experiment measures.
     pub fn points<T: Copy>(&self, all: &[T]) -> Vec<T> {
         match all {
             [first, .., last] if self.ends_only => vec![*first, *last],
@@ -102,14 +104,14 @@ impl Settings {
         }
     }
 
-    /// Returns the number of frames in a run if each frame takes `nanos_each`.
+    /// Returns the number of frames in a run if each frame takes `nanos_each` nanoseconds.
     pub fn frames(&self, nanos_each: f64) -> u64 {
         let least = if self.ends_only { FRAMES_MIN_QUICK } else { FRAMES_MIN };
         (self.measured.as_nanos() as f64 / nanos_each).max(least) as u64
     }
 
-    /// Returns the CPUs of a run on two CPUs. If there is only one CPU, this CPU is twice in the
-    /// result, and cases that need two CPUs are skipped.
+    /// Returns the CPUs of a run on two CPUs. If the settings have only one CPU, the result
+    /// contains this CPU twice, and cases that need two CPUs are skipped.
     pub fn pair(&self) -> CpuPair {
         let (first, second) = (self.cpus.first(), self.cpus.get(1));
         let receive = first.copied().unwrap_or_default();
@@ -117,8 +119,8 @@ impl Settings {
     }
 }
 
-/// Returns the CPUs of `list`, or all CPUs that this process may use. The first CPU receives. The
-/// other CPUs follow in the order in which steerage would add them.
+/// Returns the CPUs of `list`. Without a list, returns all CPUs that this process may use. The
+/// first CPU receives. The other CPUs follow in the order in which steerage would add them.
 ///
 /// # Errors
 /// Returns an error if the list cannot be read, or names a CPU that this process may not use.
@@ -154,15 +156,15 @@ pub struct Experiment {
     /// The name of the experiment in lab/experiments.json.
     pub(crate) name: &'static str,
     pub(crate) cases: Vec<Case>,
-    /// The cases that cannot run here, each with its reason.
+    /// The cases that cannot run on this machine, each with its reason.
     pub(crate) skipped: Vec<String>,
     pub(crate) rounds: usize,
     pub(crate) cpus: Vec<usize>,
     /// The number of CPUs whose distance is measured before and after each run, starting with the
-    /// first CPU. This is the highest number of CPUs that any case uses, so that the words near and
-    /// far have the same meaning for all cases.
+    /// first CPU. This number is the highest number of CPUs that any case uses, so that "near" and
+    /// "far" mean the same for all cases.
     pub(crate) probed_cpus: usize,
-    /// The costs and the machine, if all runs are simulated.
+    /// The costs and the machine of the simulation, as text, if all runs are simulated.
     pub(crate) simulated: Option<String>,
     takes: Duration,
 }
@@ -182,20 +184,20 @@ impl Experiment {
         }
     }
 
-    /// Marks all runs as simulated. One round is enough, because the same seed always gives the
-    /// same result.
+    /// Marks all runs as simulated. The experiment then has one round, because the same seed always
+    /// gives the same result.
     pub fn simulated(&mut self, simulation: &Simulation) {
         let machine = simulation.machine.cpus();
         self.simulated = Some(format!("{}, {machine} CPUs, seed {}", simulation.profile.name, simulation.seed));
         (self.rounds, self.takes) = (1, SIMULATED);
     }
 
-    /// Sets the duration of a run for the cases that are added from now on.
+    /// Sets the duration of a run for all cases that are added after this call.
     pub fn takes(&mut self, time: Duration) {
         self.takes = time;
     }
 
-    /// Adds a case that needs `cpus` CPUs. If there are fewer CPUs, the case is skipped.
+    /// Adds a case that needs `cpus` CPUs. If the experiment has fewer CPUs, the case is skipped.
     pub fn case(
         &mut self,
         series: impl Into<String>,
@@ -211,7 +213,8 @@ impl Experiment {
         self.cases.push(Case { series, x, takes: self.takes, run: Box::new(run) });
     }
 
-    /// Records which case could not run and why. A repeated reason is ignored.
+    /// Records the reason why a case could not run. `why` names the case. A repeated reason is
+    /// ignored.
     pub fn skip(&mut self, why: String) {
         if !self.skipped.contains(&why) {
             self.skipped.push(why);

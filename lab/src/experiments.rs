@@ -1,4 +1,4 @@
-//! The experiments. Each experiment has its own file, and repeats the design of a published
+//! The experiments. Each experiment has its own file. Most of them repeat the design of a published
 //! experiment.
 
 mod handoff;
@@ -15,8 +15,8 @@ use crate::rr;
 
 struct Group {
     name: &'static str,
-    /// The other experiments of the same group. These experiments run together with the experiment
-    /// that has the group's name.
+    /// The experiments of the group whose names differ from the group's name. They run together
+    /// with the experiment that has the group's name.
     others: &'static [&'static str],
     plan: fn(&Settings) -> Vec<Experiment>,
 }
@@ -43,8 +43,8 @@ const ALL: [Group; 10] = [
     group(SIMULATED, &["scale-queues", "scale-traffic", "scale-work", "scale-seeds"], scale::plan),
 ];
 
-/// The group whose runs are simulated. This group runs only if it is named, because it shows
-/// nothing about the machine on which it runs.
+/// The group whose runs are simulated. This group runs only if the command line names it, because
+/// simulated results do not depend on the machine on which the simulation runs.
 const SIMULATED: &str = "scale";
 
 /// Returns the names of the groups of experiments.
@@ -57,7 +57,8 @@ pub fn measuring() -> impl Iterator<Item = &'static str> {
     groups().filter(|group| *group != SIMULATED)
 }
 
-/// Returns the names of the experiments that can also run without the rest of their group.
+/// Returns the names of the experiments that can also run without the other experiments of their
+/// group.
 pub fn others() -> impl Iterator<Item = &'static str> {
     ALL.iter().flat_map(|group| group.others.iter().copied())
 }

@@ -1,4 +1,5 @@
-//! A device that writes frames of 64 bytes from a template. Only a few fields differ between flows.
+//! A device that writes frames of 64 bytes from a template. The frames of different flows differ
+//! only in a few fields.
 
 use fastrand::Rng;
 use steerage::{
@@ -11,11 +12,11 @@ use steerage::{
 /// A frame's length.
 pub const FRAME_BYTES: usize = 64;
 
-/// The default number of flows, which is large for hardware that tracks flows.
+/// The default number of flows. This number is large for hardware that tracks flows.
 pub const FLOWS: u32 = 65_536;
 
-/// The seed of the frames. The seed of the random numbers is constant, so that every run has the
-/// same frames.
+/// The seed of the random numbers for the frames. It is constant, so that every run has the same
+/// frames.
 const SEED: u64 = 1;
 
 /// The kinds of frames.
@@ -33,7 +34,7 @@ pub enum Mix {
 pub struct FrameOptions {
     /// The kinds of frames.
     pub mix: Mix,
-    /// True if the device provides a hash.
+    /// True if the device provides a hash for each frame.
     pub device_hash: bool,
     /// The maximum number of frames per poll. All frames of a poll form one list.
     pub list: usize,
@@ -68,9 +69,8 @@ pub(crate) struct FrameWriter {
     rng: Rng,
 }
 
-/// Makes a frame of UDP over IPv4. A device replaces the frame's source address and port. The
-/// device does not compute the checksums again, because that would cost time, so the checksums are
-/// wrong.
+/// Makes a frame of UDP over IPv4. A device copies this frame and replaces the source address and
+/// port. The checksums are then wrong, because computing them again would cost time.
 pub(crate) fn udp4() -> [u8; FRAME_BYTES] {
     of_udp(&FrameBuilder::udp(([0; 4], 0), ([192, 168, 0, 1], DISCARD)))
 }
@@ -79,7 +79,7 @@ fn of_udp(frame: &FrameBuilder) -> [u8; FRAME_BYTES] {
     frame.frame_of(FRAME_BYTES).try_into().expect("a frame of this length")
 }
 
-/// A kind of frame in mixed traffic, and the positions of the fields that differ.
+/// A kind of frame in mixed traffic, and the positions of the fields that differ between flows.
 #[derive(Clone, Copy)]
 struct Shape {
     frame: [u8; FRAME_BYTES],
@@ -123,7 +123,8 @@ impl FrameWriter {
             frame[34..36].copy_from_slice(&port);
             return flow;
         }
-        // This code has no branch, because mispredictions would count as part of the measurement.
+        // The following code has no branch, because the time of mispredicted branches would be a
+        // part of the measured time.
         let shape = &self.shapes[(drawn & 3) as usize];
         *frame = shape.frame;
         frame[shape.protocol] = PROTOCOLS[(drawn >> 2 & 1) as usize];

@@ -1,14 +1,15 @@
 //! A histogram of times.
 
-/// The longest time that the histogram distinguishes: 2^40 ns, about 18 minutes. Longer times are
-/// counted as this time.
+/// The longest time that the histogram distinguishes: 2^40 ns, about 18 minutes. A longer time is
+/// counted as 2^40 ns.
 const NANOS_MAX: u64 = (1 << 40) - 1;
 
-/// The number of significant decimal digits of each time. With this number, a percentile is exact
-/// to within 1 %.
+/// The number of significant decimal digits with which a time is stored. With two digits, the error
+/// of a percentile is at most 1 %.
 const DIGITS: u8 = 2;
 
-/// A histogram of times in nanoseconds. The mean and the longest time are exact.
+/// A histogram of times in nanoseconds. The histogram stores the exact mean and the exact longest
+/// time.
 #[derive(Clone, Debug)]
 pub struct Histogram {
     counts: hdrhistogram::Histogram<u64>,
@@ -17,7 +18,7 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// Makes a histogram without any time.
+    /// Makes an empty histogram.
     #[expect(clippy::missing_panics_doc, reason = "the bounds are constants that are valid")]
     pub fn new() -> Self {
         let counts = hdrhistogram::Histogram::new_with_bounds(1, NANOS_MAX, DIGITS).expect("valid bounds");
@@ -53,8 +54,8 @@ impl Histogram {
         (self.sum / u128::from(self.count().max(1))) as u64
     }
 
-    /// Returns a percentile: Returns a percentile: `permille` of 1,000 times are at most as long as
-    /// the result. Returns 0 if the histogram has no times.
+    /// Returns a percentile: of every 1,000 times, `permille` times are at most as long as the
+    /// result. Returns 0 if the histogram has no times.
     pub fn permille(&self, permille: u64) -> u64 {
         self.counts.value_at_quantile(permille as f64 / 1000.0).min(self.max)
     }

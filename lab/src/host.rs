@@ -1,5 +1,5 @@
-//! The command `steerage-lab respond`, which replies to packets as a host does. This host is the
-//! server of the request-response experiment.
+//! The command `steerage-lab respond`, which replies to packets as a TCP/IP host does. In the
+//! request-response experiment, this host is the server.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::IpAddr;
@@ -26,12 +26,13 @@ use crate::respond::{Config, End, Fate, Responding};
 const BLOCK_TIMEOUT: Duration = Duration::from_millis(1);
 
 /// The maximum number of new packets that a CPU may send per batch, in addition to replies that
-/// overwrite a packet. Each packet of a full batch may make its connection send a whole buffer.
+/// overwrite a packet. The limit is this high because each packet of a full batch may make its
+/// connection send a whole buffer.
 const ORIGINATED: usize = HANDLE_BUDGET * 8;
 
 /// The first bytes of the host's link address on a TAP. The other end of the TAP, which belongs to
-/// the kernel, has the interface's address. The host's address is locally administered, and its
-/// remaining bytes come from the host's IP address.
+/// the kernel, has the interface's own link address. The host's link address is locally
+/// administered, and its remaining bytes are taken from the host's IP address.
 const TAP_MAC: [u8; 2] = [0x02, 0x53];
 
 /// The options of `respond`.
@@ -46,10 +47,10 @@ pub struct HostArgs {
     /// Answer each request of REQ bytes with RESP bytes at this TCP port
     #[arg(long, value_name = "PORT:REQ:RESP", value_parser = exchange)]
     pub rr: Vec<(u16, usize, usize)>,
-    /// CPUs that answer [default: all that this process may use]
+    /// CPUs that send replies [default: all CPUs that this process may use]
     #[arg(long, value_name = "LIST")]
     pub cpus: Option<String>,
-    /// CPU that receives [default: the first of them]
+    /// CPU that receives packets [default: the first of --cpus]
     #[arg(long, value_name = "CPU")]
     pub rx_cpu: Option<u16>,
     /// Longest IP packet of the link
@@ -84,10 +85,12 @@ fn exchange(text: &str) -> Result<(u16, usize, usize), &'static str> {
     if parts.next().is_none() && request > 0 { Ok((port, request, response)) } else { Err(wrong) }
 }
 
-/// Answers until standard input ends or the time is over, and prints the counts as one JSON line.
+/// Replies to packets until standard input ends or the time is over. Then prints the counters as
+/// one JSON line.
 ///
 /// # Errors
-/// Returns an error if the device cannot be opened, or if the host cannot have the addresses.
+/// Returns an error if the device cannot be opened, or if the addresses are not valid for this
+/// host.
 pub fn run(args: &HostArgs) -> Result<(), LabError> {
     let order = cpus(args.cpus.as_deref())?;
     let (input, spec, is_tap) = open(args)?;
@@ -119,7 +122,7 @@ pub fn run(args: &HostArgs) -> Result<(), LabError> {
     writeln!(io::stdout(), "{report}").map_err(LabError::Output)
 }
 
-/// The line on standard error after which the host replies to packets.
+/// The host prints this line on standard error when it is ready to reply to packets.
 pub const READY: &str = "ready";
 
 fn until_end(most: Option<Duration>) {
@@ -127,8 +130,8 @@ fn until_end(most: Option<Duration>) {
     thread::spawn(move || {
         let mut piece = [0; 64];
         while io::stdin().read(&mut piece).is_ok_and(|read| read > 0) {}
-        // The send fails if the time of the run is already over, because then no thread waits for
-        // this message.
+        // Sending this message fails if the time of the run is already over, because no thread
+        // waits for the message then.
         let _ = ended.send(());
     });
     let _ = match most {
@@ -137,7 +140,7 @@ fn until_end(most: Option<Duration>) {
     };
 }
 
-/// Opens the device. Also returns the name of its output, and whether the device is a TAP.
+/// Opens the device. Also returns the name of the device's output, and whether the device is a TAP.
 fn open(args: &HostArgs) -> Result<(Input, String, bool), LabError> {
     let failed = |error: steerage_device::OpenError| LabError::set_up("the device", error);
     let device = args.device.as_str();

@@ -1,6 +1,6 @@
 //! The experiments of `steerage-lab`, with the devices and handlers that they measure.
 //!
-//! Each module imports only modules that are further up in this table:
+//! Each module imports only modules that stand above it in this table:
 //!
 //! | module | what it holds |
 //! |---|---|

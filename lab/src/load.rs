@@ -15,38 +15,38 @@ use steerage::{
 use crate::frames::{FLOWS, FRAME_BYTES, udp4};
 use crate::histogram::Histogram;
 
-/// The number of frames that the source holds while it is not polled, like the ring of a network
+/// The number of frames that the source stores while nobody polls it, like the ring of a network
 /// card.
 const DEVICE_RING: u64 = 4096;
 
-/// The bytes of a frame that contain the time at which the frame was due.
+/// The bytes of a frame that contain the time at which the frame was due to be sent.
 const STAMP: std::ops::Range<usize> = 42..50;
 
 /// Computes the times at which the frames of a queue are due.
 #[derive(Debug)]
 pub struct Pace {
-    /// The number of nanoseconds between two frames. If it is 0, the source delivers as many frames
-    /// as the path requests.
+    /// The number of nanoseconds between two frames. If the gap is 0, the source delivers as many
+    /// frames as the receive path requests.
     gap: f64,
     next: f64,
-    /// The number of frames for which the ring of the device had no room.
+    /// The number of frames that were lost because the ring of the device was full.
     pub lost: u64,
 }
 
 impl Pace {
-    /// Makes a pace of this many frames per second, however fast the receive path is. If there is
-    /// no rate, the source delivers as many frames as the path accepts.
+    /// Makes a pace of `per_second` frames per second, independent of the speed of the receive
+    /// path. Without a rate, the source delivers as many frames as the receive path accepts.
     pub fn new(per_second: Option<f64>) -> Self {
         Self { gap: per_second.map_or(0.0, |rate| 1e9 / rate), next: 0.0, lost: 0 }
     }
 
-    /// Returns true if frames wait until the path accepts them.
+    /// Returns true if frames wait until the receive path accepts them, so that none is lost.
     pub fn can_wait(&self) -> bool {
         self.gap == 0.0
     }
 
-    /// Returns the number of frames that are due, at most `budget`. Frames for which the ring of
-    /// the device has no room are lost.
+    /// Returns the number of frames that are due, at most `budget`. Frames that do not fit into the
+    /// ring of the device are lost.
     pub fn due(&mut self, out: &mut Completions<'_>, budget: usize) -> usize {
         if self.can_wait() {
             return budget;
@@ -64,7 +64,8 @@ impl Pace {
         budget.min(due as usize)
     }
 
-    /// Returns the time at which the next frame is due, in nanoseconds. Counts this frame as taken.
+    /// Returns the time at which the next frame is due, in nanoseconds. Counts this frame as
+    /// delivered.
     #[inline(always)]
     pub fn take(&mut self) -> u64 {
         let due = self.next as u64;
@@ -82,7 +83,7 @@ impl Pace {
     }
 }
 
-/// UDP flows at a steady rate. Each frame contains the time at which it was due.
+/// UDP flows at a steady rate. Each frame contains the time at which it was due to be sent.
 #[derive(Debug)]
 pub struct Paced {
     pace: Pace,
@@ -91,13 +92,13 @@ pub struct Paced {
 }
 
 impl Paced {
-    /// Makes a source that delivers this many packets per second. If there is no rate, it delivers
-    /// as many packets as the path accepts.
+    /// Makes a source that delivers `per_second` packets per second. Without a rate, the source
+    /// delivers as many packets as the receive path accepts.
     pub fn input(per_second: Option<f64>) -> Input {
         Self::input_of_queues(per_second, 1)
     }
 
-    /// Makes a source with this many queues, which share the rate.
+    /// Makes a source with `queues` queues, which share the packet rate.
     pub fn input_of_queues(per_second: Option<f64>, queues: usize) -> Input {
         let pace = || Pace::new(per_second.map(|rate| rate / queues as f64));
         let queue =
@@ -130,17 +131,17 @@ impl RxQueue for Paced {
 }
 
 /// Runs rounds of arithmetic that the compiler cannot shorten. Each round needs the result of the
-/// previous round. The value stays in a register. The value stays in a register. If it were passed
-/// through memory, a round would not always take the same time, because some CPUs need zero to five
-/// cycles for this.
+/// previous round. The value stays in a register. If the value were passed through memory, rounds
+/// would take different times, because some CPUs need zero to five cycles to pass a value through
+/// memory.
 #[inline(never)]
 pub fn spin(rounds: u64, seed: u64) -> u64 {
     (0..rounds).fold(seed | 1, |x, _| x.wrapping_mul(6_364_136_223_846_793_005).rotate_left(17))
 }
 
 /// Returns the number of rounds of [`spin`] that take the given time. The CPU time of a round is
-/// measured once. The result is the fastest of several attempts, because other programs disturbed
-/// that attempt least.
+/// measured only once in a process. Of several measurements, the shortest time is used, because
+/// other programs disturbed that measurement least.
 pub fn spin_rounds(time: Duration) -> u64 {
     const TIMES: usize = 5;
     const ROUNDS: u64 = 2_000_000;
@@ -173,7 +174,7 @@ pub struct SpinHandler {
 }
 
 impl SpinHandler {
-    /// Makes a handler with this many rounds of [`spin`] per packet.
+    /// Makes a handler that runs `rounds` rounds of [`spin`] per packet.
     pub fn new(rounds: u64, records_delays: bool) -> Self {
         Self { rounds, sum: 0, delays: records_delays.then(Histogram::new) }
     }
@@ -190,9 +191,9 @@ impl Handler for SpinHandler {
             if let Some(delays) = &mut self.delays {
                 delays.add(began.saturating_sub(stamp));
             }
-            // A CPU executes the work on several packets at the same time if it can. Therefore the
-            // work on each packet needs the result of the previous packet's work. In this way, each
-            // packet takes the requested time.
+            // If possible, a CPU executes the instructions for several packets at the same time. To
+            // prevent this, the work on each packet needs the result of the previous packet's work.
+            // Therefore each packet takes the requested time.
             self.sum = spin(self.rounds, self.sum.wrapping_add(stamp));
         }
     }

@@ -23,9 +23,9 @@ use steerage_lab::{experiments, runner};
 
 /// Repeat the published experiments; print one JSON line for each run
 ///
-/// Cases run in turn, A B C A B C, so that drift of the machine affects all of them. `python3
-/// lab/page.py` merges the lines of several runs, compares the series and draws them. Nothing else
-/// should run at the same time.
+/// Cases run in turn, A B C A B C, so that changes of the machine's speed affect all cases.
+/// `python3 lab/page.py` merges the lines of several runs, compares the series and draws them. No
+/// other program should run at the same time.
 #[derive(Debug, Parser)]
 #[command(name = "steerage-lab", args_conflicts_with_subcommands = true, arg_required_else_help = true)]
 struct Arguments {
@@ -36,27 +36,28 @@ struct Arguments {
     #[arg(value_name = "EXPERIMENT", required = true, value_parser = PossibleValuesParser::new(["all"].into_iter().chain(experiments::groups()).chain(experiments::others())))]
     experiments: Vec<String>,
 
-    /// CPUs to use; the first one receives [default: all that this process may use]
+    /// CPUs to use; the first CPU receives [default: all CPUs that this process may use]
     #[arg(long, value_name = "LIST")]
     cpus: Option<String>,
 
-    /// Runs of each case, in turn [default: 3 to 5]
+    /// Number of runs of each case, in turn [default: 3 to 5]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: Option<u16>,
 
-    /// Approximate length of each run [default: 0.5; rr: 2]
+    /// Approximate length of each run in seconds [default: 0.5; rr: 2]
     #[arg(long, value_name = "S", value_parser = seconds)]
     seconds: Option<Duration>,
 
-    /// Test that it works here: one round that is too short for figures
+    /// Test that the experiments work on this machine: one round, too short for valid figures
     #[arg(long)]
     quick: bool,
 
-    /// Costs of the path for simulated experiments [default: lab/scale/zen5.toml]
+    /// File with the costs of the receive path for simulated experiments [default:
+    /// lab/scale/zen5.toml]
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
 
-    /// Machine of simulated experiments [default: lab/scale/server.toml]
+    /// File that describes the machine of simulated experiments [default: lab/scale/server.toml]
     #[arg(long, value_name = "FILE")]
     machine: Option<PathBuf>,
 
@@ -71,13 +72,14 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Answer as a host with addresses of its own, until standard input ends
+    /// Reply to packets as a host with its own addresses, until standard input ends
     Respond(HostArgs),
-    /// Measure requests and responses against a server
+    /// Measure the rate of requests and responses with a server
     Load(LoadArgs),
-    /// Measure what the path costs on this machine; print a profile for simulated experiments
+    /// Measure the costs of the receive path on this machine; print a profile for simulated
+    /// experiments
     Profile(ProfileArgs),
-    /// Compare runs of rps on two CPUs with the simulation
+    /// Compare runs of the experiment rps on two CPUs with the simulation
     Predict(PredictArgs),
 }
 
@@ -95,7 +97,7 @@ struct LoadArgs {
     /// Bytes of a response
     #[arg(long, value_name = "BYTES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     response: u32,
-    /// Use UDP, with a datagram for each request and response
+    /// Use UDP, with one datagram for each request and each response
     #[arg(long)]
     udp: bool,
     /// Threads; each has a share of the connections
@@ -114,7 +116,7 @@ struct ProfileArgs {
     /// CPUs: the first one receives; the nearest and the farthest other one are measured [default: all that this process may use]
     #[arg(long, value_name = "LIST")]
     cpus: Option<String>,
-    /// Test that it works here: runs that are too short for figures
+    /// Test that the command works on this machine: runs too short for valid figures
     #[arg(long)]
     quick: bool,
 }

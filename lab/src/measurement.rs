@@ -20,7 +20,7 @@ impl Measurement {
     }
 
     /// Adds the value of another metric. A value that is not finite means that the metric was not
-    /// measured. Such a value is omitted.
+    /// measured, and is omitted.
     pub fn and(mut self, metric: &str, value: f64) -> Self {
         if value.is_finite() {
             self.values.insert(metric.to_owned(), value);

@@ -14,18 +14,19 @@ use steerage::{
     limits::{HEADROOM, POLL_BUDGET},
 };
 
-/// The number of posted pages. The number of frames in the device's ring: a large ring, as in the
-/// published measurement of `build_skb`.
+/// The number of posted pages in the device's ring. The ring is large, as in the published
+/// measurement of `build_skb`.
 pub const RING: usize = 4096;
 
 /// The number of entries in the table of metadata. The table has more entries than an instance of
-/// two CPUs has pages for this device. The numbers of the pages are consecutive.
+/// two CPUs has pages for this device. Page numbers are consecutive, so that they can be indexes of
+/// the table.
 const METADATA: usize = 4 * RING;
 
 /// The length of the longest frame.
 pub const FRAME_BYTES_MAX: usize = 1514;
 
-/// The time at which a packet's metadata is created.
+/// The time and the method by which a packet's metadata is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Metadata {
     /// The metadata is allocated and cleared when the receiving CPU posts the page, as drivers did
@@ -38,9 +39,9 @@ pub enum Metadata {
     Late,
 }
 
-/// The metadata of a packet. The metadata is as large as the part of an `sk_buff` that is cleared
-/// at its allocation (in Linux 6: up to its field `tail`, 184 bytes). The metadata shares its cache
-/// lines with no other data.
+/// The metadata of a packet. This type is as large as the part of an `sk_buff` that the kernel
+/// clears when it allocates the `sk_buff` (in Linux 6: up to the field `tail`, 184 bytes). The
+/// metadata has its own cache lines.
 #[repr(align(64))]
 #[derive(Debug, Default)]
 struct Allocated([AtomicU64; 24]);
@@ -50,7 +51,7 @@ impl Allocated {
         self.0.iter().for_each(|word| word.store(0, Relaxed));
     }
 
-    /// Writes one field in each cache line of the metadata, and one more field.
+    /// Writes four fields: one in each cache line of the metadata, and one more field.
     fn fill_in(&self, len: usize, number: u32) {
         let known = [len as u64, len as u64, 1, u64::from(number)];
         self.0.iter().step_by(6).zip(known).for_each(|(word, known)| word.store(known, Relaxed));
@@ -71,7 +72,8 @@ struct Built {
 
 type Slab = Arc<[Allocated]>;
 
-/// An allocator of metadata for one CPU. The allocator reuses the metadata that was freed last.
+/// An allocator of metadata for one CPU. The allocator first reuses the metadata that was freed
+/// last.
 #[derive(Debug)]
 struct Allocator {
     slab: Slab,
@@ -136,7 +138,7 @@ impl NicOptions {
 struct Nic {
     options: NicOptions,
     early: Option<Allocator>,
-    /// The metadata of each posted page, by the number of the page.
+    /// The number of the metadata of each posted page. The index is the page number.
     metadata_of: Vec<Option<u32>>,
     ring: Vec<Option<Page>>,
     at: usize,
@@ -146,8 +148,8 @@ struct Nic {
 }
 
 impl Nic {
-    /// Posts a page. The page may still have the metadata of its previous packet, which is freed
-    /// only now, by the CPU that allocated it.
+    /// Posts a page. If the page still has the metadata of its previous packet, this function frees
+    /// that metadata. Therefore the CPU that allocated the metadata also frees it.
     fn post(&mut self, page: Page) -> Option<Page> {
         if let Some(early) = &mut self.early {
             let metadata = &mut self.metadata_of[page.number() as usize % METADATA];
@@ -190,15 +192,15 @@ impl RxQueue for Nic {
         let begins = self.ring.is_empty();
         while self.ring.len() < RING {
             let mut page = out.take_page().expect("as many pages as were asked for");
-            // Writes to the page's memory before the measurement begins. Otherwise, the first
-            // frames would wait until the kernel provides physical memory. With a network card,
-            // frames never wait for this.
+            // The device writes to the page's memory before the measurement begins. Otherwise, the
+            // first frames would wait until the kernel provides physical memory. With a network
+            // card, frames never wait for physical memory.
             out.page_mut(&mut page).fill(0);
             let posted = self.post(page);
             self.ring.push(posted);
         }
         if begins {
-            // Frames arrive only after pages were posted in the whole ring.
+            // Frames arrive only after the whole ring has been filled with posted pages.
             return Ok(Polled::More);
         }
         let len = self.options.frame_bytes;
@@ -206,8 +208,8 @@ impl RxQueue for Nic {
             let mut page = self.ring[self.at].take().expect("a ring without holes");
             let number = page.number();
             self.write(&mut out.page_mut(&mut page)[HEADROOM..]);
-            // With one target, the hash is not needed to choose the CPU. Therefore the hash field
-            // can contain the number of the metadata.
+            // With one target CPU, the hash is not needed to choose the CPU. Therefore the field
+            // for the hash can contain the number of the metadata.
             let metadata = self.early.as_ref().zip(self.metadata_of[number as usize % METADATA]);
             let hash = metadata.map_or(number, |(early, metadata)| {
                 early.slab[metadata as usize].fill_in(len, number);

@@ -1,5 +1,5 @@
-//! Measures the current distance between two CPUs. On a virtual machine, the distance and therefore
-//! the cost of sharing memory change over time.
+//! Measures the current distance between two CPUs. On a virtual machine, this distance changes over
+//! time, and with it the cost of sharing memory.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -35,7 +35,8 @@ pub fn probe(cpus: &[usize]) -> Result<f64, LabError> {
     Ok(farthest)
 }
 
-/// The state that two threads share. The threads pass a cache line, the ball, back and forth.
+/// The state that two threads share. To measure the distance, the threads pass a cache line, the
+/// *ball*, back and forth.
 struct Game {
     ball: Ball,
     over: AtomicBool,
@@ -45,7 +46,7 @@ struct Game {
 struct Ball(AtomicU64);
 
 /// The number of times that a thread checks for the ball before it checks whether the measurement
-/// has ended. The check for the end reads another cache line.
+/// has ended. The check for the end is rare, because it reads another cache line.
 const LOOKS: u32 = 4096;
 
 fn one_way_nanos(one: usize, other: usize) -> Result<f64, LabError> {
@@ -60,8 +61,9 @@ fn one_way_nanos(one: usize, other: usize) -> Result<f64, LabError> {
 }
 
 impl Game {
-    /// Waits for the ball. Returns true if the ball has arrived. Acquire and release pair with the
-    /// other side's operations. The two threads share no data other than the ball.
+    /// Waits for the ball. Returns true if the ball has arrived. The acquire load and the release
+    /// store pair with those of the other thread. The two threads share no other data in these
+    /// rounds.
     fn is_there(&self, number: u64) -> bool {
         loop {
             for _ in 0..LOOKS {

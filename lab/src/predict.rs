@@ -1,5 +1,5 @@
-//! Compares two real CPUs with the simulation of two CPUs, and measures the costs that the
-//! simulation uses.
+//! Compares measurements on two real CPUs with the simulation of two CPUs. Also measures the costs
+//! that the simulation uses.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -25,42 +25,44 @@ use crate::runs::{CpuPair, ReadsHeaders, run, run_alone};
 use crate::simulation::Simulation;
 
 /// The smallest work per packet, in nanoseconds, for which a prediction must be right. With less
-/// work, the processor works on several packets at the same time, and to a different degree on one
-/// CPU than on two CPUs.
+/// work, a CPU works on several packets at the same time. This overlap differs between runs on one
+/// CPU and on two CPUs.
 pub const WORK_MIN: f64 = 50.0;
 
-/// The relative error that a prediction may have.
+/// The maximum relative error of a prediction.
 pub const OFF_MAX: f64 = 0.1;
 
-/// The best map may be better than the result of the policy `balance` by this relative amount. For
-/// far CPUs and light work, the map of `balance` is not the best.
+/// The maximum relative error of the prediction for the policy `balance`. The prediction is the
+/// rate of the best distribution of buckets. For far CPUs and little work per packet, `balance`
+/// does not find the best distribution.
 pub const BEST_OFF_MAX: f64 = 0.15;
 
-/// The distance above which CPUs are far, as in lab/page.py. A distance is the time of a cache line
-/// in nanoseconds.
+/// The distance above which CPUs are far, as in lab/page.py. A distance is the time in nanoseconds
+/// that a cache line takes from one CPU to the other.
 const FAR_NANOS: f64 = 100.0;
 
-/// The number of times that each cost is measured. The median of these measurements is used.
+/// The number of measurements of each cost. The result is their median.
 const ROUNDS: usize = 9;
 
-/// The time before each wake-up. During this pause, the sleeping CPU becomes idle.
+/// The time before each wake-up. During this time, the CPU that will be woken becomes idle.
 const SLEEP: Duration = Duration::from_millis(2);
 
 /// The options of `predict`.
 #[derive(Clone, Debug, Args)]
 pub struct PredictArgs {
-    /// Lines of the experiment rps
+    /// Files with output lines of the experiment rps
     #[arg(value_name = "RUNS", required = true)]
     pub runs: Vec<PathBuf>,
-    /// Costs of the path on the machine of the runs [default: lab/scale/zen5.toml]
+    /// File with the costs of the receive path on the machine of the runs [default:
+    /// lab/scale/zen5.toml]
     #[arg(long, value_name = "FILE")]
     pub profile: Option<PathBuf>,
-    /// Write the measured medians to this file, as the tables of lab/results have them
+    /// Write the measured medians to this file, in the format of the tables of lab/results
     #[arg(long, value_name = "FILE")]
     pub table: Option<PathBuf>,
 }
 
-/// Millions of packets per second on two CPUs.
+/// Packet rates on two CPUs, in millions of packets per second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rates {
     /// The work per packet in nanoseconds, as the experiment states it.
@@ -76,10 +78,10 @@ pub struct Rates {
 }
 
 impl Rates {
-    /// Returns the rates that the simulation predicts if one CPU has the measured rate. The
-    /// predicted rate of `balance` is the rate of the best map according to the policy's model. The
-    /// time of a packet's work is computed from the rate of one CPU, because work on several
-    /// packets overlaps.
+    /// Returns the rates that the simulation predicts if a CPU that does everything has the
+    /// measured rate `none`. The predicted rate of `balance` is the rate of the best distribution
+    /// of buckets according to the policy's model. The time of the work on a packet is computed
+    /// from the rate `none`, because a CPU works on several packets at the same time.
     ///
     /// # Errors
     /// Returns an error if a simulated instance cannot be built.
@@ -101,7 +103,8 @@ impl Rates {
                 },
                 steering,
                 work: Work::Fixed(work),
-                // The warm-up is long enough for 40,000 packets of the slowest case.
+                // At the rate `none`, 10,000 packets arrive in the warm-up, and 40,000 packets in
+                // the measured time.
                 warm_up: Duration::from_nanos((1e7 / self.none) as u64),
                 measured: Duration::from_nanos((4e7 / self.none) as u64),
                 stretch: 1.0,
@@ -123,8 +126,8 @@ impl Rates {
         })
     }
 
-    /// Returns these rates as multiples of other rates: no steering, one other CPU, hash, and
-    /// balance.
+    /// Returns these rates as multiples of the rates `other`, in this order: no steering, one other
+    /// CPU, hash, and `balance`.
     pub fn over(&self, other: &Self) -> [f64; 4] {
         [self.none / other.none, self.other / other.other, self.hash / other.hash, self.balance / other.balance]
     }
@@ -136,7 +139,7 @@ impl Rates {
 /// Returns an error if there are no runs, or if a prediction differs by more than [`OFF_MAX`].
 pub fn run_predict(args: &PredictArgs, out: &mut impl io::Write) -> Result<(), LabError> {
     let profile = Simulation::read(args.profile.as_deref(), None, 1)?.profile;
-    // If the profile is for a single pair of CPUs, there is only one distance.
+    // If the profile was measured on a single pair of CPUs, it has only one distance.
     let has_one_distance = profile.line[0] == profile.line[1];
     let measured = measured(&args.runs, has_one_distance)?;
     if let Some(path) = &args.table {
@@ -186,8 +189,9 @@ pub fn off([none, other, hash, balance]: [f64; 4]) -> f64 {
     simulated.into_iter().fold((balance - 1.0).abs() / BEST_OFF_MAX, f64::max)
 }
 
-/// Returns the medians of the runs, by distance and work. Leaves out incomplete rows. Also leaves
-/// out runs during which the host moved the CPUs, unless the costs are the same at each distance.
+/// Returns the median rates of the runs, by distance of the CPUs and by work per packet. Leaves out
+/// incomplete rows. Also leaves out runs during which the host moved the virtual CPUs, unless the
+/// costs are the same at each distance.
 fn measured(files: &[PathBuf], has_one_distance: bool) -> Result<Vec<(bool, Rates)>, LabError> {
     let mut rates: BTreeMap<(bool, u64, String), Vec<f64>> = BTreeMap::new();
     for file in files {
@@ -223,11 +227,11 @@ fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Measures the costs of the path on this machine, with the nearest CPU and the farthest CPU of
-/// `settings`, and prints a profile.
+/// Measures the costs of the receive path on this machine, and prints a profile. The first CPU of
+/// `settings` receives, and the other CPU is the nearest CPU, and then the farthest CPU.
 ///
 /// # Errors
-/// Returns an error if there are no two CPUs, or if a run fails.
+/// Returns an error if there are fewer than two CPUs, or if a run fails.
 pub fn run_profile(settings: &Settings, out: &mut impl io::Write) -> Result<(), LabError> {
     let Some((receive, others)) = settings.cpus.split_first().filter(|(_, others)| !others.is_empty()) else {
         return Err(LabError::set_up("two CPUs", "a profile needs a CPU that receives and another CPU: see --cpus"));
@@ -241,13 +245,13 @@ pub fn run_profile(settings: &Settings, out: &mut impl io::Write) -> Result<(), 
     let (near_line, near) = pair(distances[0])?;
     let (far_line, far) = if distances.len() > 1 { pair(distances[distances.len() - 1])? } else { (near_line, near) };
     let (wake, woken) = measure_wake(CpuPair { receive: *receive, work: distances[0].1 })?;
-    // The cost of receiving is measured on a CPU that does nothing else with a packet. The cost of
-    // reading is measured on a CPU that reads a header of each packet.
+    // The cost of receiving is measured on a CPU that receives packets and does nothing else. The
+    // cost of reading is measured on a CPU that also reads a header of each packet.
     let (receive, reading) = (near.alone, (near.alone_reading - near.alone).max(0.0));
     let hash = (near.ours_many - near.device_many).max(0.0);
-    // The profile contains the costs that were measured with two targets, as in a run that spreads
-    // packets. With two targets, the lists of packets are shorter, so that the CPU works on fewer
-    // packets at the same time. A packet function that does some work has the same effect.
+    // The profile contains the costs of a hand-over to two target CPUs, as in a run that spreads
+    // packets. With two targets, the lists of packets are shorter, so that a worker CPU works on
+    // fewer packets at the same time. A packet function that does some work also has this effect.
     let give = |pair: &Pair| (pair.two_targets - receive - hash).max(0.0);
     let take = |pair: &Pair| (pair.worker_of_two - reading).max(0.0);
     let text = format!(
@@ -267,21 +271,21 @@ pub fn run_profile(settings: &Settings, out: &mut impl io::Write) -> Result<(), 
 /// The number of target CPUs in measurements with many targets, as in the experiment `path`.
 const MANY: usize = 16;
 
-/// The two clock readings of a round take this many nanoseconds together.
+/// The time, in nanoseconds, that the two clock readings of a round take together.
 const ROUND: f64 = 50.0;
 
 /// The costs per packet on one pair of CPUs, in nanoseconds.
 #[derive(Clone, Copy)]
 struct Pair {
     two_targets: f64,
-    /// The time on the receiving CPU with 16 targets and the device's hash. The next field has the
-    /// time with steerage's hash.
+    /// The time on the receiving CPU with 16 targets and the device's hash. The next field,
+    /// `ours_many`, has the time with steerage's own hash.
     device_many: f64,
     ours_many: f64,
     /// The time on a worker that handles the packets of two targets.
     worker_of_two: f64,
     /// The time on one CPU that receives packets and handles them with a packet function that does
-    /// nothing. In the next field, the packet function reads a header.
+    /// nothing. For the next field, `alone_reading`, the packet function reads a header.
     alone: f64,
     alone_reading: f64,
 }

@@ -1,9 +1,9 @@
-//! Replies to packets as a host with its own addresses, after steering. The host replies to ARP,
-//! neighbour discovery, ICMP echo, UDP echo and TCP echo. The host also replies to TCP requests of
-//! a fixed length with responses of another fixed length.
+//! Replies to packets as a host with its own addresses, on the CPU to which a packet was steered.
+//! The host replies to ARP, neighbour discovery, ICMP echo, UDP echo and TCP echo. The host also
+//! replies to TCP requests of a fixed length with responses of another fixed length.
 //!
-//! The page lab/notes/respond.md lists these packets and their replies. This file contains the path
-//! of a packet. The other files of this module are:
+//! The page lab/notes/respond.md lists the packets that the host accepts, and the replies. This
+//! file contains the path of a packet through the host. The other files of this module are:
 //!
 //! | file | contents |
 //! |---|---|
@@ -58,11 +58,13 @@ pub use counts::{End, Fate, Responded};
 /// which packets arrive.
 const OUTPUT: TxId = TxId(0);
 
-/// The longest time between two checks for due connections. Only this check finds connections that
-/// have moved here from another CPU, because a move does not schedule a tick.
+/// The longest time between two checks for due connections. A connection that has moved to this CPU
+/// from another CPU is only found by this regular check, because a move does not schedule a tick
+/// (timer call).
 const LOOK: Duration = Duration::from_millis(500);
 
-/// The maximum number of connections that are checked in one tick. Packets wait during the checks.
+/// The maximum number of connections that are checked in one tick. The limit exists because packets
+/// wait during these checks.
 const LOOKS_MAX: usize = 64;
 
 /// The state that the responding CPUs share with the program that controls them.
@@ -108,8 +110,8 @@ impl Responding {
         all
     }
 
-    /// Creates a handler for one CPU. The instance of this handler must steer by the flow hash, and
-    /// must allow some hundreds of new packets per batch
+    /// Creates a handler for one CPU. The steerage instance that runs the handler must steer by the
+    /// flow hash, and must allow some hundreds of new packets per batch
     /// ([`originated_max`](steerage::Builder::originated_max)). The instance's device must be both
     /// the input and the first output.
     pub fn handler(self: &Arc<Self>) -> Respond {
@@ -139,7 +141,7 @@ pub struct Respond {
     refusals: Refusals,
     counts: Arc<Shared>,
     counted: Responded,
-    /// The buffer for a merged packet in one piece.
+    /// The buffer into which a merged packet is copied, so that it is contiguous.
     whole: Vec<u8>,
     /// The number of the current batch, counted from 1.
     batch: u64,
@@ -230,7 +232,7 @@ impl Respond {
         fate
     }
 
-    /// Replies to a packet. Segments that were merged are handled as one long segment of TCP, as in
+    /// Replies to a packet. TCP segments that were merged are handled as one long segment, as in
     /// the kernel.
     fn answer_to(&mut self, packet: &mut Packet<'_>, cpu: &mut Cpu) -> Result<(Fate, Then), Fate> {
         if !packet.offload().is_some_and(|offload| offload.is_super_frame()) {
@@ -245,8 +247,8 @@ impl Respond {
         answered
     }
 
-    /// `whole` is a merged packet in one piece. The checksum of the packet was verified before the
-    /// merging.
+    /// Replies to a packet. For a merged packet, `whole` contains the packet in contiguous memory.
+    /// The checksums of its segments were verified before they were merged.
     fn answer_whole(
         &mut self,
         packet: &mut Packet<'_>,
@@ -277,8 +279,8 @@ impl Respond {
         local: u8,
         cpu: &mut Cpu,
     ) -> Result<(Fate, Then), Fate> {
-        // The bucket must be read before the packet is changed, because reading it may compute the
-        // hash from the packet's headers.
+        // The packet's bucket must be read before the packet is changed, because `bucket` may
+        // compute the hash from the packet's headers.
         let bucket = packet.bucket();
         let frame = whole.unwrap_or_else(|| packet.data());
         let tcp = Tcp::read(&frame[ip.payload..ip.end])?;
@@ -287,8 +289,8 @@ impl Respond {
         }
         let key = ip.key(frame, local);
         if let Some(connection) = self.table.get(bucket, &key) {
-            // If this side has ended the connection, a SYN replaces it with a new connection: RFC
-            // 9293, 3.6.1.
+            // If the responder's side has ended the connection, a SYN replaces the connection with
+            // a new one: RFC 9293, 3.6.1.
             if !(tcp.has(SYN) && tcp.has_none_of(ACK) && connection.lingers()) {
                 return self.receive((packet, whole), ip, &tcp, (bucket, &key), cpu);
             }
@@ -334,8 +336,8 @@ impl Respond {
                     Read::Not => self.say(packet, ip, &tcp, &Says::Reset, Fate::Reset),
                 }
             }
-            // A listening port does not reply to a segment of this kind: RFC 9293, 3.10.7.2. Linux
-            // also ignores a SYN with a FIN.
+            // A listening port does not reply to a segment with neither ACK nor RST that cannot
+            // begin a connection: RFC 9293, 3.10.7.2. Linux also ignores a SYN with a FIN.
             Some(_) if tcp.has_none_of(ACK) => Err(Fate::Stray),
             _ => self.say(packet, ip, &tcp, &Says::Reset, Fate::Reset),
         }
@@ -395,18 +397,20 @@ impl Respond {
             }
         }
         if next < replies {
-            // Later replies of this connection in the same batch must not overtake these packets.
+            // Later replies of this connection in the same batch must not overtake the packets that
+            // `send_all` sends.
             connection.behind = self.batch;
-            // Packets for which there is no room are lost, as in any network, and TCP sends them
-            // again.
+            // Packets for which the output has no space are lost, as in any network, and TCP sends
+            // them again.
             let _ = send_all(&mut self.stack, connection, config, cpu, next);
         }
         self.settle(bucket, key, cpu.now(), tcp.has(RST));
         Ok((Fate::Tcp, then))
     }
 
-    /// The handler calls this function after work on a connection. If the connection is over, the
-    /// function removes it. Otherwise it schedules the connection's next check.
+    /// The handler calls this function after work on a connection. If the connection is closed, the
+    /// function removes the connection. Otherwise, the function schedules the connection's next
+    /// check.
     fn settle(&mut self, bucket: BucketId, key: &Key, now: Timestamp, was_reset: bool) {
         let Some(connection) = self.table.get(bucket, key) else { return };
         if connection.is_over() {

@@ -1,5 +1,6 @@
-//! A benchmark of the router without device costs. The benchmark has a device that delivers packets
-//! for many networks, a routing table for these networks, and an output without cost.
+//! A benchmark of the router without the costs of real devices. The benchmark has an input device
+//! that delivers packets for many networks, a routing table for these networks, and an output that
+//! takes no time.
 
 use std::sync::Arc;
 
@@ -23,15 +24,16 @@ const ROUTERS: u8 = 16;
 /// A device that delivers UDP packets from 65,536 sources, each to a random address.
 struct Packets {
     pace: Pace,
-    /// The total number of packets. The next field is the number of packets that have arrived.
+    /// The total number of packets. The next field, `sent`, is the number of packets that have
+    /// arrived.
     frames: u64,
     sent: u64,
     rng: Rng,
     template: [u8; FRAME_BYTES],
 }
 
-/// Makes a packet from 10.0.x.x to 100.x.x.x. The packet's checksum stays right, because the
-/// identification compensates for both addresses.
+/// Makes a packet from 10.0.x.x to 100.x.x.x. When the addresses change, the header checksum stays
+/// correct, because the device adapts the identification field.
 fn template() -> [u8; FRAME_BYTES] {
     let udp = FrameBuilder::udp(([10, 0, 0, 0], 0), ([100, 0, 0, 0], DISCARD));
     udp.frame_of(FRAME_BYTES).try_into().expect("a frame of this length")
@@ -53,8 +55,8 @@ impl RxQueue for Packets {
             let frame: &mut [u8; FRAME_BYTES] = page.first_chunk_mut().expect("a page holds a frame");
             *frame = self.template;
             frame[28..30].copy_from_slice(&source.to_be_bytes());
-            // 100.0.0.0/8 in networks of 256 addresses: two octets for the network, and one octet
-            // for the host.
+            // The destinations are networks of 256 addresses in 100.0.0.0/8: two octets of the
+            // address select the network, and one octet selects the host.
             frame[31..33].copy_from_slice(&network.to_be_bytes());
             frame[33] = host;
             let words = [source, u16::from(frame[31]), u16::from_be_bytes([frame[32], frame[33]])];
@@ -70,8 +72,8 @@ impl RxQueue for Packets {
     }
 }
 
-/// An output like a network card that sends without cost. The output reads only the first cache
-/// line of each packet.
+/// An output like a network card that takes no CPU time to send. The output reads only the first
+/// cache line of each packet.
 struct Sink(u8);
 
 impl TxQueue for Sink {
@@ -88,15 +90,16 @@ impl TxQueue for Sink {
 }
 
 fn table() -> Result<Table, LabError> {
-    // `FrameBuilder` makes frames with this destination link address.
+    // The router has this link address, which is the destination of the frames that `FrameBuilder`
+    // makes.
     let ours = [2, 0, 0, 0, 0, 2];
     let interface = Interface {
         output: TxId(0),
         mac: Some(ours),
         mtu: 1500,
         up: true,
-        // This address of the router is not a source of the packets. Packets from the router's own
-        // address or from a broadcast address would be dropped.
+        // The router's address must not be the source address of a packet, because packets from the
+        // router's own address or from a broadcast address would be dropped.
         ipv4: Some([10, 2, 0, 1].into()),
         ipv6: None,
         broadcasts: vec![[10, 2, 0, 255].into()],
@@ -120,9 +123,9 @@ fn table() -> Result<Table, LabError> {
     })
 }
 
-/// Creates the router of one run, the device that delivers this number of packets, and the output.
-/// If there is a rate, packets arrive at this rate per second, even if the path does not accept
-/// them.
+/// Creates the router of one run, the device that delivers `packets` packets, and the output. If
+/// `rate` is set, this number of packets arrives per second, even if the receive path does not
+/// accept them.
 ///
 /// # Errors
 /// Returns an error if the system cannot provide a socket for the router.

@@ -1,6 +1,6 @@
-//! The experiment with which RPS was published: requests and responses over many connections. The
-//! servers are the kernel's network stack and the program `respond`, each with steering and without
-//! it.
+//! Repeats the published experiment on RPS: requests and responses over many connections. The
+//! compared servers are the kernel's network stack and the program `respond`, each with steering
+//! and without steering.
 
 mod cpu_time;
 mod load;
@@ -35,15 +35,15 @@ const PORT: u16 = 5000;
 /// The length of a request and of a response in bytes, as in the published experiment.
 const MESSAGE_BYTES: usize = 1;
 
-/// If this process dies and cannot stop a server, the server ends on its own. After its run, a
-/// server continues for at most this time.
+/// If this process dies and cannot stop a `respond` server, the server ends on its own. It runs for
+/// at most this time after the planned end of its run.
 const LEFT_ALONE: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Serving {
     /// The server is the kernel's network stack, with `rps_cpus` or without.
     Kernel { steers: bool },
-    /// The server is `respond` with this kind of device, on one CPU or on all CPUs.
+    /// The server is `respond` with AF_XDP or AF_PACKET, on one CPU or on all CPUs.
     Respond { xdp: bool, steers: bool },
 }
 
@@ -56,8 +56,8 @@ const WAYS: [(&str, Serving); 6] = [
     ("respond by AF_XDP, balance", Serving::Respond { xdp: true, steers: true }),
 ];
 
-/// Makes the experiment. If namespaces cannot be created, the experiment has no cases, and states
-/// the reason.
+/// Makes the experiment. If network namespaces cannot be created, the experiment has no cases, and
+/// states the reason.
 pub(crate) fn plan(settings: &Settings) -> Vec<Experiment> {
     let mut experiment = Experiment::new("rr", 3, settings);
     if settings.cpus.len() < 2 {
@@ -96,7 +96,7 @@ impl Trial {
         match self.serving {
             Serving::Kernel { steers } => self.beside_kernel(steers),
             Serving::Respond { xdp, steers } => {
-                // `respond` ends when this value is dropped.
+                // Dropping `_respond` ends the process `respond`.
                 let _respond = Respond::start(&self.namespaces, &self.args(xdp, steers))?;
                 self.load()
             }
@@ -177,8 +177,8 @@ impl Trial {
     }
 }
 
-/// A process `steerage-lab respond`. The process ends when its standard input ends: when this value
-/// is dropped, and also when this process dies.
+/// A process `steerage-lab respond`. The process ends when its standard input ends. This happens
+/// when this value is dropped, and also when the process that started it dies.
 struct Respond {
     child: Child,
     /// The thread that reads the `respond` process's standard error to the end, so that the process
@@ -193,7 +193,7 @@ impl Respond {
             let mut command = Command::new("/proc/self/exe");
             command.args(args).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
             // The `respond` process has its own process group, so that it does not receive the
-            // signal of Ctrl-C. On Ctrl-C, this process stops the `respond` process.
+            // signal of Ctrl-C. On Ctrl-C, the process that started `respond` stops it.
             command.process_group(0).spawn()
         };
         let mut child = namespaces.within(End::Server, spawn).map_err(failed)?;

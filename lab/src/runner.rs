@@ -16,19 +16,22 @@ use crate::experiment::{Case, Experiment};
 use crate::measurement::Measurement;
 use crate::placement::probe;
 
-/// The maximum length of a progress line. A longer line would wrap, and could not be erased.
+/// The maximum length of a progress line. A longer line would wrap on the terminal, and could not
+/// be erased.
 const PROGRESS_WIDTH: usize = 79;
 
-/// The interval at which the progress of simulated runs is shown. The next constant is the interval
-/// at which a line is written if standard error is not a terminal.
+/// The interval at which the progress of simulated runs is shown on a terminal. The next constant,
+/// `LINE_EVERY`, is the interval at which a progress line is written if standard error is not a
+/// terminal.
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
-/// After this many seconds of finished runs, their measured time counts as much as the estimates.
+/// The number of seconds of finished runs after which their measured time has as much weight as the
+/// estimates.
 const TRUSTED: f64 = 20.0;
 
-/// The maximum number of simulated runs at a time. A machine of 1,024 CPUs and 256 queues takes 4
-/// GiB.
+/// The maximum number of simulated runs at a time. The simulation of a machine with 1,024 CPUs and
+/// 256 queues takes 4 GiB of memory.
 const SIMULATED_AT_ONCE: usize = 4;
 
 /// The line that is printed for one run.
@@ -43,8 +46,8 @@ pub struct Line<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     apart_ns: Option<[f64; 2]>,
     values: &'a Measurement,
-    /// For a simulated run, its costs and its simulated machine. The simulated costs and machine
-    /// replace the description of the real machine.
+    /// For a simulated run, a description of its costs and its simulated machine. This description
+    /// replaces that of the real machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     simulated: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -71,8 +74,8 @@ struct Skipped<'a> {
     skipped: &'a str,
 }
 
-/// Returns a description of the processor, its CPUs, the kernel and the version. Only runs with
-/// equal descriptions may be pooled.
+/// Returns a description of the processor, its CPUs, the kernel and the version of steerage. Only
+/// runs with equal descriptions may be pooled.
 pub(crate) fn machine() -> &'static str {
     static MACHINE: OnceLock<String> = OnceLock::new();
     MACHINE.get_or_init(|| {
@@ -82,7 +85,7 @@ pub(crate) fn machine() -> &'static str {
             let mut lines = cpuinfo.lines().filter_map(|line| line.split_once(':'));
             lines.find(|(name, _)| name.trim() == key).map_or("", |(_, value)| value.trim())
         };
-        // Only x86 reports the name of its processor.
+        // In /proc/cpuinfo, only x86 machines have the name of the processor.
         let name = Some(value("model name")).filter(|name| !name.is_empty()).unwrap_or(std::env::consts::ARCH);
         let cpus = thread::available_parallelism().map_or(1, usize::from);
         let virtual_machine = if value("flags").split(' ').any(|flag| flag == "hypervisor") { ", virtual" } else { "" };
@@ -99,7 +102,7 @@ pub fn write_line(line: &impl Serialize, out: &mut impl Write) -> Result<(), Lab
     writeln!(out, "{text}").and_then(|()| out.flush()).map_err(LabError::Output)
 }
 
-/// Runs experiments one after the other. An experiment that is planned twice runs once.
+/// Runs experiments one after the other. If an experiment is planned twice, it runs only once.
 ///
 /// # Errors
 /// Returns an error if no run could be measured or printed.
@@ -111,8 +114,9 @@ pub fn run_all(planned: Vec<Experiment>, out: &mut impl Write) -> Result<(), Lab
     while let Some(experiment) = todo.pop_front() {
         let is_simulated = experiment.simulated.is_some();
         let mut together = vec![experiment];
-        // The runs of all simulated experiments share the CPUs. Therefore no CPU waits for the last
-        // run of an experiment before the next experiment begins.
+        // The runs of consecutive simulated experiments are distributed over the CPUs together.
+        // Therefore no CPU waits for the last run of an experiment before the next experiment
+        // begins.
         while is_simulated && todo.front().is_some_and(|next| next.simulated.is_some()) {
             together.extend(todo.pop_front());
         }
@@ -130,9 +134,9 @@ pub fn run_all(planned: Vec<Experiment>, out: &mut impl Write) -> Result<(), Lab
     if measured > 0 { Ok(()) } else { Err(LabError::Nothing(why)) }
 }
 
-/// Runs all cases. A case that fails is not run again. Each run has its own thread, and the
-/// distance of its CPUs is measured before and after the run. Returns the number of runs, and the
-/// reason why the first skipped case was skipped.
+/// Runs all cases. A case that fails is left out of later rounds. Each run has its own thread, and
+/// the distance of the CPUs is measured before and after the run. Returns the number of runs, and
+/// the reason why the first skipped case was skipped.
 fn run(experiment: Experiment, later: Duration, out: &mut impl Write) -> Result<(usize, String), LabError> {
     let mut progress = Progress::new();
     let Experiment { name, mut cases, mut skipped, rounds, mut cpus, probed_cpus, .. } = experiment;
@@ -176,8 +180,8 @@ fn write_failed(name: &str, case: &Case, error: &LabError, out: &mut impl Write)
 }
 
 /// Runs all cases once, in parallel on all CPUs of this machine, because simulated runs do not
-/// disturb each other. The longest runs begin first, so that no CPU waits for a long run at the
-/// end. The lines are in the order of the cases. Returns the same as [`run`].
+/// disturb each other. The longest runs begin first, so that no CPU is idle during a long run at
+/// the end. The output lines are in the order of the cases. Returns the same as [`run`].
 fn simulate(experiments: Vec<Experiment>, later: Duration, out: &mut impl Write) -> Result<(usize, String), LabError> {
     let about: Vec<(&str, String)> =
         experiments.iter().map(|of| (of.name, of.simulated.clone().unwrap_or_default())).collect();
@@ -201,15 +205,15 @@ fn simulate(experiments: Vec<Experiment>, later: Duration, out: &mut impl Write)
             scope.spawn(move || {
                 while let Some((at, (of, mut case))) = next() {
                     let measured = run_on_new_thread(&mut case);
-                    // The send fails only if no thread receives results any more, because the
-                    // output has failed.
+                    // `send` fails only if the thread that receives the results has ended because
+                    // the output has failed.
                     if done.send((at, (of, case, measured))).is_err() {
                         return;
                     }
                 }
             });
         }
-        // If the output fails, each thread ends after its current run.
+        // If writing the output fails, each simulating thread ends after its current run.
         let (results, mut early, mut progress) = (results, BTreeMap::new(), Progress::new());
         for at in 0..all {
             while !early.contains_key(&at) {
@@ -243,8 +247,8 @@ fn simulate(experiments: Vec<Experiment>, later: Duration, out: &mut impl Write)
 /// Estimates the remaining time of runs that are distributed over several threads.
 struct Left {
     threads: f64,
-    /// The estimated time of the finished runs, in seconds. The next field is the estimated time of
-    /// the other runs.
+    /// The estimated time of the finished runs, in seconds. The next field, `open`, is the
+    /// estimated time of the other runs.
     done: f64,
     open: f64,
 }
@@ -259,16 +263,17 @@ impl Left {
         self.open -= takes.as_secs_f64();
     }
 
-    /// The estimates are right only for one particular machine. Therefore the result also depends
-    /// on the time that the finished runs took. The longer this time is, the more weight it has.
+    /// Returns the estimated remaining time. The estimates of single runs are correct only for one
+    /// particular machine. Therefore the result also depends on the time that the finished runs
+    /// took. The longer this time is, the more weight it has.
     fn time(&self, elapsed: Duration) -> Duration {
         let each = (elapsed.as_secs_f64() + TRUSTED) / (self.done + TRUSTED * self.threads);
         Duration::from_secs_f64((self.open * each).max(0.0))
     }
 }
 
-/// A progress line on standard error. A terminal shows one line, which is overwritten. Other
-/// outputs get a new line from time to time.
+/// A progress line on standard error. On a terminal, the line is overwritten. If standard error is
+/// not a terminal, a new line is written from time to time.
 struct Progress {
     is_terminal: bool,
     last: Instant,
@@ -280,7 +285,7 @@ impl Progress {
     }
 
     fn show(&mut self, text: &str) {
-        // A failed write means that standard error is closed.
+        // Errors are ignored, because a failed write means that standard error is closed.
         if self.is_terminal {
             let text: String = text.chars().take(PROGRESS_WIDTH).collect();
             let _ = write!(io::stderr(), "\r{text}\x1b[K");
@@ -303,8 +308,8 @@ fn run_case(case: &mut Case, cpus: &[usize], last: &mut Option<f64>) -> Result<(
     if cpus.len() < 2 {
         return run_on_new_thread(case).map(|measured| (None, measured));
     }
-    // No case has run since the distance was measured after the last run. Therefore that
-    // measurement is used.
+    // No case has run since the distance of the CPUs was measured after the last run. Therefore
+    // that distance is also the distance before this run.
     let before = last.take().map_or_else(|| probe(cpus), Ok)?;
     let measured = run_on_new_thread(case)?;
     let after = probe(cpus)?;

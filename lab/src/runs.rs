@@ -1,5 +1,5 @@
-//! Makes a run. Runs in which one CPU receives and another CPU handles the packets of all targets,
-//! or one CPU does both.
+//! Makes runs in which one CPU receives and another CPU handles the packets of all targets, or one
+//! CPU does both.
 
 use std::sync::mpsc;
 use std::thread;
@@ -18,7 +18,7 @@ use crate::frames::FrameOptions;
 use crate::measurement::Measurement;
 use crate::placement::pin;
 
-/// A handler with the minimum work: it only reads the header fields that a forwarder would read.
+/// A handler with the minimum work: it only reads the header fields that a router would read.
 #[derive(Debug, Default)]
 pub struct ReadsHeaders(u64);
 
@@ -57,7 +57,7 @@ impl Handler for ReadsHeaders {
 /// The two CPUs of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct CpuPair {
-    /// The CPU that receives, and does nothing else.
+    /// The CPU that only receives packets.
     pub receive: usize,
     /// The CPU that handles the packets.
     pub work: usize,
@@ -66,7 +66,8 @@ pub struct CpuPair {
 /// The times that a run took, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
-    /// The receiving CPU's time per packet. Time in which all backlogs were full is not included.
+    /// The receiving CPU's time per packet. The time in which all backlogs were full is not
+    /// included.
     pub receive: f64,
     /// The worker's time per packet, without its idle time. `None` if the receiving CPU handles the
     /// packets.
@@ -79,7 +80,7 @@ pub struct Times {
 }
 
 impl Times {
-    /// Returns these times, if the run has delivered all packets that were sent.
+    /// Returns these times if the run has delivered all `sent` packets.
     ///
     /// # Errors
     /// Returns an error if packets were lost.
@@ -104,8 +105,8 @@ impl Times {
     }
 }
 
-/// Measures the time for which a CPU is busy. The clock is read after each idle step and when work
-/// begins, but not between two steps of work.
+/// Measures the time for which a CPU is busy. The clock is read after each step without work and
+/// when work begins, but not between two steps with work.
 #[derive(Debug, Default)]
 pub struct Busy {
     time: Duration,
@@ -113,7 +114,7 @@ pub struct Busy {
 }
 
 impl Busy {
-    /// Runs `step`, which returns true if it did any work.
+    /// Runs `step`. `step` returns true if it did any work.
     #[inline(always)]
     pub fn during(&mut self, step: impl FnOnce() -> bool) {
         let before = if self.since.is_none() { Some(Instant::now()) } else { None };
@@ -131,8 +132,8 @@ impl Busy {
     }
 }
 
-/// Runs an input of `frames` frames once on two CPUs. One CPU serves all targets, because the run
-/// measures the receiver's cost of many rings.
+/// Runs an input of `frames` frames once on two CPUs. One worker CPU serves the rings of all
+/// targets, because the run measures the receiving CPU's cost of many rings.
 ///
 /// # Errors
 /// Returns an error if the run cannot be set up.
@@ -163,7 +164,7 @@ where
     let worker = thread::spawn(move || {
         pin(on.work)?;
         let cpus = parts.into_iter().map(CpuPart::enter_machine).collect();
-        // The send fails if the receiving thread has failed, because then no thread waits for this
+        // `send` fails if the receiving thread has failed, because then no thread waits for this
         // message.
         let _ = ready.send(());
         Ok(work(cpus))
@@ -185,7 +186,8 @@ where
 }
 
 /// Hands frames over from one CPU to another CPU with the [bare] loop. Both CPUs do the same work
-/// as in [`run`] with a device's hash. The last batch may add up to 31 frames.
+/// per packet as in [`run`] with a device's hash. The number of frames is rounded up to whole
+/// batches, which adds up to 31 frames.
 ///
 /// # Errors
 /// Returns an error if the run cannot be set up.
@@ -254,8 +256,8 @@ fn work<H: Handler>(mut cpus: Vec<Softnet<H, Machine>>) -> Duration {
     time
 }
 
-/// Runs an input of `frames` frames once on one CPU, which receives and handles them. The function
-/// also returns the handler's report.
+/// Runs an input of `frames` frames once on one CPU, which receives and handles them. Returns the
+/// times and the handler's report.
 ///
 /// # Errors
 /// Returns an error if the run cannot be set up, or if a packet is lost.

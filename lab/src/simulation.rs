@@ -1,4 +1,4 @@
-//! The settings of simulated experiments: the costs of the path, and the machine.
+//! The settings of simulated experiments: the costs of the receive path, and the machine.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +15,7 @@ const MACHINE: &str = include_str!("../scale/server.toml");
 /// The costs, the machine and the seed of simulated experiments.
 #[derive(Clone, Debug)]
 pub struct Simulation {
-    /// The costs of the path.
+    /// The costs of the receive path.
     pub profile: Profile,
     /// The machine.
     pub machine: Machine,
@@ -24,7 +24,8 @@ pub struct Simulation {
 }
 
 impl Simulation {
-    /// Reads the files, or uses the files of the repository.
+    /// Reads the files `profile` and `machine`. If a file is not given, the file of the repository
+    /// is used.
     ///
     /// # Errors
     /// Returns an error if a file cannot be read, or if its content is invalid.
@@ -45,7 +46,7 @@ impl Simulation {
         })
     }
 
-    /// Makes the simulation with the files of the repository.
+    /// Makes the settings from the files of the repository.
     #[expect(clippy::missing_panics_doc, reason = "a test reads the files")]
     pub fn of_the_repository() -> Self {
         Self::read(None, None, 1).expect("the files of the repository have a meaning")

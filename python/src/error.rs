@@ -1,4 +1,4 @@
-//! Errors of the native module, and the Python exceptions that they become.
+//! The errors of the native module, and their conversion to Python exceptions.
 
 use std::fmt;
 use std::io;
@@ -11,16 +11,16 @@ use steerage_capture::filter::FilterError;
 use steerage_device::OpenError;
 use steerage_meter::{ExportError, UnknownColumn};
 
-/// The reason why a run could not begin, or why it did not read its source to the end. The text has
-/// one line.
+/// The reason why a run could not begin, or why it did not read its source to the end. The error
+/// message has one line.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// A source cannot be opened.
     Device(DeviceError),
-    /// The rest of a source cannot be read. The fields are the message, and the offset of the
-    /// error.
+    /// The rest of a source cannot be read. The fields are the message, and the offset of the error
+    /// in the source.
     Read(String, Option<u64>),
-    /// The text that names a live source is wrong.
+    /// The text that names a live source is invalid.
     Open(OpenError),
     /// The filter cannot be compiled.
     Filter(FilterError),
@@ -28,13 +28,13 @@ pub(crate) enum Failure {
     Column(UnknownColumn),
     /// The machine has too few CPUs or too little memory for the run.
     Build(BuildError),
-    /// The records cannot be passed to the consumer.
+    /// The flow records cannot be passed to the consumer.
     Pass(ExportError),
     /// The operating system refused an operation.
     System(&'static str, io::Error),
     /// A file cannot be written.
     Write(String),
-    /// There is no rule with this name for splitting a capture.
+    /// No rule for splitting a capture has this name.
     Together(String),
     /// The Python object that supplies the data has raised an exception.
     Feed(String),
@@ -84,7 +84,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Returns whether Ctrl-C raised this exception.
+/// Returns true if Ctrl-C raised this exception.
 pub(crate) fn is_interrupt(py: Python<'_>, error: &PyErr) -> bool {
     error.is_instance_of::<PyKeyboardInterrupt>(py)
 }

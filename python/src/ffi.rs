@@ -2,10 +2,10 @@
 //! structures, whose fields are listed in the specification (arrow.apache.org, "The Arrow C data
 //! interface").
 //!
-//! All `unsafe` code of the crate is in this module. A structure belongs to the code that holds it,
-//! up to the moment when the structure is released or moved out. A consumer moves a structure by
-//! copying its bytes and clearing `release` in the original, so that dropping the original releases
-//! nothing.
+//! All `unsafe` code of the crate is in this module. An Arrow structure belongs to the code that
+//! has it, until this code releases the structure or another consumer moves it. A consumer moves a
+//! structure by copying its bytes and clearing the field `release` of the original, so that
+//! dropping the original releases nothing.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -21,14 +21,14 @@ use steerage_meter::{Column, ColumnBatch, Values};
 /// The error number that a stream returns if it cannot continue (EIO in errno(3)).
 const CANNOT_READ: c_int = 5;
 
-/// `ARROW_FLAG_NULLABLE`: the rows of a column may have no value.
+/// The flag `ARROW_FLAG_NULLABLE`: rows of a column may have no value (null).
 const NULLABLE: i64 = 2;
 
 /// A source of batches of columns. A consumer reads the batches one after another.
 pub(crate) trait Batches: Send {
-    /// Returns columns without rows, which describe the schema, and the metadata of the schema.
+    /// Returns empty columns that describe the schema, and the metadata of the schema.
     fn schema(&self) -> (ColumnBatch, Vec<(String, String)>);
-    /// Returns the next batch, or `None` at the end.
+    /// Returns the next batch, or `None` at the end of the source.
     fn next(&mut self) -> Result<Option<ColumnBatch>, String>;
 }
 
@@ -141,7 +141,7 @@ impl ArrowSchema {
         Self::new(format_of(column.values()), column.name(), flags, Vec::new(), Vec::new())
     }
 
-    /// Returns the schema of a batch. The schema is an Arrow structure with a field for each
+    /// Returns the schema of a batch. The schema has the Arrow type struct, with a field for each
     /// column.
     fn of_batch(batch: &ColumnBatch, metadata: &[(String, String)]) -> Self {
         Self::new(c"+s", "", 0, encoded(metadata), batch.columns().iter().map(Self::of_column).collect())
@@ -161,8 +161,8 @@ fn format_of(values: &Values) -> &'static CStr {
     }
 }
 
-/// Encodes metadata as Arrow's C data interface requires: the number of pairs, then each key and
-/// each value, preceded by its length.
+/// Encodes metadata as Arrow's C data interface requires: the number of pairs, followed by each key
+/// and each value, each preceded by its length.
 fn encoded(metadata: &[(String, String)]) -> Vec<u8> {
     if metadata.is_empty() {
         return Vec::new();
@@ -209,8 +209,8 @@ impl ArrowArray {
         }
     }
 
-    /// Returns an array that is already marked as released. Such an array marks the end of a
-    /// stream.
+    /// Returns an array that is already marked as released. An array that is marked as released
+    /// marks the end of a stream.
     fn end() -> Self {
         let (buffers, children, dictionary, private_data) =
             (ptr::null_mut(), ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
@@ -317,10 +317,11 @@ impl ArrowArrayStream {
 
 impl StreamParts {
     /// Writes the result of `make` to `to`. If `make` fails, stores the error for the consumer. A
-    /// panic of `make` also becomes an error, because it must not reach the consumer's code.
+    /// panic of `make` is also converted to an error, because a panic must not unwind into the
+    /// consumer's code.
     ///
     /// # Safety
-    /// `to` must have room for a `T`, and its content is not dropped.
+    /// `to` must point to memory for a `T`. The previous contents of this memory are not dropped.
     unsafe fn call<T>(&mut self, to: *mut T, make: impl FnOnce(&mut dyn Batches) -> Result<T, String>) -> c_int {
         let made = catch_unwind(AssertUnwindSafe(|| make(&mut *self.batches)));
         match made.unwrap_or_else(|_| Err("steerage panicked: please report it".to_owned())) {
@@ -337,13 +338,13 @@ impl StreamParts {
     }
 }
 
-/// Creates a Python capsule that contains a stream of these batches.
+/// Creates a Python capsule that contains an Arrow stream of `batches`.
 pub(crate) fn stream<'py>(py: Python<'py>, batches: Box<dyn Batches>) -> PyResult<Bound<'py, PyCapsule>> {
     PyCapsule::new_with_value(py, ArrowArrayStream::new(batches), c"arrow_array_stream")
 }
 
-/// Reads a column of a stream, and returns the bytes of all its rows, one after another. The column
-/// must have the type binary, large binary or binary view.
+/// Reads the column `name` of an Arrow stream, and returns the bytes of all rows of the column, one
+/// after another. The column must have the Arrow type binary, large binary or binary view.
 pub(crate) fn binary_column(capsule: &Bound<'_, PyCapsule>, name: &str) -> Result<Vec<u8>, String> {
     let pointer = capsule.pointer_checked(Some(c"arrow_array_stream")).map_err(|error| error.to_string())?;
     // SAFETY: a capsule of this name points to a stream. Reading it out leaves a released stream behind,
@@ -377,7 +378,7 @@ pub(crate) fn binary_column(capsule: &Bound<'_, PyCapsule>, name: &str) -> Resul
 }
 
 impl ArrowArrayStream {
-    /// Calls a function of the stream that fills in a structure, and returns this structure.
+    /// Calls a function of the stream that writes a structure, and returns this structure.
     fn taken<T>(
         &mut self,
         function: Option<unsafe extern "C" fn(*mut Self, *mut T) -> c_int>,
@@ -400,10 +401,10 @@ impl ArrowArrayStream {
 }
 
 impl ArrowArray {
-    /// Appends the bytes of these rows of the array to `to`.
+    /// Appends the bytes of `rows` rows of the array, beginning with the row `from`, to `to`.
     ///
     /// # Safety
-    /// The array must have the layout of the format.
+    /// The array must have the memory layout of the Arrow format `format`.
     unsafe fn append_binary(&self, format: &CStr, (from, rows): (i64, i64), to: &mut Vec<u8>) -> Result<(), String> {
         let row = |nth: i64| (self.offset + from + nth) as usize;
         // SAFETY: the caller promises the layout, and each buffer is as long as the array.
@@ -420,9 +421,10 @@ impl ArrowArray {
                         (*ends.add(nth) as usize, *ends.add(nth + 1) as usize, buffer(2).cast::<u8>())
                     }
                     b"vz" => {
-                        // A view begins with the length of the value. If the value has at most 12
-                        // bytes, they follow. Otherwise its first four bytes, the number of a
-                        // buffer, and the position in that buffer follow.
+                        // A view (an element of a binary view column) begins with the length of the
+                        // value. If the value has at most 12 bytes, the length is followed by these
+                        // bytes. Otherwise it is followed by the first four bytes of the value, the
+                        // number of a buffer, and the position of the value in that buffer.
                         let view = buffer(1).cast::<u8>().add(16 * nth);
                         let number = |at: usize| view.add(at).cast::<i32>().read_unaligned() as usize;
                         match number(0) {
@@ -450,14 +452,16 @@ pub(crate) fn schema<'py>(
     PyCapsule::new_with_value(py, ArrowSchema::of_batch(batch, metadata), c"arrow_schema")
 }
 
-/// Takes over a file descriptor from Python code, which must no longer use or close it.
+/// Takes over a file descriptor from Python code. The Python code must no longer use or close the
+/// descriptor.
 pub(crate) fn take_descriptor(descriptor: i32) -> OwnedFd {
     // SAFETY: `_source.py` opens the descriptor for this call alone.
     unsafe { OwnedFd::from_raw_fd(descriptor) }
 }
 
-/// Makes Python raise `KeyboardInterrupt` when the consumer of a stream returns to Python. SIGINT
-/// arrived while the consumer waited for a batch, and was already handled there.
+/// Makes Python raise `KeyboardInterrupt` when the consumer of a stream returns to Python. This is
+/// needed if SIGINT arrived while the consumer waited for a batch, because the waiting function has
+/// already handled the signal.
 pub(crate) fn interrupt() {
     // SAFETY: the function may be called in any state of the interpreter.
     unsafe { PyErr_SetInterrupt() }

@@ -1,5 +1,5 @@
 //! The native part of the Python package `steerage`. `steerage/__init__.py` has the functions for
-//! users, and turns their sources into paths, bytes or a pipe.
+//! users, and converts the users' sources to paths, bytes or a pipe.
 //!
 //! | module | what it does |
 //! |---|---|
@@ -44,8 +44,8 @@ enum GivenSource {
     Live(String),
 }
 
-/// A source, and the name that messages use for it. If another thread writes into the pipe of the
-/// source, that thread reports its failure through the object `feed`.
+/// A source, and the name of the source in error messages. If another thread writes into the pipe
+/// of the source, that thread reports its failure through the object `feed`.
 #[derive(FromPyObject)]
 struct Given {
     source: GivenSource,
@@ -54,8 +54,8 @@ struct Given {
     filter: Option<String>,
     cpus: Option<usize>,
     outer: bool,
-    /// A Python function that is called with the number of bytes read, the number of all bytes, and
-    /// whether the run is over.
+    /// A Python function for the progress of the run. Its arguments are the number of bytes read,
+    /// the number of all bytes, and a flag that is true if the run is over.
     progress: Option<Py<PyAny>>,
 }
 
@@ -86,7 +86,7 @@ impl Feed {
         Self::default()
     }
 
-    /// The data ends because of this error.
+    /// Stores the error because of which the data in the pipe ended.
     fn fail(&self, message: String) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(message);
     }
@@ -100,7 +100,7 @@ struct PyRun {
 }
 
 impl PyRun {
-    /// Waits for the first batches. A run that has failed by then raises its exception.
+    /// Waits for the first batches. If the run has already failed, raises the run's exception.
     fn started(py: Python<'_>, run: Run, strict: bool) -> PyResult<Self> {
         run.wait_for_first(py)?;
         let failure = run.ended().and_then(|ended| ended.failure.as_ref()).filter(|_| strict);
@@ -117,7 +117,7 @@ impl PyRun {
 
 #[pymethods]
 impl PyRun {
-    /// A capsule with the Arrow stream of the run. Each run has one.
+    /// Returns a capsule with the Arrow stream of the run. Each run has only one stream.
     fn stream<'py>(&self, py: Python<'py>, strict: bool) -> PyResult<Bound<'py, PyCapsule>> {
         if std::mem::replace(&mut *self.is_taken.lock().unwrap_or_else(PoisonError::into_inner), true) {
             return Err(PyRuntimeError::new_err("a run has one stream"));
@@ -125,7 +125,7 @@ impl PyRun {
         ffi::stream(py, Box::new(RunStream { run: Arc::clone(&self.run), strict }))
     }
 
-    /// The rows of this many seconds, and whether the run is over.
+    /// Returns the rows that arrive in the next `seconds` seconds, and true if the run is over.
     fn interval(&self, py: Python<'_>, seconds: f64) -> PyResult<(Rows, bool)> {
         let time = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
         let (batches, report, is_over) = self.run.interval(py, time)?;
@@ -140,26 +140,26 @@ impl PyRun {
         self.run.stop();
     }
 
-    /// The ledger as JSON. `None` while the run goes on.
+    /// The run's ledger (packet counters) as JSON. `None` until the run has ended.
     #[getter]
     fn report(&self) -> Option<String> {
         self.run.ended().map(|ended| ended.report.to_string())
     }
 
-    /// The edges of a part. `None` while the run goes on.
+    /// The flows at the edges of a part of a recording, as bytes. `None` until the run has ended.
     #[getter]
     fn edges<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
         let edges = self.run.ended().and_then(|ended| ended.edges.as_deref());
         edges.map(|edges| PyBytes::new(py, edges))
     }
 
-    /// Raises the exception of a run that has failed.
+    /// Raises the run's exception if the run has failed.
     fn check(&self, py: Python<'_>) -> PyResult<()> {
         let failure = self.run.ended().and_then(|ended| ended.failure.as_ref());
         failure.map_or(Ok(()), |failure| Err(failure.exception(py)))
     }
 
-    /// The bytes that were read, and all bytes if they are known.
+    /// The number of bytes that were read, and the total number of bytes if it is known.
     #[getter]
     fn progress(&self) -> (u64, Option<u64>) {
         self.run.progress()
@@ -172,8 +172,8 @@ struct RunStream {
 }
 
 impl RunStream {
-    /// Converts the result of a call that may raise a Python exception, for a consumer that does
-    /// not handle exceptions.
+    /// Converts the result of a call that may raise a Python exception. The consumer of the stream
+    /// does not handle exceptions, so an exception is converted to a text.
     fn of_python<T>(&self, py: Python<'_>, result: PyResult<T>) -> Result<T, String> {
         result.map_err(|error| {
             if error::is_interrupt(py, &error) {
@@ -222,7 +222,7 @@ impl Rows {
 
 #[pymethods]
 impl Rows {
-    /// A capsule with a new stream of the rows.
+    /// Returns a capsule with a new Arrow stream of the rows.
     fn stream<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
         let batches = Arc::clone(&self.batches);
         let stream = RowStream { schema: self.schema.clone(), batches, report: self.report.clone(), next: 0 };
@@ -260,7 +260,7 @@ fn metadata(report: Option<String>) -> Vec<(String, String)> {
     [version].into_iter().chain(report).collect()
 }
 
-/// Raises an exception if one of the files cannot be opened, or is no capture.
+/// Raises an exception if one of the files cannot be opened, or is not a capture file.
 #[pyfunction]
 fn check_paths(py: Python<'_>, paths: Vec<PathBuf>) -> PyResult<()> {
     let opened = py.detach(|| Source::Paths(paths).open(None));

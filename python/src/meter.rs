@@ -1,4 +1,4 @@
-//! Flows: a run that meters a source.
+//! A run that meters the flows of a source.
 
 use std::time::{Duration, SystemTime};
 
@@ -12,7 +12,8 @@ use crate::error::Failure;
 use crate::run::{Batching, Run, RunOptions, Source, Stop, Work};
 use crate::{Given, PyRun, ffi, metadata, parts};
 
-/// The number of records that are made at a time from the flows that are open at the end.
+/// At the end of a run, records are made of the flows that are still open. This is the number of
+/// records that are made at a time.
 const PASSED_AT_A_TIME: usize = 8192;
 
 /// The options of a meter.
@@ -26,11 +27,12 @@ pub(crate) struct GivenMeter {
     max_flows: usize,
     names: bool,
     cic: bool,
-    /// The number of the part, if a part of a recording is metered.
+    /// The number of the part, if only a part of a recording is metered.
     part: Option<u64>,
 }
 
-/// The chosen columns, which may be `joined`, a column of parts. Without names, all columns, or with `cic` all flow statistics.
+/// Returns the columns with these names. The names may include `joined`, a column of merged parts.
+/// Without names, returns all columns, or with `cic` all flow statistics..
 fn columns(names: Option<&[String]>, cic: bool) -> Result<ColumnBatch, Failure> {
     Ok(match names {
         Some(names) if cic => ColumnBatch::all().and(ColumnBatch::cic()).chosen(names)?,
@@ -46,11 +48,13 @@ pub(crate) fn meter(py: Python<'_>, given: Given, options: GivenMeter, strict: b
     let (source, run_options) = given.split(py);
     let is_live = matches!(source, Source::Live(_));
     let run = py.detach(|| start(source, run_options, &options)).map_err(|failure| failure.exception(py))?;
-    // The first rows of a live source may come much later.
+    // The function does not wait for the first rows of a live source, because they may arrive much
+    // later.
     if is_live { Ok(PyRun::new(run)) } else { PyRun::started(py, run, strict) }
 }
 
-/// A capsule with the schema of flows. `report` is the ledger of the last run as JSON.
+/// Returns a capsule with the Arrow schema of flows. `report` is the ledger of the last run as
+/// JSON.
 #[pyfunction]
 #[pyo3(signature = (names, report, cic))]
 pub(crate) fn flow_schema<'py>(
@@ -64,7 +68,7 @@ pub(crate) fn flow_schema<'py>(
 }
 
 fn start(source: Source, run_options: RunOptions, given: &GivenMeter) -> Result<Run, Failure> {
-    // Packets of a capture without any time have the time 0.
+    // In a capture without time stamps, all packets have the time 0.
     let is_live = matches!(source, Source::Live(_));
     let options = MeterOptions {
         active: seconds(given.active),
@@ -84,7 +88,8 @@ fn start(source: Source, run_options: RunOptions, given: &GivenMeter) -> Result<
     Run::start(source, run_options, columns, |batching, stop| work(options, part, batching, stop))
 }
 
-/// The work of a meter, or of the meter of the part with this number.
+/// Returns the functions of a metering run. If `part` is set, the run meters the part of a
+/// recording with this number.
 fn work(options: MeterOptions, part: Option<u64>, batching: &Batching, stop: Stop) -> Result<Work<Meter>, Failure> {
     let to = batching.clone();
     let writer = FlowWriter::pass_to("Arrow", move |records| to.lock().add(records), move || stop.stop())?;
@@ -93,7 +98,7 @@ fn work(options: MeterOptions, part: Option<u64>, batching: &Batching, stop: Sto
     let counting = metering.clone();
     let finish = move |mut reports: Vec<MeterReport>, batching: &Batching| {
         let output = writer.output();
-        // The consumer reads an error of the writer as the end of its stream.
+        // An error of the writer is ignored: for the consumer, the stream then ends.
         let _ = writer.finish(Vec::new());
         let mut lost = output.counts().lost;
         let mut passed = output.counts().written;
@@ -137,7 +142,8 @@ fn now() -> WallTime {
     WallTime::from_nanos(since_1970.as_nanos() as u64)
 }
 
-/// A timeout. Times that are too long for the type, such as infinity, mean that there is no timeout.
+/// Converts a timeout in seconds. A time that is too long for the type `Duration`, such as
+/// infinity, means that there is no timeout.
 fn seconds(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
 }

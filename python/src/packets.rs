@@ -41,8 +41,8 @@ enum Field {
     Data,
 }
 
-/// All fields, with the names and types of their columns. If the flag of a field is set, its rows
-/// may have no value.
+/// Returns all fields, with the names and types of their columns. The last element of a tuple is
+/// true if rows may have no value in this column.
 fn fields() -> [(Field, &'static str, Values, bool); 21] {
     let (u8s, u16s, u32s) = (|| Values::U8(Vec::new()), || Values::U16(Vec::new()), || Values::U32(Vec::new()));
     let text = || Values::Text(Vec::new(), Vec::new());
@@ -106,7 +106,8 @@ pub(crate) fn packets(py: Python<'_>, given: Given, names: Option<Vec<String>>, 
     PyRun::started(py, run, strict)
 }
 
-/// A capsule with the schema of packets. `report` is the ledger of the last run as JSON.
+/// Returns a capsule with the Arrow schema of packets. `report` is the ledger of the last run as
+/// JSON.
 #[pyfunction]
 #[pyo3(signature = (names, report))]
 pub(crate) fn packet_schema<'py>(
@@ -145,7 +146,8 @@ impl Handler for Rows {
     }
 
     fn finish(mut self, _cpu: &mut Cpu) {
-        // An error means that the consumer has dropped the stream and needs no more rows.
+        // An error of `flush` means that the consumer has dropped the stream and needs no more
+        // rows.
         let _ = self.batcher.flush();
     }
 }
@@ -224,7 +226,7 @@ fn payload<'p>(data: &'p [u8], found: &Dissection) -> Option<&'p [u8]> {
     data.get(begin..stated.unwrap_or(data.len()).min(data.len()))
 }
 
-/// The headers of one packet, its flow, and why reading ended.
+/// Returns the headers of one packet, its flow, and the reason why the parser stopped.
 #[pyfunction]
 pub(crate) fn explain<'py>(
     py: Python<'py>,

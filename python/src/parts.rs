@@ -1,6 +1,8 @@
-//! Parts of a recording: the edges of parts as bytes and as rows, and their merging.
+//! Merges parts of a recording. The *edges* of a part are the flows that may continue in a
+//! neighbouring part, as bytes or as rows.
 //!
-//! Merging joins parts that have become neighbours, so parts can be merged in any order and grouping.
+//! Merging joins parts as soon as they are neighbours, so parts can be merged in any order and in
+//! any groups.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -11,12 +13,13 @@ use steerage_meter::{ColumnBatch, Edges, FlowRecord, PartEdges};
 use crate::run::BATCH_ROWS;
 use crate::{Rows, ffi};
 
-/// The edges of one part as bytes.
+/// Returns the edges of one part as bytes.
 pub(crate) fn bytes_of_part(part: u64, edges: Edges) -> Vec<u8> {
     PartEdges { first: part, last: part, edges }.to_bytes()
 }
 
-/// Joins neighbouring parts, and returns the records of flows that no other part continues.
+/// Joins neighbouring parts. Returns the joined parts, and the records of flows that cannot
+/// continue in another part.
 fn join(mut parts: Vec<PartEdges>) -> Result<(Vec<PartEdges>, Vec<FlowRecord>), String> {
     parts.sort_by_key(|part| part.first);
     let (mut joined, mut records): (Vec<PartEdges>, Vec<FlowRecord>) = (Vec::new(), Vec::new());
@@ -37,7 +40,7 @@ fn join(mut parts: Vec<PartEdges>) -> Result<(Vec<PartEdges>, Vec<FlowRecord>), 
     Ok((joined, records))
 }
 
-/// The result of merging: finished flows, and the edges of what was merged.
+/// The result of merging parts: the finished flows, and the edges of the merged parts.
 #[pyclass(frozen)]
 pub(crate) struct Merged {
     #[pyo3(get)]
@@ -57,7 +60,8 @@ impl Merged {
     }
 }
 
-/// Merges edges in any order. With `finish`, ends all flows at the edges too.
+/// Merges the edges of parts in any order. If `finish` is true, also ends all flows at the
+/// remaining edges.
 #[pyfunction]
 pub(crate) fn merge(
     py: Python<'_>,
@@ -70,7 +74,8 @@ pub(crate) fn merge(
     Ok(Merged { rows: Py::new(py, rows)?, edges, parts, joined })
 }
 
-/// The finished flows, the edges, the first and last part of each run of parts, and how many flows were joined.
+/// The finished flows, the edges, the first and the last part of each sequence of merged parts, and
+/// the number of flows that were joined.
 type MergedParts = (Rows, Vec<u8>, Vec<(u64, u64)>, u64);
 
 fn merge_all(edges: &[PyBackedBytes], columns: Option<&[String]>, finish: bool) -> Result<MergedParts, String> {
@@ -101,7 +106,7 @@ fn merge_all(edges: &[PyBackedBytes], columns: Option<&[String]>, finish: bool) 
     Ok((Rows::new(schema, batches, None), bytes, numbers, joined))
 }
 
-/// The rows of edges.
+/// Returns the edges of parts as rows.
 #[pyfunction]
 pub(crate) fn edge_rows(py: Python<'_>, edges: PyBackedBytes) -> PyResult<Rows> {
     let rows = py.detach(|| {
@@ -113,7 +118,8 @@ pub(crate) fn edge_rows(py: Python<'_>, edges: PyBackedBytes) -> PyResult<Rows> 
     rows.map_err(PyValueError::new_err)
 }
 
-/// The edges whose rows are in an Arrow stream: the bytes of its column `state`.
+/// Returns the edges whose rows are in an Arrow stream, as bytes: the contents of the stream's
+/// column `state`.
 #[pyfunction]
 pub(crate) fn edges_of_rows<'py>(py: Python<'py>, stream: Bound<'py, PyCapsule>) -> PyResult<Bound<'py, PyBytes>> {
     let edges = ffi::binary_column(&stream, "state").map_err(PyValueError::new_err)?;

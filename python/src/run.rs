@@ -1,8 +1,10 @@
-//! A run reads a source, and another thread takes the run's results batch by batch.
+//! Runs: a run reads a source, and a thread of the consumer receives the run's results batch by
+//! batch.
 //!
 //! A run has the threads of the receive path, and one thread that waits for the end of those
-//! threads. Batches of rows wait in a bounded queue. If the consumer does not take them, the run
-//! waits. The memory of a run therefore does not depend on the length of the capture.
+//! threads. Batches of rows wait in a bounded queue. If the queue is full because the consumer does
+//! not take the batches, the run waits. Therefore the memory of a run does not depend on the length
+//! of the capture.
 
 use std::collections::VecDeque;
 use std::io;
@@ -25,31 +27,31 @@ use steerage_meter::{ColumnBatch, FlowRecord};
 
 use crate::error::Failure;
 
-/// The number of rows in a batch. A batch of flows with all columns takes 7 MB.
+/// The number of rows in a batch. A batch of flows with all columns takes 7 MB of memory.
 pub(crate) const BATCH_ROWS: usize = 32_768;
 
 /// The maximum number of batches that wait in the queue for the consumer.
 const WAITING_MAX: usize = 2;
 
-/// The number of batches that are collected before the consumer gets the schema. If the run ends
-/// before that, the schema contains the ledger of the run.
+/// The number of batches that are collected before the consumer gets the schema. If the run has
+/// fewer batches and ends before, the schema contains the ledger (packet counters) of the run.
 const FIRST_MAX: usize = 8;
 
 /// The maximum number of batches in one interval.
 const INTERVAL_MAX: usize = 64;
 
-/// The maximum time until the run notices Ctrl-C.
+/// The maximum time until the run reacts to Ctrl-C.
 pub(crate) const SIGNAL_LOOK: Duration = Duration::from_millis(100);
 
 /// What a run reads.
 pub(crate) enum Source {
     /// Capture files, one after another.
     Paths(Vec<PathBuf>),
-    /// A capture in memory, and the name that messages use for it.
+    /// A capture in memory, with the name of the capture in error messages.
     Bytes(String, PyBackedBytes),
-    /// A pipe that contains a capture, and the name that messages use for it.
+    /// A pipe from which a capture is read, with the name of the capture in error messages.
     Pipe(String, OwnedFd),
-    /// The name of an interface, or the text of another live device.
+    /// The name of an interface, or the text that names another live device.
     Live(String),
 }
 
@@ -65,7 +67,7 @@ pub(crate) struct OpenSource {
 /// The options that are common to all kinds of runs.
 pub(crate) struct RunOptions {
     pub(crate) filter: Option<String>,
-    /// The number of CPUs. `None` stands for all CPUs that the process may use.
+    /// The number of CPUs. `None` means all CPUs that the process may use.
     pub(crate) cpus: Option<usize>,
     pub(crate) layers: Layers,
     /// The error of the thread that writes into the pipe of the source, if that thread failed.
@@ -73,12 +75,12 @@ pub(crate) struct RunOptions {
     pub(crate) progress: Option<Progress>,
 }
 
-/// Calls a Python function with the progress of a run. The threads that wait for batches make this
-/// call.
+/// Calls a Python function with the progress of a run. The threads that wait for batches call this
+/// function.
 pub(crate) struct Progress {
     show: Py<PyAny>,
-    /// The time of the latest call of the function, and whether that call was for the end of the
-    /// run.
+    /// The time of the latest call of the Python function, and a flag that is true if that call
+    /// reported the end of the run.
     last: Mutex<(Instant, bool)>,
 }
 
@@ -128,8 +130,8 @@ impl From<Capture> for OpenSource {
     }
 }
 
-/// Collects rows until they fill a batch. The packet handlers and the thread that waits for their
-/// end share a `Batcher`.
+/// Collects rows until they fill a batch. The packet handlers and the thread that waits for the end
+/// of the run share a `Batcher`.
 pub(crate) struct Batcher {
     batch: ColumnBatch,
     rows: usize,
@@ -137,8 +139,8 @@ pub(crate) struct Batcher {
 }
 
 impl Batcher {
-    /// Adds records, and passes full batches to the consumer. Waits if the queue has no free space
-    /// for a batch.
+    /// Adds flow records, and puts full batches into the consumer's queue. Waits while the queue
+    /// has no free space for a batch.
     pub(crate) fn add(&mut self, mut records: &[FlowRecord]) -> io::Result<()> {
         while !records.is_empty() {
             let (now, later) = records.split_at(records.len().min(BATCH_ROWS - self.rows));
@@ -148,7 +150,7 @@ impl Batcher {
         Ok(())
     }
 
-    /// Adds `rows` rows to the batch by calling `add`.
+    /// Calls `add`, which must add `rows` rows to the batch.
     pub(crate) fn add_rows(&mut self, rows: usize, add: impl FnOnce(&mut ColumnBatch)) -> io::Result<()> {
         add(&mut self.batch);
         self.rows += rows;
@@ -170,7 +172,8 @@ impl Batcher {
 pub(crate) struct Batching(Arc<Mutex<Batcher>>);
 
 impl Batching {
-    /// Creates a separate batcher for the same consumer, so that CPUs do not wait for each other.
+    /// Creates a separate batcher for the same consumer. If each CPU has its own batcher, CPUs do
+    /// not wait for each other.
     pub(crate) fn own(&self) -> Batcher {
         let mut shared = self.lock();
         let batch = shared.batch.take();
@@ -182,7 +185,8 @@ impl Batching {
     }
 }
 
-/// The end of a run: the ledger, the edges of a part, and the error that ended it.
+/// The results at the end of a run: the ledger, the edges if a part of a recording was metered, and
+/// the error that ended the run.
 pub(crate) struct Ended {
     pub(crate) report: Value,
     pub(crate) edges: Option<Vec<u8>>,
@@ -196,8 +200,8 @@ struct Queue {
 }
 
 impl Queue {
-    /// Waits for a batch for at most `time`. Returns `None` if no batch arrived, and `Some(None)`
-    /// at the end of the run.
+    /// Waits for the next batch for at most `time`. Returns `None` if no batch arrived in this
+    /// time, and `Some(None)` at the end of the run.
     fn receive(&mut self, time: Duration) -> Option<Option<ColumnBatch>> {
         if self.is_over {
             return Some(None);
@@ -225,19 +229,20 @@ pub(crate) struct Run {
     bytes: Option<u64>,
 }
 
-/// The function that is called at the end of a run. This function adds the last rows of the run,
-/// and returns counts for the report, and the edges of a part.
+/// The function that is called at the end of a run. This function adds the last rows of the run. It
+/// returns counters for the report, and the edges if a part of a recording was metered.
 pub(crate) type Finish<R> = Box<dyn FnOnce(Vec<R>, &Batching) -> (Map<String, Value>, Option<Vec<u8>>) + Send>;
 
-/// The functions of a run: one makes the handler of a CPU, and one ends the run.
+/// The two functions of a run: `make` makes the handler of a CPU, and `finish` is called at the end
+/// of the run.
 pub(crate) struct Work<H: Handler> {
     pub(crate) make: Box<dyn Fn() -> H + Send + Sync>,
     pub(crate) finish: Finish<H::Report>,
 }
 
 impl Run {
-    /// Opens the source and starts the run. `work` gets the batcher, and a function that stops the
-    /// run, because the handlers need both.
+    /// Opens the source and starts the run. The arguments of `work` are the shared batcher and a
+    /// `Stop` that can stop the run, because the handlers need both.
     pub(crate) fn start<H: Handler + 'static>(
         source: Source,
         options: RunOptions,
@@ -266,13 +271,15 @@ impl Run {
             let mut report = ledger(&snapshot, of_capture.as_deref());
             let (counts, edges) = finish(reports.into_iter().map(|(_cpu, report)| report).collect(), &batching);
             report.extend(counts);
-            // An error means that the consumer has dropped the stream and needs no more rows.
+            // An error of `flush` means that the consumer has dropped the stream and needs no more
+            // rows.
             let _ = batching.lock().flush();
             let fed = feed.lock().unwrap_or_else(PoisonError::into_inner).take().map(Failure::Feed);
             let failure = fed.or_else(|| Failure::of_run(&snapshot));
             report.insert("error".to_owned(), failure.as_ref().map_or(Value::Null, |f| f.to_string().into()));
             let _ = to_set.set(Ended { report: Value::Object(report), edges, failure });
-            // The end of the run is recorded before this message, so the consumer always finds it.
+            // The results of the run are stored before this message is sent, so the consumer always
+            // finds them.
             let _ = end.send(None);
         };
         let spawned = thread::Builder::new().name("steerage".to_owned()).spawn(wait);
@@ -309,8 +316,8 @@ impl Run {
         first.map_or_else(|| self.receive(py), |batch| Ok(Some(batch)))
     }
 
-    /// Like [`next`](Self::next), but does not wait for a batch. The caller therefore need not hold
-    /// the interpreter's lock.
+    /// Like [`next`](Self::next), but does not wait for a batch. Therefore the caller need not hold
+    /// the lock of the Python interpreter (GIL).
     pub(crate) fn next_at_once(&self) -> Option<Option<ColumnBatch>> {
         if let Some(batch) = self.first.lock().unwrap_or_else(PoisonError::into_inner).pop_front() {
             return Some(Some(batch));
@@ -318,8 +325,8 @@ impl Run {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner).receive(Duration::ZERO)
     }
 
-    /// Waits for a batch without holding the interpreter's lock, and handles signals while it
-    /// waits.
+    /// Waits for a batch without holding the lock of the Python interpreter (GIL), and handles
+    /// signals during the wait.
     fn receive(&self, py: Python<'_>) -> PyResult<Option<ColumnBatch>> {
         loop {
             let queue = || self.queue.lock().unwrap_or_else(PoisonError::into_inner);
@@ -334,8 +341,8 @@ impl Run {
         }
     }
 
-    /// Whether the progress must be shown again: some time has passed, or the run has ended and its
-    /// end has not been shown.
+    /// Returns true if the progress must be reported again. This is the case if some time has
+    /// passed, or if the run has ended and its end has not been reported.
     pub(crate) fn is_progress_due(&self, is_over: bool) -> bool {
         self.progress.as_ref().is_some_and(|progress| progress.is_due(is_over))
     }
@@ -353,7 +360,8 @@ impl Run {
     pub(crate) fn interval(&self, py: Python<'_>, time: Duration) -> PyResult<(Vec<ColumnBatch>, Value, bool)> {
         let (begin, mut batches) = (Instant::now(), Vec::new());
         let queue = || self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        // If many rows arrive, the interval ends early, so that its memory is bounded.
+        // If many rows arrive, the interval ends early, so that its rows take a limited amount of
+        // memory.
         while batches.len() < INTERVAL_MAX {
             let left = time.saturating_sub(begin.elapsed());
             match py.detach(|| queue().receive(left.min(SIGNAL_LOOK))) {
@@ -364,8 +372,8 @@ impl Run {
             }
         }
         let is_over = queue().is_over;
-        // If the batcher is locked, it is waiting for free space in the queue, so its rows will be
-        // in the queue soon.
+        // If the batcher is locked, a thread waits to put its rows into the queue, so these rows
+        // will be in the queue soon.
         if let Ok(mut batcher) = self.batching.0.try_lock()
             && std::mem::take(&mut batcher.rows) > 0
         {
@@ -390,8 +398,8 @@ impl Run {
         self.ended.get()
     }
 
-    /// Returns the number of bytes of the source that were read, and the number of bytes in all of
-    /// its files.
+    /// Returns the number of bytes of the source that were read, and the total number of bytes in
+    /// the files of the source, if it is known.
     pub(crate) fn progress(&self) -> (u64, Option<u64>) {
         self.info.as_ref().map_or((0, None), |info| (info.bytes_read(), info.bytes_total().or(self.bytes)))
     }
@@ -434,8 +442,8 @@ impl Stop {
 pub(crate) fn on_cpus(builder: Builder, cpus: Option<usize>) -> Builder {
     let all = Topology::read().default_mask();
     match cpus {
-        // Only tests request more threads than there are CPUs. The results of tests must not depend
-        // on the machine.
+        // Only tests request more threads than there are CPUs. They get virtual CPUs, because the
+        // results of tests must not depend on the machine.
         Some(count) if count > all.iter().count() => builder.virtual_cpus(count),
         Some(count) => builder.cpus(all.iter().take(count.max(1)).collect::<CpuMask>()).pin(false),
         None if all.is_empty() => builder.pin(false),
@@ -443,7 +451,7 @@ pub(crate) fn on_cpus(builder: Builder, cpus: Option<usize>) -> Builder {
     }
 }
 
-/// The ledger of a run, which accounts for every packet.
+/// Returns the ledger of a run: the counters that account for every packet.
 fn ledger(snapshot: &Snapshot, info: Option<&CaptureInfo>) -> Map<String, Value> {
     let dropped: Map<String, Value> =
         snapshot.dropped().iter().map(|(reason, packets)| (reason.name().to_owned(), packets.into())).collect();

@@ -1,4 +1,5 @@
-//! Splits the packets of a source into several files. Each file contains whole flows.
+//! Splits the packets of a source into several capture files. All packets of a flow are written to
+//! the same file.
 
 use std::path::PathBuf;
 
@@ -21,8 +22,8 @@ pub(crate) fn split(py: Python<'_>, given: Given, paths: Vec<PathBuf>, together:
         let key = HashKey::random().map_err(|error| Failure::System("read a hash key from /dev/urandom", error))?;
         let hasher = FlowHasher::keyed(&key);
         let split = SplitOptions::new(paths.len(), together, hasher.clone(), options.layers);
-        // The run has only one CPU, so that the packets of different flows in a file are in order
-        // too.
+        // The run has only one CPU, so that all packets in a file are in order, also packets of
+        // different flows.
         let builder = Builder::new().virtual_cpus(1).hash(hasher).layers(options.layers).always_hash(true);
         let mut builder = inputs.into_iter().fold(builder, Builder::input);
         for path in &paths {
@@ -33,7 +34,7 @@ pub(crate) fn split(py: Python<'_>, given: Given, paths: Vec<PathBuf>, together:
     let (running, feed) = started.map_err(|failure| failure.exception(py))?;
     let handle = running.handle();
     while !py.detach(|| handle.wait_finished(SIGNAL_LOOK)) {
-        // The exception drops the run, which stops it.
+        // If a signal raises an exception, the run is dropped, which stops the run.
         py.check_signals()?;
     }
     let snapshot = py.detach(|| running.join().snapshot);

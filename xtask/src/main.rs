@@ -1,6 +1,7 @@
 //! Checks the rules for imports that the compiler does not check (the *walls* of the workspace).
-//! The files of a crate must not import each other in a circle. The sizes of the core and of the
-//! facade are limited. cargo-deny checks which crates a crate may import (deny.toml).
+//! The files of a crate must not import each other in a circle. The numbers of lines of the core
+//! (`steerage-core`) and of the facade (`steerage`) are limited. cargo-deny checks which crates a
+//! crate may import (deny.toml).
 //!
 //! ```sh
 //! cargo run -p xtask                   # check
@@ -21,19 +22,21 @@ use source::{Crate, File};
 
 type Crates = BTreeMap<String, Crate>;
 
-/// The modules of the core that a packet passes, in the order in which the packet passes them.
+/// The modules of the core that handle a packet, in the order in which they handle it. Together
+/// they are the *strict path*.
 const STRICT_PATH: &[&str] =
     &["rx", "completions", "page_cache", "queue", "backlog", "packet", "handler", "tx", "softnet"];
-/// The maximum number of lines of the strict path, which one person can read in an afternoon.
+/// The maximum number of lines of the strict path, so that one person can read it in an afternoon.
 const STRICT_PATH_LINES_MAX: usize = 2_725;
-/// The maximum number of lines of the core. About 200 of these lines let threads outside of the
-/// path send packets and wake handlers. The queues for packets from such threads are in
-/// steerage-mem. Messages, and state for each bucket, are in steerage-handler.
+/// The maximum number of lines of the core. With about 200 of these lines, threads outside of the
+/// receive path can send packets and wake handlers. The queues for packets from these threads are
+/// in steerage-mem. The code for messages to handlers, and for state of each bucket, is in
+/// steerage-handler.
 const CORE_LINES_MAX: usize = 5_270;
 /// The maximum number of lines of the facade, which assembles the crates and re-exports their
-/// names. Code beyond this limit belongs in another crate. About 60 of the lines name each
-/// re-export of a module. Therefore a new public name of an inner crate does not become public by
-/// accident.
+/// names. Code that exceeds this limit belongs in another crate. About 60 of the lines list each
+/// re-exported name of a module. Therefore a new public name of an inner crate does not become
+/// public by accident.
 const FACADE_LINES_MAX: usize = 625;
 /// The maximum number of names on the first page of the facade's documentation. Further names
 /// belong in the facade's modules.
@@ -58,8 +61,8 @@ fn main() {
 fn read(root: &Path) -> Result<Crates, String> {
     let folders = fs::read_dir(root.join("crates")).map_err(|error| format!("cannot read crates/: {error}"))?;
     let folders = folders.filter_map(|entry| Some(entry.ok()?.path()));
-    // A folder without Cargo.toml is the rest of a crate that was moved away, and contains nothing
-    // to check.
+    // A folder without Cargo.toml remains from a crate that was moved to another folder, and
+    // contains nothing to check.
     let crates = folders.filter(|folder| folder.join("Cargo.toml").exists()).map(|folder| {
         let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
         Ok((name, Crate::read(&folder.join("src"))?))

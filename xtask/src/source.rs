@@ -1,8 +1,8 @@
 //! Reads the sources of a crate: its modules, the names that each module defines, and the paths
-//! that each module mentions. Code that is compiled only for tests is left out.
+//! that each module mentions. The reader ignores code that is compiled only for tests.
 //!
-//! The sources are read as tokens. Therefore method calls, and names that a macro assembles, are
-//! not found.
+//! The sources are read as a sequence of tokens. Therefore method calls, and names that a macro
+//! assembles, are not found.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,9 +12,10 @@ use std::path::{Path, PathBuf};
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use syn::{Ident, UseTree};
 
-/// A chain of re-exports or globs with more steps than this counts as a circle.
+/// The maximum number of steps in a chain of re-exports or globs. A longer chain counts as a
+/// circle.
 const HOPS_MAX: usize = 8;
-/// The keywords that are followed by the name of an item.
+/// The Rust keywords that are followed by the name of an item.
 const KEYWORDS: &[&str] = &["const", "enum", "fn", "macro_rules", "mod", "static", "struct", "trait", "type", "union"];
 /// Other words with which an item can begin. A field, a variant or an arm of a `match` cannot begin
 /// with one of these words.
@@ -25,18 +26,18 @@ type Names = Vec<String>;
 #[derive(Default)]
 pub(crate) struct Crate {
     pub(crate) files: Vec<File>,
-    /// The public names in the root of the crate. `*` stands for the names of a glob.
+    /// The public names in the root of the crate. The entry `*` means all names of a glob import.
     pub(crate) public: Names,
     modules: BTreeMap<Names, Module>,
     /// Each path that a module mentions: the file, the module in the file, the path, and the line.
     mentions: Vec<(usize, Names, Names, usize)>,
-    /// The module that is being read. The next field is the folder with the child modules of this
-    /// module.
+    /// The module that is being read. The next field, `folder`, is the folder with the child
+    /// modules of this module.
     module: Names,
     folder: PathBuf,
     /// The lines of the current file that are compiled only for tests.
     tests: BTreeSet<usize>,
-    /// The modules whose files were not read yet, with the paths of the files without `.rs`.
+    /// The modules whose files have not been read yet, with the paths of these files without `.rs`.
     waiting: Vec<(PathBuf, Names)>,
 }
 
@@ -51,7 +52,8 @@ pub(crate) struct File {
 #[derive(Default)]
 struct Module {
     file: usize,
-    /// The names in the module. For a name that `use` imports, the value is its path.
+    /// The names in the module. If `use` imports a name, the value is the path of the imported
+    /// item.
     names: BTreeMap<String, Option<Names>>,
     globs: Vec<Names>,
 }
@@ -74,9 +76,9 @@ impl Crate {
         Ok(krate)
     }
 
-    /// Describes each import that is part of a circle. An import of a file also counts for all
-    /// modules that contain the file, so it is an import between two modules with the same parent.
-    /// Every circle of files is a circle of such modules.
+    /// Describes each import that is part of a circle. An import by a file also counts as an import
+    /// by all modules that contain the file. Therefore it is an import between two modules with the
+    /// same parent, and every circle of files is a circle of such modules.
     pub(crate) fn circles(&self) -> Vec<String> {
         let mut imports = BTreeMap::<&[String], BTreeMap<&[String], String>>::new();
         for (file, module, path, line) in &self.mentions {
@@ -99,8 +101,9 @@ impl Crate {
         all.filter(|(from, to, _)| reached(**to).contains(*from)).map(|(_, _, text)| text.clone()).collect()
     }
 
-    /// Returns the file that defines the item to which a path leads. The path is resolved in this
-    /// module. Returns `None` for a whole module, and for an item of another crate.
+    /// Returns the index of the file that defines the item with the path `path`. The path is
+    /// resolved in the module `module`. Returns `None` if the path names a whole module, or an item
+    /// of another crate.
     fn file_of(&self, module: &[String], path: &[String], hops: usize) -> Option<usize> {
         let mut at = module.to_vec();
         for (index, name) in path.iter().enumerate() {
@@ -128,8 +131,8 @@ impl Crate {
         self.mentions.push((self.files.len(), self.module.clone(), path, line));
     }
 
-    /// Reads tokens of the current module. `is_item` is true outside of all braces except the
-    /// braces of a module.
+    /// Reads tokens of the current module. `is_item` is true for tokens that are in no braces
+    /// except those of a module.
     fn walk(&mut self, tokens: TokenStream, is_item: bool) {
         self.here();
         let tokens: Vec<TokenTree> = tokens.into_iter().collect();
@@ -150,8 +153,8 @@ impl Crate {
                 TokenTree::Ident(_) if word == "use" && next != "<" => {
                     let (part, others) =
                         after.split_at(after.iter().position(|token| token.to_string() == ";").unwrap_or(after.len()));
-                    // A `use` without a leading `::`, as in all sources of the workspace, is always
-                    // a valid tree.
+                    // In the sources of the workspace, no `use` begins with `::`, so its tokens can
+                    // always be parsed as a tree.
                     let tree = syn::parse2::<UseTree>(part.iter().cloned().collect());
                     for (name, path) in tree.iter().flat_map(|tree| leaves(tree, &[])) {
                         self.public.extend(is_public.then(|| name.clone()));
@@ -161,7 +164,7 @@ impl Crate {
                         }
                         match name.as_str() {
                             "*" => self.here().globs.push(path),
-                            // An item has precedence over an import of the same name.
+                            // An item of the module has precedence over an import of the same name.
                             _ => drop(self.here().names.entry(name).or_insert(Some(path))),
                         }
                     }
@@ -195,8 +198,8 @@ impl Crate {
             match (before.as_str(), word.as_str()) {
                 (":", ":") | (".", ".") => before += &word,
                 ("macro_rules", "!") => {}
-                // A lifetime, a raw pointer, and a module that was already read declare no further
-                // names.
+                // The tokens of a lifetime, of a raw pointer, or of a module that was already read
+                // declare no further names.
                 ("'", _) | ("*", "const") | (_, "mod") => before.clear(),
                 _ => before = word,
             }
@@ -209,7 +212,8 @@ fn is_of_tests(attribute: &str) -> bool {
     ["[cfg(test)]", "[cfg(all(test,"].iter().any(|start| attribute.replace(' ', "").starts_with(start))
 }
 
-/// Returns the number of tokens in the first item, statement, field, variant or arm.
+/// Returns the number of tokens in the first item, statement, field, variant or `match` arm of
+/// `tokens`.
 fn length_of_part(tokens: &[TokenTree]) -> usize {
     let mut words = tokens.iter().filter(|token| matches!(token, TokenTree::Ident(_))).map(ToString::to_string);
     let is_item = words.next().is_some_and(|word| [KEYWORDS, BEGINNINGS].concat().contains(&word.as_str()));

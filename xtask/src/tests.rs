@@ -1,11 +1,11 @@
-//! Each test writes a small workspace and checks the workspace.
+//! Each test writes a small workspace to a temporary folder and checks it.
 
 use std::path::PathBuf;
 use std::{env, fs, process};
 
 use super::{CORE_LINES_MAX, FACADE_NAMES_MAX, check, read};
 
-/// A workspace in a folder that is deleted when this value is dropped.
+/// A workspace in a temporary folder. Dropping this value deletes the folder.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -30,7 +30,7 @@ impl Drop for Folder {
     }
 }
 
-/// Checks one crate with these files in its `src`.
+/// Checks a workspace of one crate that has these files in its folder `src`.
 fn check_crate(name: &str, files: &[(&str, &str)]) -> Result<String, String> {
     let paths: Vec<String> = files.iter().map(|(path, _)| format!("crates/steerage-a/src/{path}")).collect();
     let mut all = vec![("crates/steerage-a/Cargo.toml", "[package]\nname = \"steerage-a\"\n")];

@@ -1,14 +1,15 @@
 //! Prints the number of tests that were skipped. `cargo test` runs the tests of this package last,
-//! because the package's name is the last one. The test harness of Rust cannot show that a test was
-//! skipped.
+//! because the name `xtask` is the last one in alphabetical order. Rust's test harness itself
+//! cannot show that a test was skipped.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 
-/// Returns the reasons for skipped tests in the run with this number, and how often each reason was
-/// given. The most frequent reason is first. Removes the files of this run and of earlier runs.
+/// Returns the reasons for skipped tests in the test run with the number `run`, and how often each
+/// reason was given. The most frequent reason is first. Also removes the files with the reasons of
+/// this run and of earlier runs.
 fn sums(folder: &Path, run: u32) -> Vec<(usize, String)> {
     let mut reasons: BTreeMap<String, usize> = BTreeMap::new();
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {

@@ -6,11 +6,11 @@ use steerage::{Batch, Cpu, Handler};
 
 /// Counts the packets and bytes that arrive on a CPU.
 ///
-/// The handler reads a packet's length but none of its bytes, so a run shows the cost of the
+/// The handler reads a packet's length but none of its bytes, so a run shows the cost of steerage's
 /// receive path itself. The counts do not depend on which CPU handles a packet. The handler still
 /// keeps both directions of a flow on one CPU, so that a run shows how steering spreads packets for
-/// handlers that need both directions. The command `steerage count` also accepts the hash that a
-/// network card computes.
+/// handlers that need both directions. The command `steerage count` can also use the flow hash that
+/// a network card computes.
 ///
 /// ```
 /// use steerage::{Builder, Input};
@@ -33,16 +33,17 @@ pub struct Count {
 /// The counts of one [`Count`]. The total of a run is the sum of the counts of all its handlers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
-    /// The number of frames that were handled. A [super-frame](steerage::Packet::offload) counts as
-    /// one frame. The ledger's count of delivered packets is higher only if a handler panicked. The
-    /// new handler that replaces a panicked handler starts counting at zero.
+    /// The number of frames that the handler has handled. A
+    /// [super-frame](steerage::Packet::offload) counts as one frame. The run's count of delivered
+    /// packets is higher than this number only if a handler panicked. The new handler that replaces
+    /// a panicked handler starts counting at zero.
     pub packets: u64,
     /// The bytes of the frames that were handled. If a capture truncated frames, this number is
     /// smaller than the number of bytes on the wire.
     pub bytes: u64,
-    /// The number of packets on the wire for which these frames stand.
+    /// The number of packets on the wire that the counted frames contain.
     pub wire_packets: u64,
-    /// The bytes of the packets on the wire, including the headers of each packet.
+    /// The bytes that these packets had on the wire, including the headers of each packet.
     pub wire_bytes: u64,
 }
 
@@ -71,7 +72,8 @@ impl Handler for Count {
     fn handle(&mut self, batch: &mut Batch<'_>, _cpu: &mut Cpu) {
         let packets = batch.len() as u64;
         let (mut bytes, mut more_packets, mut more_bytes) = (0, 0, 0);
-        // The closure gets only frames without offloads, so each frame is one packet on the wire.
+        // The closure gets only frames that are not super-frames, so each frame is one packet on
+        // the wire.
         let others = batch.read_common(|_, received| {
             bytes += received.data.len() as u64;
             true

@@ -1,10 +1,10 @@
-//! Spreads flows over several outputs. Each output receives all packets of its flows in order: both
-//! directions and all fragments.
+//! Spreads flows over several outputs. Each output receives all packets of its flows in order, in
+//! both directions and with all fragments.
 
 use steerage::{Batch, Cpu, Handler, TxId, limits::OUTPUTS_MAX};
 
-/// The handler that spreads flows over several outputs. The instance needs [hashes at
-/// arrival](steerage::Builder::always_hash), which keep fragments together.
+/// The handler that spreads flows over several outputs, such as interfaces. The instance needs
+/// [hashes at arrival](steerage::Builder::always_hash), which keep fragments together.
 ///
 /// ```
 /// use steerage::{Builder, Input, testing};

@@ -1,4 +1,5 @@
-//! Packet handlers, which process the packets that steerage has steered to their CPU.
+//! The packet handlers of this crate, which process the packets that steerage has steered to their
+//! CPU.
 //!
 //! Each handler is in one file and uses only the public interface of [`steerage`], so you can read
 //! it as an example.

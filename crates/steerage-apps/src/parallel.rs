@@ -80,15 +80,15 @@ impl HandedOn {
 /// number of its output.
 ///
 /// The instance needs [hashes at arrival](steerage::Builder::always_hash), which keep fragments
-/// together. The instance must also have exactly one CPU, except with [`Together::Flow`].
+/// together. The steerage instance must also have exactly one CPU, except with [`Together::Flow`].
 #[derive(Debug)]
 pub struct Split {
     jobs: usize,
     together: Together,
     layers: Layers,
     hasher: FlowHasher,
-    /// If a packet's job does not depend on the hash of its flow, this tracker keeps the fragments
-    /// of a datagram with their flow.
+    /// If a packet's job does not depend on the hash of its flow, this fragment tracker keeps the
+    /// fragments of a datagram with their flow.
     keys: SteeringKeys,
     handed_on: Arc<HandedOn>,
 }

@@ -1,8 +1,8 @@
-//! The functions and types of `steerage.h`. All `unsafe` of the crate is here.
+//! The functions and types of `steerage.h`. All `unsafe` code of the crate is here.
 //!
 //! A pointer that a program passes is either null, or valid as the header says. Some functions
 //! accept a null pointer, and the other functions return an error. The library cannot check a
-//! pointer in any other way, so the program must.
+//! pointer in any other way, so the program must pass valid pointers.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -109,8 +109,8 @@ impl Callbacks {
     /// Copies the program's struct of functions.
     ///
     /// # Safety
-    /// If the pointer is not null, `size` bytes are readable there, and the functions do what the
-    /// header says.
+    /// If the pointer is not null, `size` bytes are readable at the pointer, and the functions do
+    /// what the header says.
     unsafe fn read(from: *const Functions) -> Result<Self, Failure> {
         let wrong = |text: &str| Failure::new(Code::Argument, format!("cannot start the run: {text}"));
         // SAFETY: the caller's pointer, whose first field is the size.
@@ -281,7 +281,8 @@ impl<'a> View<'a> {
 
 /// Calls the program's functions on one CPU.
 struct CpuHandler {
-    // The field `states` comes first, so that states are dropped before the CPU's pointer.
+    // The field `states` comes first in the struct, so that states are dropped before the CPU's
+    // pointer.
     states: States<State>,
     cpu: CpuPointer,
     callbacks: Arc<Callbacks>,
@@ -380,17 +381,17 @@ unsafe fn given<'p, T>(pointer: *const T, what: &str) -> Result<&'p T, Failure> 
 }
 
 /// As [`given`], for a batch. Only the thread on which the library calls the program's function
-/// `batch` has the batch.
+/// `batch` can use a batch.
 ///
 /// # Safety
-/// As for [`given`], and nothing else borrows the batch.
+/// The pointer must be valid as for [`given`], and nothing else borrows the batch.
 unsafe fn batch_of<'p>(batch: *mut View<'static>) -> Result<&'p mut View<'static>, Failure> {
     // SAFETY: the caller's promise.
     unsafe { batch.as_mut() }.ok_or_else(|| Failure::new(Code::Argument, "the batch is NULL: pass that of `batch`"))
 }
 
 /// # Safety
-/// As for [`given`], and the text ends with a zero byte.
+/// The pointer must be valid as for [`given`], and the text ends with a zero byte.
 unsafe fn text<'p>(pointer: *const c_char, what: &str) -> Result<&'p str, Failure> {
     // SAFETY: the caller's promise.
     unsafe { given(pointer, what) }?;
@@ -399,11 +400,11 @@ unsafe fn text<'p>(pointer: *const c_char, what: &str) -> Result<&'p str, Failur
     text.to_str().map_err(|_| Failure::new(Code::Argument, format!("{what} is not UTF-8: {text:?}")))
 }
 
-/// Writes the first `size` bytes of a ledger. If the program was built with a newer header, its
-/// struct has more fields, which become 0.
+/// Writes the first `size` bytes of a ledger. If the program was built with a newer header, the
+/// program's struct has more fields than the library knows, and the library sets these fields to 0.
 ///
 /// # Safety
-/// `size` bytes are writable at `to`, if it is not null.
+/// `size` bytes are writable at `to`, if `to` is not null.
 unsafe fn write<T: Copy>(to: *mut T, size: usize, ledger: &T) -> Result<c_int, Failure> {
     // SAFETY: the caller's promise.
     unsafe { given(to.cast::<u8>(), "the ledger") }?;
@@ -544,7 +545,7 @@ exports! {
 
     fn steerage_stop(run: *mut Run) -> () {
         // Signal handlers call this function and must not allocate memory for an error text, so a
-        // null pointer is no error here.
+        // null pointer is not an error.
         if let Some(run) = run.as_ref() {
             run.stop();
         }
@@ -644,7 +645,7 @@ exports! {
     }
 }
 
-/// Several threads may use a run at the same time.
+/// Several threads may use one run at the same time.
 const _: fn() = || {
     fn shared<T: Send + Sync>() {}
     shared::<Run>();

@@ -1,5 +1,5 @@
-//! The C library of steerage. `include/steerage.h` describes its functions, and docs/c.md shows how
-//! to build and use it.
+//! The C library of steerage. `include/steerage.h` describes the functions of the C library, and
+//! docs/c.md shows how to build and use the library.
 //!
 //! | module | what it has |
 //! |---|---|

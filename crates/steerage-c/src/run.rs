@@ -15,16 +15,17 @@ use steerage_device::Opened;
 
 use crate::failure::{Code, Failure};
 
-/// A wait without a time limit is divided into waits of this length, because a clock has no time
-/// that is infinitely late.
+/// A wait without a time limit is divided into waits of this length, because no `Instant` is
+/// infinitely far in the future.
 const WAIT: Duration = Duration::from_secs(3600);
 
 /// The type that the C header calls `steerage`.
 pub(crate) struct Run {
     stage: Mutex<Stage>,
-    /// The handle of the run. The lock of `stage` does not protect the handle, so that no call
-    /// waits for a thread in `join`. The handle is set before the first thread starts, because the
-    /// program's functions may use the run from their first call on.
+    /// The handle of the run. The lock of `stage` does not protect the handle, so that calls which
+    /// use the handle do not wait for a thread that is in `join`. The handle is set before the
+    /// first thread starts, because the program's functions may use the handle as soon as they are
+    /// called.
     handle: OnceLock<Handle>,
     /// Whether a stop was requested. A stop may be requested before the run has a handle.
     is_stopped: AtomicBool,
@@ -206,8 +207,8 @@ impl Run {
         let builder = opened.inputs.into_iter().fold(options.builder()?, Builder::input);
         let instance = builder.build(make)?;
         let handle = self.handle.get_or_init(|| instance.handle());
-        // Pairs with the fence in `stop`: either this thread sees the request to stop, or `stop`
-        // sees the handle.
+        // This fence pairs with the fence in `stop`: either this thread sees the request to stop,
+        // or `stop` sees the handle.
         fence(Ordering::SeqCst);
         if self.is_stopped.load(Ordering::Relaxed) {
             handle.stop();
@@ -228,7 +229,7 @@ impl Run {
     /// call `stop`, so it takes no lock and allocates no memory.
     pub(crate) fn stop(&self) {
         self.is_stopped.store(true, Ordering::Relaxed);
-        // Pairs with the fence in `started`.
+        // This fence pairs with the fence in `started`.
         fence(Ordering::SeqCst);
         if let Some(handle) = self.handle.get() {
             handle.stop();
@@ -282,8 +283,8 @@ impl Run {
 
     pub(crate) fn set_mask(&self, queue: Option<u32>, list: &str) -> Result<(), Failure> {
         let handle = self.handle()?;
-        // The setter of the mask checks that the instance has these CPUs. With virtual CPUs, the
-        // CPUs of a mask need not be CPUs of this machine.
+        // `set_rps_cpus` and `set_queue_rps_cpus` check that the instance has the CPUs of the mask.
+        // With virtual CPUs, the CPUs of a mask need not be CPUs of this machine.
         let mask = cpu_list("rps-cpus-list", list, CPUS_MAX)?;
         match queue {
             Some(queue) => handle.set_queue_rps_cpus(queue as usize, &mask)?,

@@ -39,7 +39,7 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned()
 }
 
-/// The library, installed in a separate directory.
+/// The C library, installed in a separate directory.
 struct Installed(Scratch);
 
 impl Installed {
@@ -130,8 +130,8 @@ fn the_example_runs_and_the_page_has_it() {
     let Some(installed) = Installed::new() else { return };
     let program = installed.compile("gcc", &source, &SANITIZER);
     let said = installed.run(&program, &["examples/demo.pcapng"]);
-    // The policy may add a CPU during the run, so the program's output may also report states that
-    // moved.
+    // The steering policy may add a CPU during the run, so the program's output may also report
+    // states that moved.
     assert!(said.starts_with("1000 received, 0 dropped: 724 TCP, 276 UDP, 0 other; "), "{said}");
     let said = installed.run(&program, &["synthetic:packets=20000,flows=300,mix=udp4+tcp6"]);
     assert!(said.starts_with("20000 received, 0 dropped: ") && said.contains(" 0 other; "), "{said}");

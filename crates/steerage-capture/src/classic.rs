@@ -21,8 +21,8 @@ pub(super) const HEADER_BYTES: usize = 24;
 /// each. A [`FrameHeader`] has the same size, so that it can replace the record's header in memory.
 const RECORD_HEADER_BYTES: usize = FrameHeader::BYTES;
 
-/// The magic numbers for micro- and nanoseconds, as in a big-endian file. In a little-endian file,
-/// the bytes are reversed.
+/// The magic numbers of pcap files with times in micro- and nanoseconds, as in a big-endian file.
+/// In a little-endian file, the bytes of the magic number are reversed.
 const MAGICS: [u32; 3] = [0xa1b2_c3d4, 0xa1b2_3c4d, MODIFIED_MAGIC];
 
 /// The magic number of modified pcap, which some devices write, such as FRITZ!Box routers. Modified
@@ -31,8 +31,8 @@ const MAGICS: [u32; 3] = [0xa1b2_c3d4, 0xa1b2_3c4d, MODIFIED_MAGIC];
 const MODIFIED_MAGIC: u32 = 0xa1b2_cd34;
 const MODIFIED_BYTES: usize = 8;
 
-/// The supported versions: 2.4, used since 1998, and older versions, whose records have the same
-/// size.
+/// The supported versions of the pcap format: 2.4, used since 1998, and older versions, whose
+/// records have the same size.
 const VERSION_MAJOR: u16 = 2;
 const VERSION_MINOR_MAX: u16 = 4;
 
@@ -50,8 +50,8 @@ pub(super) fn is_magic(bytes: [u8; 4]) -> bool {
 enum Lengths {
     /// The captured length is first.
     InOrder,
-    /// The order varies, as some writers of version 2.3 exchanged the lengths. The smaller length
-    /// is the captured length, because it cannot exceed the original length.
+    /// The order of the lengths varies, because some writers of version 2.3 exchanged the lengths.
+    /// The smaller length is the captured length, because it cannot exceed the original length.
     Either,
     /// The original length precedes the captured length, as in files up to version 2.2.
     Swapped,
@@ -109,7 +109,7 @@ impl Classic {
             return Err(Wrong::new(text, "rewrite it with `editcap -F pcap`"));
         }
         let link = LinkType((header.network.0 as u32 & LINK_TYPE_MASK) as u16);
-        // Compare the magic number in its stored byte order. In a big-endian file, the stored
+        // Compare the magic number in its stored byte order. In a big-endian file, the stored magic
         // number equals one of `MAGICS`.
         let big_endian = head.first_chunk().is_some_and(|magic| MAGICS.contains(&u32::from_be_bytes(*magic)));
         let lengths = Lengths::of_version(minor);
@@ -158,9 +158,9 @@ impl Classic {
         }
     }
 
-    /// Returns the length of the first record of `rest` and its packet's time. The function
-    /// `records` has its own copy of this code. When both functions called a common function, each
-    /// packet needed 20 more instructions.
+    /// Returns the length of the first record of `rest` and the time of the record's packet. The
+    /// function `records` has its own copy of this code. When both functions called a common
+    /// function, steerage needed 20 more instructions for each packet.
     pub(super) fn next(&self, rest: &[u8]) -> Result<(usize, u64), Stop> {
         let Some(header) = rest.first_chunk::<RECORD_HEADER_BYTES>() else {
             return Err(Stop::Short { needs: RECORD_HEADER_BYTES });

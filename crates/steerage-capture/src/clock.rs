@@ -3,11 +3,11 @@
 
 const NANOS_PER_SECOND: u128 = 1_000_000_000;
 
-/// The default resolution: microseconds.
+/// The default resolution of timestamps: microseconds.
 const MICROSECONDS: u8 = 6;
 
-/// The bit of `if_tsresol` that is set if the resolution is a power of 2, and clear for a power of
-/// 10.
+/// The bit of `if_tsresol` that is set if the resolution is a power of 2. The bit is clear if the
+/// resolution is a power of 10.
 const POWER_OF_TWO: u8 = 0x80;
 
 /// Converts an interface's ticks to nanoseconds since 1970.
@@ -20,11 +20,11 @@ pub(super) struct Clock {
 /// The length of a tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unit {
-    /// The number of nanoseconds in a tick.
+    /// The number of nanoseconds in a tick of the clock.
     Nanos(u64),
     /// The number of ticks in a nanosecond.
     Parts(u64),
-    /// A second has 2 to the power of this many ticks.
+    /// A second has 2 to the power of this number of ticks.
     PowerOfTwo(u32),
     /// The tick is so short that 2^64 ticks take less than a nanosecond.
     Nothing,
@@ -44,8 +44,8 @@ impl Clock {
         Self { unit, offset_nanos: i128::from(offset.unwrap_or(0)) * NANOS_PER_SECOND as i128 }
     }
 
-    /// Converts `ticks` to nanoseconds since 1970. Returns `None` for times before 1970 and from
-    /// 2554 on.
+    /// Converts `ticks` to nanoseconds since 1970. Returns `None` for times before 1970 and for
+    /// times from the year 2554 on.
     #[inline]
     pub(super) fn nanos(self, ticks: u64) -> Option<u64> {
         let nanos = match self.unit {
@@ -54,8 +54,8 @@ impl Clock {
             Unit::PowerOfTwo(exponent) => (u128::from(ticks) * NANOS_PER_SECOND) >> exponent,
             Unit::Nothing => 0,
         };
-        // The two terms are below `2^95` and `2^94`, so adding them cannot overflow. The highest
-        // 64-bit value is reserved for "no time".
+        // The terms `nanos` and `offset_nanos` are below `2^95` and `2^94`, so adding them cannot
+        // overflow. The highest 64-bit value is reserved for "no time".
         u64::try_from(nanos as i128 + self.offset_nanos).ok().filter(|nanos| *nanos < u64::MAX)
     }
 }

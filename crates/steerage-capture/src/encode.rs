@@ -11,20 +11,20 @@ const BYTE_ORDER: u32 = 0x1a2b_3c4d;
 const INTERFACE: u32 = 1;
 const PACKET: u32 = 6;
 const IF_TSRESOL: u16 = 9;
-/// The unit of timestamps in the file: 10 to the power of -9 seconds. Without this option, pcapng's
-/// unit is 10 to the power of -6 seconds.
+/// The unit of timestamps in the file: 10 to the power of -9 seconds. Without the option
+/// `IF_TSRESOL`, pcapng's unit is 10 to the power of -6 seconds.
 const NANOSECONDS: u8 = 9;
 
-/// The length of a packet block's header, which precedes the packet's bytes. The header has type,
-/// length, interface, time in two halves, and the packet's two lengths.
+/// The length of a packet block's header, which precedes the packet's bytes. The header of a packet
+/// block has type, length, interface, time in two halves, and the packet's two lengths.
 const PACKET_HEAD: usize = 28;
 
 /// The first word of a pcap file.
 const MAGIC_MICROSECONDS: u32 = 0xa1b2_c3d4;
 const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
 
-/// The length of a record's header in a pcap file. The header has seconds, parts of a second, and
-/// the packet's two lengths.
+/// The length of a record's header in a pcap file. The header of a pcap record has seconds, parts
+/// of a second, and the packet's two lengths.
 const RECORD_HEAD: usize = 16;
 
 /// The format of a written capture.
@@ -42,8 +42,8 @@ pub enum StreamFormat {
     Pcap,
     /// pcap with nanoseconds.
     PcapNanos,
-    /// pcapng with microseconds. Packets whose times need more precision are written to a separate
-    /// interface with nanoseconds.
+    /// pcapng with microseconds. Packets whose times need more precision than microseconds are
+    /// written to a separate interface with nanoseconds.
     PcapngMicros,
     /// pcapng with nanoseconds.
     Pcapng,
@@ -78,17 +78,17 @@ pub(super) struct PacketHead {
 }
 
 impl StreamFormat {
-    /// Returns true if one file can have packets of several link types.
+    /// Returns true if a file of this format can have packets of several link types.
     pub fn takes_several_links(self) -> bool {
         matches!(self, Self::PcapngMicros | Self::Pcapng)
     }
 
-    /// Returns true if all times are in nanoseconds.
+    /// Returns true if all times in this format are in nanoseconds.
     fn has_nanos(self) -> bool {
         matches!(self, Self::PcapNanos | Self::Pcapng)
     }
 
-    /// Returns the pcapng format with the same precision of time.
+    /// Returns the pcapng format with the same precision of time as this format.
     ///
     /// ```
     /// use steerage_capture::StreamFormat;
@@ -123,7 +123,7 @@ impl StreamFormat {
         if self.takes_several_links() { section() } else { Vec::new() }
     }
 
-    /// Returns the bytes that precede the first packet of an interface in a file.
+    /// Returns the bytes that precede the first packet of an interface in a file of this format.
     pub(super) fn interface_head(self, interface: Interface) -> Vec<u8> {
         match self {
             Self::Pcap => pcap_head(MAGIC_MICROSECONDS, interface.link),
@@ -206,7 +206,8 @@ pub struct PcapngEncoder {
 impl PcapngEncoder {
     const FORMAT: StreamFormat = StreamFormat::Pcapng;
 
-    /// Appends the header of the file. Call this function once, before the first packet.
+    /// Appends the header of the file. Call this function once, before the first packet is
+    /// appended.
     pub fn begin(&mut self, to: &mut Vec<u8>) {
         to.extend_from_slice(&Self::FORMAT.file_head());
     }

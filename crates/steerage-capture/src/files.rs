@@ -23,7 +23,7 @@ use super::walk::Wrong;
 use super::{CUT, DAMAGED, Format, GIVE, classic, recognise};
 use crate::filter::FrameKind;
 
-/// The name that messages use for standard input.
+/// The name by which messages refer to standard input.
 const STANDARD_INPUT_NAME: &str = "standard input";
 
 /// The number of bytes that are read to recognise a file's format. The first bytes of a pcapng file
@@ -45,7 +45,7 @@ pub(super) struct Open {
     pub(super) source: Source,
 }
 
-/// What is known about the files before any packet is read.
+/// The information about the files that is known before any packet is read.
 pub(super) struct Known {
     pub(super) bytes: Option<u64>,
     /// The link type of the first file, unless the file is a pipe.
@@ -59,8 +59,8 @@ pub(super) struct Known {
 #[derive(Debug)]
 pub(super) struct Kinds {
     pub(super) known: Vec<FrameKind>,
-    /// True if the files may contain further kinds of frames: a file is a pipe, or a pcapng file
-    /// may describe more interfaces later.
+    /// True if the files may contain other kinds of frames than the known kinds: a file is a pipe,
+    /// or a pcapng file may describe more interfaces later.
     pub(super) others: bool,
 }
 
@@ -139,7 +139,7 @@ impl Files {
         };
         let file = file.map_err(|e| failed(path, e))?;
         // `File::metadata` makes a system call that can also name a file by its path. The sandbox
-        // forbids that system call for packet threads.
+        // forbids the system call of `File::metadata` for packet threads.
         let stat = fstat(&file).map_err(|e| failed(path, e.into()))?;
         let is_file = FileType::from_raw_mode(stat.st_mode).is_file();
         if is_file && path.as_os_str() == STANDARD_INPUT {
@@ -156,7 +156,7 @@ impl Files {
     }
 }
 
-/// Returns the name of a file in messages.
+/// Returns the name by which messages refer to a file.
 pub(super) fn name(path: &Path) -> String {
     if path.as_os_str() == STANDARD_INPUT { STANDARD_INPUT_NAME.to_owned() } else { path.display().to_string() }
 }
@@ -236,7 +236,7 @@ pub(super) fn unreadable(name: &str, is_packed: bool, offset: u64, error: io::Er
         io::ErrorKind::UnexpectedEof if is_packed => {
             Wrong::new("the file ends before what is packed in it".to_owned(), CUT).into_error(name, offset, false)
         }
-        // The decompressors report damaged data with these error kinds.
+        // The decompressors report damaged data with the error kinds of the next `match` arm.
         io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput if is_packed => {
             DeviceError::new(name, "unpack the capture", error).at(offset).advise(DAMAGED)
         }

@@ -5,8 +5,8 @@
 //! This crate has no compiler. The filter language is libpcap's. A second compiler for this
 //! language might differ slightly, and its filters would then pass wrong packets unnoticed.
 //! Therefore tcpdump compiles the expression, either now or in advance: the numbers that `tcpdump
-//! -ddd` prints are also accepted as a filter. In both cases this crate checks the compiled program
-//! by the kernel's rules before running it.
+//! -ddd` prints are also accepted as a filter. This crate checks each compiled program, from
+//! tcpdump or from numbers, by the kernel's rules before running it.
 
 mod check;
 mod for_files;
@@ -25,12 +25,14 @@ pub(crate) use for_files::FileFilters;
 pub(crate) use kinds::FrameKind;
 pub use run::FrameFilter;
 
-/// The maximum length of a filter's text, in bytes. The limit exceeds the length of the kernel's
-/// longest program, written as numbers: 4096 lines of at most 28 bytes. The limit is less than 128
-/// KiB, which is the longest argument that a program can get.
+/// The maximum length of a filter's text, in bytes. The limit for the filter's text exceeds the
+/// length of the kernel's longest program, written as numbers: 4096 lines of at most 28 bytes. The
+/// limit for the filter's text is less than 128 KiB, which is the longest argument that a program
+/// can get.
 const TEXT_BYTES_MAX: usize = 120 << 10;
 
-/// The longest program: the kernel's `BPF_MAXINSNS`, include/uapi/linux/bpf_common.h.
+/// The maximum number of instructions in a filter program: the kernel's `BPF_MAXINSNS`,
+/// include/uapi/linux/bpf_common.h.
 pub const INSTRUCTIONS_MAX: usize = 4096;
 
 /// The number of characters of an invalid text that an error message shows.
@@ -84,7 +86,7 @@ impl Filter {
     }
 
     /// Makes a filter from the text of a user, for frames whose first header has the type `link`.
-    /// The text has one of three forms:
+    /// The text of a filter has one of three forms:
     ///
     /// - `not port 22`: an expression of tcpdump (pcap-filter(7)). The `tcpdump` in the `PATH`
     ///   compiles the expression, for `interface` if it is given and may be opened. The keyword
@@ -134,7 +136,7 @@ fn read(path: &str) -> io::Result<String> {
     Ok(text)
 }
 
-/// The reason why a filter cannot be made. The message is one line that also says what to do.
+/// The reason why a filter cannot be made. The error message is one line that also says what to do.
 ///
 /// ```
 /// use steerage::LinkType;
@@ -146,7 +148,7 @@ fn read(path: &str) -> io::Result<String> {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FilterError {
-    /// The numbers are not a BPF program, for the reason in the text.
+    /// The numbers are not a BPF program. The text contains the reason.
     #[error("the filter is not what `tcpdump -ddd` prints: {0}")]
     Numbers(String),
     /// The kernel would reject the program.
@@ -160,7 +162,7 @@ pub enum FilterError {
     /// tcpdump rejects the expression.
     #[error("tcpdump refuses the filter `{text}`: {said}; man pcap-filter has the language")]
     Expression {
-        /// The beginning of the expression.
+        /// The beginning of the expression that tcpdump rejects.
         text: String,
         /// The message of tcpdump.
         said: String,
@@ -174,7 +176,7 @@ pub enum FilterError {
          with tcpdump -r FILE -ddd"
     )]
     KernelOnly {
-        /// The number of the instruction, starting at 0.
+        /// The number of the instruction that uses such information, starting at 0.
         at: usize,
     },
     /// The file with the filter cannot be read.

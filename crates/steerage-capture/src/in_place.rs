@@ -1,9 +1,9 @@
 //! Reads a file in place: directly in the kernel's page cache, without copying the bytes.
 //!
 //! The file is mapped piece by piece, but only while the kernel grants a read lease. A separate
-//! thread takes the leases. When another process wants to change a file, the thread returns the
-//! file's lease. When the lease is returned, or at the end of the file, the queue continues with
-//! read(2) at the same record.
+//! thread takes the read leases of the files. When another process wants to change a file, the
+//! thread returns the file's lease. When the lease is returned, or at the end of the file, the
+//! queue continues with read(2) at the same record.
 
 use std::fs::File;
 use std::io;
@@ -16,18 +16,18 @@ use steerage_guard::capabilities;
 use super::{BLOCKS, RECORD_BYTES_MAX};
 
 /// The size of a window, in bytes. A window is the part of a file that is mapped into memory at the
-/// moment. Moving the window to another part of the file takes two system calls, and empties the
-/// processor's cache of address translations. For this reason, windows are large. A process that
-/// wants to change the file waits until the file's windows are copied. This waiting time limits the
-/// size of windows.
+/// moment. Windows are large, because moving a window to another part of the file takes two system
+/// calls and empties the processor's cache of address translations. A process that wants to change
+/// the file waits until the file's windows are copied. This waiting time of other processes limits
+/// the size of windows.
 pub(super) const WINDOW_BYTES: usize = 32 << 20;
 
 /// The number of windows. With several windows, the queue can read one window while frames in
 /// another window are still in use.
 pub(super) const WINDOWS: usize = 4;
 
-/// The number of bytes that one poll makes readable. If the file is in the page cache, a poll takes
-/// less than 30 us. If the file is not in the page cache, the poll waits for the disk.
+/// The number of bytes of a file that one poll makes readable. If the file is in the page cache, a
+/// poll takes less than 30 us. If the file is not in the page cache, the poll waits for the disk.
 const STEP_BYTES: usize = 256 << 10;
 
 /// Windows begin at multiples of 64 KiB, because a mapping begins at a page, and pages have at most
@@ -45,7 +45,7 @@ pub(super) struct Windows {
 }
 
 impl Windows {
-    /// Starts the thread, which has no capabilities.
+    /// Starts the thread that takes the leases, which has no capabilities.
     pub(super) fn new(windows: FileWindows) -> io::Result<Self> {
         let windows = Arc::new(windows);
         let requests = windows.serve(|| capabilities::drop_all().map_err(io::Error::other))?;
@@ -146,7 +146,7 @@ impl InPlace {
         })
     }
 
-    /// Maps a part of the file into a free window, from the record at `offset` on.
+    /// Maps a part of the file into a free window, beginning with the record at `offset`.
     fn begin_window(&mut self, (blocks, claim): (&mut Blocks, &Claim), offset: u64) -> Result<Shows, Step> {
         if self.is_last {
             return Err(Step::End);

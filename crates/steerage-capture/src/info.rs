@@ -54,8 +54,8 @@ impl CaptureInfo {
         self.filtered.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of packets whose timestamp is outside the years 1970 to 2554. Packets
-    /// with a wrong timestamp are delivered without a time.
+    /// Returns the number of packets whose timestamp is outside the years 1970 to 2554. A packet
+    /// with a timestamp outside this range is delivered without a time.
     pub fn bad_times(&self) -> u64 {
         self.bad_times.load(Ordering::Relaxed)
     }
@@ -99,7 +99,7 @@ impl CaptureInfo {
     }
 
     /// Returns notes for the user about files that were read without an error, one line each. An
-    /// example is the number of bytes that were ignored after compressed data.
+    /// example of a note is the number of bytes that were ignored after compressed data.
     pub fn notes(&self) -> Vec<String> {
         self.notes.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -34,7 +34,7 @@ impl Inner {
         Self { link, from, front: [0; FRONT_BYTES_MAX], front_len: 0 }
     }
 
-    /// Adds the bytes `front` in front of the packet. Returns `None` if there are more than 14
+    /// Adds the bytes `front` in front of the packet. Returns `None` if `front` has more than 14
     /// bytes.
     #[must_use]
     pub fn with_front(mut self, front: &[u8]) -> Option<Self> {
@@ -48,8 +48,9 @@ impl Inner {
     }
 }
 
-/// A function that finds the part of a packet to pass on. The arguments are the packet's headers
-/// and the type of the first header. If the result is `None`, the whole packet is passed on.
+/// A function that finds the part of a packet to pass on. The arguments of the function are the
+/// packet's headers and the type of the first header. If the result is `None`, the whole packet is
+/// passed on.
 pub type Unwrap = fn(&[u8], LinkType) -> Option<Inner>;
 
 /// The link types of the packets in several streams that are made from one input.
@@ -69,8 +70,8 @@ pub struct LinksSeen {
 }
 
 impl LinksSeen {
-    /// Makes an empty record for several streams. `expected` is the link type that the packets
-    /// should have, if it is known.
+    /// Makes an empty record of the link types in several streams. `expected` is the link type that
+    /// the packets should have, if it is known.
     pub fn new(expected: Option<LinkType>) -> Self {
         let seen = Self::default();
         if let Some(link) = expected {
@@ -90,7 +91,7 @@ impl LinksSeen {
         self.other.get().copied()
     }
 
-    /// Records a link type. Returns true if it is the link type of the first packet.
+    /// Records a link type. Returns true if `link` is the link type of the first packet.
     pub(super) fn see(&self, link: LinkType) -> bool {
         let is_first = *self.first.get_or_init(|| link) == link;
         if !is_first {

@@ -14,8 +14,8 @@
 //! interface replaces the header of each record in place. If a piece ends in the middle of a
 //! record, the record is moved to the block of the next piece, or the rest of the record is read
 //! into the same block. A block is filled again after handlers have released all of its frames.
-//! Until then a poll delivers nothing, but no packet is lost, because the device [can
-//! wait](steerage::device::Capabilities::can_wait).
+//! Until the frames are released, a poll delivers nothing, but no packet is lost, because the
+//! device [can wait](steerage::device::Capabilities::can_wait).
 //!
 //! A separate thread unpacks compressed input into a pipe, and the queue reads the pipe. Therefore
 //! a poll never unpacks data, whatever the file contains.
@@ -24,8 +24,8 @@
 //! sections in either byte order. Each section may have up to [`INTERFACES_MAX`] interfaces with
 //! their own link types and clocks. The reader understands enhanced, simple and (obsolete) plain
 //! packet blocks, and skips all other blocks. A packet's length is taken from its own record, and
-//! snap lengths are ignored. Simple packet blocks are an exception: the reader needs the snap
-//! length, because these blocks do not contain the captured length.
+//! snap lengths are ignored. For simple packet blocks, the reader needs the snap length, because
+//! these blocks do not contain the captured length.
 //!
 //! Packets of all link types are delivered, but each poll delivers packets of only one link type.
 //!
@@ -33,7 +33,8 @@
 //! packets of a running instance.
 //!
 //! Every value in the file is checked before use. If a file is truncated or invalid, the packets
-//! before the damage are delivered, and then an error with the offset of the damage.
+//! before the damage are delivered, and then the queue reports an error with the offset of the
+//! damage.
 
 #![forbid(unsafe_code)]
 
@@ -102,17 +103,17 @@ use window::{Filled, Window};
 
 use crate::filter::{FileFilters, FilterError};
 
-/// The number of bytes that are read from a file at a time. The size is so large that the cost of
-/// the system call per packet is negligible. The size is so small that other CPUs do not run out of
-/// packets during a read. The kernel copies a piece in about 10 us, and a CPU needs 20 us for a
-/// full backlog of cheap packets.
+/// The number of bytes that are read from a file at a time. This read size is so large that the
+/// cost of the system call per packet is negligible. This read size is so small that other CPUs do
+/// not run out of packets during a read. The kernel copies a piece of this size in about 10 us, and
+/// a CPU needs 20 us for a full backlog of cheap packets.
 pub const READ_BYTES: usize = 64 << 10;
 
 /// The size of the blocks that contain frames, in bytes. A block has room for a piece of
 /// [`READ_BYTES`] and, after it, the longest record.
 pub const BLOCK_BYTES: usize = 1 << 20;
 
-/// The number of blocks. All blocks together have 8 MiB, which is enough for full backlogs of
+/// The number of blocks. All frame blocks together have 8 MiB, which is enough for full backlogs of
 /// ordinary frames.
 pub const BLOCKS: usize = 8;
 
@@ -120,13 +121,13 @@ pub const BLOCKS: usize = 8;
 /// (`MAXIMUM_SNAPLEN`).
 pub const PACKET_BYTES_MAX: usize = 262_144;
 
-/// The length of the longest packet that a handler can keep or write to, in bytes. The limit is
-/// above the length of a jumbo frame. Every page has this length.
+/// The length of the longest packet that a handler can keep or write to, in bytes. The limit for
+/// kept packets is above the length of a jumbo frame. Every page has this length.
 pub const COPY_BYTES_MAX: usize = 9_728;
 
-/// The length of the longest record that is held in memory, in bytes. The limit is twice the length
-/// of the longest packet, because a record also has a header, and may have comments and other
-/// options.
+/// The length of the longest record that is held in memory, in bytes. The limit for records is
+/// twice the length of the longest packet, because a record also has a header, and may have
+/// comments and other options.
 pub const RECORD_BYTES_MAX: usize = 2 * PACKET_BYTES_MAX;
 
 /// The maximum number of interfaces in one section of a pcapng file. A frame's header has 16 bits
@@ -196,8 +197,8 @@ pub struct Capture {
     file: String,
     source: Source,
     window: Window,
-    /// The queue's access to the frame blocks, after the blocks themselves were handed to the
-    /// instance.
+    /// The queue's access to the frame blocks, which the queue needs after the blocks themselves
+    /// were handed to the instance.
     claim: Option<Claim>,
     /// The windows through which files are read in place.
     windows: Option<Windows>,
@@ -251,7 +252,7 @@ impl Capture {
     /// Opens files that are read one after the other, and checks each of them.
     ///
     /// # Errors
-    /// As for [`open`]. An empty list is also an error.
+    /// As for [`open`]. An empty list of files is also an error.
     pub fn open_all(paths: &[impl AsRef<Path>]) -> Result<Self, DeviceError> {
         let paths: Vec<PathBuf> = paths.iter().map(|path| path.as_ref().to_owned()).collect();
         let (mut files, known) = Files::new(&paths)?;
@@ -275,11 +276,11 @@ impl Capture {
         Self::new(name.clone(), files, Open { name, source }, info)
     }
 
-    /// Makes a capture from the reading end of a pipe or socket. `name` is the name in messages. If
-    /// the data is not a capture, a poll reports the error.
+    /// Makes a capture from the reading end of a pipe or socket. `name` is the name of the capture
+    /// in messages. If the data is not a capture, a poll reports the error.
     ///
     /// # Errors
-    /// If the pipe cannot be waited for.
+    /// If the kernel cannot report when the pipe has data.
     pub fn from_pipe(name: impl Into<String>, pipe: OwnedFd) -> Result<Self, DeviceError> {
         let (name, info, (files, _)) = (name.into(), Arc::new(CaptureInfo::new(None, None)), Files::new(&[])?);
         let source = files.source(name.clone(), files.pipe(pipe.into()), &info);
@@ -318,9 +319,9 @@ impl Capture {
 
     /// Replays each file of the capture at its recorded speed, multiplied by the factor of `pace`.
     /// Each packet is handed over at its recorded distance from the file's first packet, divided by
-    /// that factor. No packet is lost if the receiver is slow: packets that could not be handed
-    /// over in time follow at once. Each file begins when the previous file has ended. Packets
-    /// without a time are handed over at once.
+    /// that factor. No packet is lost if the receiver of a replay is slow: packets that could not
+    /// be handed over in time follow at once. The replay of each file begins when the previous file
+    /// has ended. Packets without a time are handed over at once.
     #[must_use]
     pub fn paced(self, pace: Pace) -> Self {
         Self { paced: Some(Paced::new(pace)), ..self }
@@ -334,8 +335,8 @@ impl Capture {
     ///
     /// `tcpdump` runs as a child process and compiles an expression for each link type in the
     /// files. Therefore call this function before you [drop
-    /// privileges](https://docs.rs/steerage-guard) and before you start threads. A filter in
-    /// numbers is a program for only one link type.
+    /// privileges](https://docs.rs/steerage-guard) and before you start threads. A filter that is
+    /// given as numbers is a program for only one link type.
     ///
     /// # Errors
     /// [`FilterError`] if the text is not a filter for these files, or if `tcpdump` is needed and
@@ -362,7 +363,7 @@ impl Capture {
         Input::new(self.name.clone(), "capture", vec![Box::new(self)])
     }
 
-    /// Hands over the frames in the window, up to `room` frames.
+    /// Hands over the frames in the current window, up to `room` frames.
     fn walk(&mut self, out: &mut Completions<'_>, room: usize) -> Result<Stop, DeviceError> {
         let link = (!out.is_empty()).then_some(self.link);
         let now = out.now();
@@ -544,9 +545,9 @@ impl RxQueue for Capture {
     }
 }
 
-/// Recognises the format by the first bytes of the file. Also returns the length of the file's
-/// header. Returns `None` if more bytes are needed. If `whole` is true, the given bytes are the
-/// whole file.
+/// Recognises the format by the first bytes of the file. The function that recognises the format
+/// also returns the length of the file's header. Returns `None` if the format is not clear without
+/// more bytes. If `whole` is true, the given bytes are the whole file.
 fn recognise(head: &[u8], whole: bool) -> Result<Option<(Format, usize)>, Wrong> {
     let Some(magic) = head.first_chunk::<4>() else {
         let text = if head.is_empty() { "the file is empty".to_owned() } else { begins_with(head) };

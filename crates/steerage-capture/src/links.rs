@@ -29,7 +29,8 @@ const NAMES: [(u16, &str); 21] = [
     (276, "linux-sll2"),
 ];
 
-/// Returns the name of a link type. A type without a name is called `link-type-` with its number.
+/// Returns the name of a link type. A link type without a name is called `link-type-` with its
+/// number.
 ///
 /// ```
 /// use steerage::LinkType;

@@ -23,8 +23,8 @@ const FORMAT: StreamFormat = StreamFormat::PcapNanos;
 /// Makes an output that writes packets to a FIFO, as pcap with nanoseconds. Creates the FIFO if it
 /// does not exist.
 ///
-/// This function waits for a reader. During the wait, it repeatedly calls `waits` with the number
-/// of earlier calls. The function gives up when `waits` returns false.
+/// This function waits for a reader. While it waits for a reader, the function repeatedly calls
+/// `waits` with the number of earlier calls. The function stops waiting when `waits` returns false.
 ///
 /// # Errors
 /// [`DeviceError`] if the FIFO cannot be created, if the path exists and is not a FIFO, or if
@@ -64,7 +64,7 @@ pub fn fifo(path: impl AsRef<Path>, mut waits: impl FnMut(u64) -> bool) -> Resul
 pub enum Waiting {
     /// There is no reader yet.
     Looked {
-        /// The output has checked this many times whether a reader has connected.
+        /// The number of times that the output has checked whether a reader has connected.
         before: u64,
     },
     /// The output listens at an address that other machines may reach. The first client that
@@ -90,7 +90,7 @@ pub enum Waiting {
 /// client from any of them can read the traffic.
 ///
 /// This function waits for a client. While no client is connected, the function repeatedly calls
-/// `waits` with a [`Waiting`] event. The function gives up when `waits` returns false.
+/// `waits` with a [`Waiting`] event. The function stops waiting when `waits` returns false.
 ///
 /// # Errors
 /// [`DeviceError`] if the process cannot listen at the address, if the kernel does not report the
@@ -132,7 +132,7 @@ pub fn listen(address: &str, mut waits: impl FnMut(Waiting) -> bool) -> Result<O
                 thread::sleep(READER_LOOK);
                 before += 1;
             }
-            // The client has already closed its connection.
+            // The client of a TCP output has already closed its connection.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(error) => return Err(failed(error)),
         }
@@ -142,7 +142,7 @@ pub fn listen(address: &str, mut waits: impl FnMut(Waiting) -> bool) -> Result<O
 /// The result of the check whether a client may read the stream.
 enum Allowed {
     Yes,
-    /// The client runs as this user, who may not read the stream.
+    /// The client runs as the user with this number, who may not read the stream.
     No(Option<u32>),
 }
 
@@ -150,7 +150,7 @@ enum Allowed {
 fn allowed(connection: &TcpStream, client: SocketAddr) -> io::Result<Allowed> {
     Ok(match peer_user::of(client, connection.local_addr()?)? {
         Some(uid) if uid == 0 || uid == geteuid().as_raw() => Allowed::Yes,
-        // The client runs on another machine.
+        // The client of the output runs on another machine.
         None if !client.ip().to_canonical().is_loopback() => Allowed::Yes,
         uid => Allowed::No(uid),
     })

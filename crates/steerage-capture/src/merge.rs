@@ -17,8 +17,8 @@ const BYTE_ORDERS: [&[u8]; 2] = [&[0x1a, 0x2b, 0x3c, 0x4d], &[0x4d, 0x3c, 0x2b, 
 /// The position of the interface's number in a packet block.
 const INTERFACE: usize = 8;
 
-/// The bytes of the pcap header that must be the same in all files. Only the header field with the
-/// maximum packet length may differ.
+/// The bytes of the pcap header that must be the same in all files that are merged. Only the header
+/// field with the maximum packet length may differ.
 const COMMON: [std::ops::Range<usize>; 2] = [0..8, 20..24];
 
 /// The reason why streams cannot be merged.
@@ -138,7 +138,7 @@ impl CaptureMerge {
     }
 
     /// Finds the record at the start of `bytes`. These bytes are the part of stream `nth` that was
-    /// not appended yet. Returns `None` if the record is incomplete.
+    /// not appended yet. Returns `None` if the first record in `bytes` is incomplete.
     ///
     /// # Errors
     /// [`MergeError`] if the bytes are not a record.

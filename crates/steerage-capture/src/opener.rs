@@ -23,14 +23,14 @@ pub(super) struct Helper {
 }
 
 impl Helper {
-    /// Starts a thread that opens files. The thread has the rights of the calling thread, and ends
-    /// when this value is dropped.
+    /// Starts a thread that opens files. The thread that opens files has the rights of the calling
+    /// thread, and ends when this value is dropped.
     pub(super) fn opener() -> io::Result<Self> {
         Self::start("open")
     }
 
-    /// Starts a thread that unpacks files. The thread has no capabilities. If the thread writes to
-    /// a pipe without a reader, the write fails and does not end the process.
+    /// Starts a thread that unpacks files. The thread that unpacks files has no capabilities. If
+    /// this thread writes to a pipe without a reader, the write fails and does not end the process.
     pub(super) fn unpacker() -> io::Result<Self> {
         let unpacker = Self::start("unpack")?;
         unpacker.call(|| {
@@ -46,8 +46,8 @@ impl Helper {
         Ok(Self { jobs })
     }
 
-    /// Runs `job` on the thread and waits for its result. The call takes as long as `job` itself,
-    /// plus the time of two thread switches.
+    /// Runs `job` on the thread and waits for its result. The call takes as long as the function
+    /// `job` itself, plus the time of two thread switches.
     pub(super) fn call<T: Send + 'static>(
         &self,
         job: impl FnOnce() -> io::Result<T> + Send + 'static,
@@ -63,7 +63,8 @@ impl Helper {
     }
 }
 
-/// Returns the error for a thread that has ended. A `Helper` thread ends early only if it panics.
+/// Returns the error for a helper thread that has ended. A `Helper` thread ends early only if it
+/// panics.
 pub(super) fn gone() -> io::Error {
     io::Error::other("the thread that opens or unpacks files is gone")
 }

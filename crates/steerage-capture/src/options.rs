@@ -41,7 +41,7 @@ pub struct CaptureOptions {
 }
 
 impl CaptureOptions {
-    /// Reads all packets, as fast as they are handled.
+    /// Reads all packets, as fast as the handlers process them.
     pub fn new() -> Self {
         Self::default()
     }
@@ -61,7 +61,7 @@ impl CaptureOptions {
     /// Opens files that are read one after another.
     ///
     /// # Errors
-    /// As for [`Capture::open_all`] and [`Capture::filtered`].
+    /// Fails in the same cases as [`Capture::open_all`] and [`Capture::filtered`].
     pub fn open(&self, paths: &[impl AsRef<Path>]) -> Result<Capture, CaptureError> {
         let capture = Capture::open_all(paths)?;
         let capture = match &self.filter {

@@ -7,7 +7,7 @@ use steerage::Timestamp;
 
 const MILLIONTHS: u64 = 1_000_000;
 
-/// The highest factor of a pace. With a higher factor, a replay would hardly ever wait.
+/// The highest factor of a pace. With a factor above this maximum, a replay would hardly ever wait.
 const FACTOR_MAX: f64 = 1e6;
 
 /// The speed of a replay, as a multiple of the recorded speed.
@@ -22,7 +22,7 @@ const FACTOR_MAX: f64 = 1e6;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// The factor in millionths. As an integer, it scales times without rounding errors.
+    /// The factor in millionths. As an integer, the factor scales times without rounding errors.
     factor: u64,
 }
 

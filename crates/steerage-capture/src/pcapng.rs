@@ -4,8 +4,8 @@
 //! <https://www.ietf.org/archive/id/draft-ietf-opsawg-pcapng-02.html>
 //!
 //! The crate `pcap-parser` reads the blocks that occur once per section or interface. This module
-//! reads the packets itself. The crate `pcap-parser` would allocate memory for each packet, because
-//! it collects the packet's options in a vector.
+//! reads the packet blocks itself. The crate `pcap-parser` would allocate memory for each packet,
+//! because it collects the packet's options in a vector.
 
 use pcap_parser::pcapng::{
     BOM_MAGIC, EPB_MAGIC, IDB_MAGIC, ISB_MAGIC, OptionCode, SHB_MAGIC, SPB_MAGIC, parse_interfacedescriptionblock_be,
@@ -34,14 +34,14 @@ const TRAILER_BYTES: usize = 4;
 /// The sizes of the headers in front of a packet's bytes. The header of an enhanced packet block
 /// has type, length, interface, time (8 bytes), captured length and original length. The header of
 /// a simple packet block has type, length and original length. The [`FrameHeader`] overwrites the
-/// end of this header. The header of a simple packet is shorter than a [`FrameHeader`]. Therefore
-/// the [`FrameHeader`] also overwrites the length at the end of the previous block. A packet block
-/// always follows another block.
+/// end of the block's header. The header of a simple packet is shorter than a [`FrameHeader`].
+/// Therefore the [`FrameHeader`] also overwrites the length at the end of the previous block. In a
+/// pcapng file, a packet block always follows another block.
 const EPB_HEADER_BYTES: usize = 28;
 const SPB_HEADER_BYTES: usize = 12;
 const _: () = assert!(SPB_HEADER_BYTES + TRAILER_BYTES >= FrameHeader::BYTES);
 
-/// The only major version so far. All minor versions are readable.
+/// The only major version so far. All minor versions of pcapng are readable.
 const VERSION_MAJOR: u16 = 1;
 
 /// Returns true if a file that begins with these bytes is a pcapng file. The type of a section
@@ -85,8 +85,8 @@ struct Packet {
 pub(super) enum Block {
     Section,
     Interface,
-    /// A packet that names its interface. The interface number has 32 bits if `is_wide` is true,
-    /// and 16 bits if it is false.
+    /// A packet block that contains the number of its interface. The interface number has 32 bits
+    /// if `is_wide` is true, and 16 bits if it is false.
     Packet {
         interface: u32,
         is_wide: bool,
@@ -129,8 +129,8 @@ impl Pcapng {
         if self.big_endian { number.to_be_bytes() } else { number.to_le_bytes() }
     }
 
-    /// Hands over the available packets that pass the filter, but at most `room` frames. Stops at
-    /// the first packet with a different link type.
+    /// Hands over the available packets that pass the filter, but at most `room` frames. The
+    /// function stops at the first packet with a different link type.
     pub(super) fn walk(&mut self, walk: &mut Walk<'_>, filters: Option<&mut FileFilters>) -> Stop {
         match filters {
             None => self.blocks(walk, All),
@@ -187,8 +187,8 @@ impl Pcapng {
         !self.interfaces.is_empty() && self.interfaces.iter().all(|interface| interface.has_microseconds)
     }
 
-    /// Returns the kinds of frames for the interfaces that the first bytes of a file describe.
-    /// Stops at the first incomplete or invalid block.
+    /// Returns the kinds of frames for the interfaces that the first bytes of a file describe. The
+    /// function stops at the first incomplete or invalid block.
     pub(super) fn kinds(head: &[u8]) -> Vec<FrameKind> {
         let (mut walk, mut rest, mut kinds) = (Self::default(), head, Vec::new());
         while let Ok(block) = walk.block(rest) {
@@ -255,7 +255,7 @@ impl Pcapng {
         let known = interface.clock.nanos(ticks);
         let (nanos, bad_time) = (known.unwrap_or(FrameHeader::NO_TIME), known.is_none());
         let (len, original) = (self.u32_at(block, 20), self.u32_at(block, 24));
-        // A section has at most 65,536 interfaces, so 16 bits suffice for the number.
+        // A section has at most 65,536 interfaces, so 16 bits suffice for the interface number.
         let header =
             FrameHeader { nanos, wire_len: original.max(len), link: interface.link.0, interface: number as u16 };
         check_room(block, EPB_HEADER_BYTES, len)?;
@@ -296,8 +296,8 @@ impl Pcapng {
         let link = LinkType(interface.linktype.0 as u16);
         let value = |code| interface.options.iter().find(|option| option.code == code).map(|option| &*option.value);
         let resolution = value(OptionCode::IfTsresol).and_then(|value| value.first().copied());
-        // The crate's value of `if_tsoffset` must not be used, because the crate reads this option
-        // as little-endian in every section.
+        // The value of `if_tsoffset` from `pcap-parser` must not be used, because this crate reads
+        // this option as little-endian in every section.
         let offset = value(OptionCode::IfTsoffset).and_then(|value| value.first_chunk().copied());
         let offset = offset.map(if self.big_endian { i64::from_be_bytes } else { i64::from_le_bytes });
         let clock = Clock::new(resolution, offset);
@@ -332,7 +332,7 @@ impl Pcapng {
     }
 }
 
-/// Checks that the block contains a header of `header_bytes` and then `len` more bytes.
+/// Checks that the block contains a header of `header_bytes` bytes and then `len` more bytes.
 #[inline(always)]
 fn check_room(block: &[u8], header_bytes: usize, len: u32) -> Result<(), Wrong> {
     let room = block.len() - header_bytes - TRAILER_BYTES;

@@ -11,19 +11,23 @@ use std::time::Duration;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::pipe::{PipeFlags, fcntl_getpipe_size, fcntl_setpipe_size, pipe_with};
 
-/// The sizes to try for a pipe, largest first. Without privileges, all pipes of a user may take 64
-/// MiB in total. When a user's pipes have reached this limit, a new pipe gets only one page.
+/// The sizes to try for a pipe, largest first. Without privileges, all pipes of a user may have a
+/// capacity of 64 MiB in total. When a user's pipes have reached this limit, a new pipe gets only
+/// one page.
 const SIZES: [usize; 3] = [1 << 20, 256 << 10, 64 << 10];
 
 /// The part of a full pipe that must be free before the next write: a quarter. A reader usually
-/// takes 4 KiB at a time. Waking the writer for each 4 KiB would take longer than copying them.
+/// reads 4 KiB at a time. Waking the writer for each 4 KiB would take longer than copying the 4
+/// KiB.
 const ROOM_PART: usize = 4;
 
-/// The time between two checks of a pipe's free space: at first, at least, and at most.
+/// The time between two checks of a pipe's free space: the initial time, the minimum and the
+/// maximum.
 const NAP: Duration = Duration::from_micros(500);
 const NAP_MIN: Duration = Duration::from_micros(100);
 const NAP_MAX: Duration = Duration::from_millis(8);
-/// After this many checks, any amount of free space is sufficient for a write.
+/// After this number of checks of a pipe's free space, any amount of free space is sufficient for a
+/// write.
 const NAPS_MAX: usize = 20;
 
 /// The time between two checks of a pipe that must become empty: short for the first checks, and
@@ -61,7 +65,8 @@ pub(super) fn unread(pipe: &File) -> usize {
     rustix::io::ioctl_fionread(pipe).unwrap_or(0) as usize
 }
 
-/// Waits for free space in a pipe. The waiting time adapts to the speed of the pipe's reader.
+/// Waits for free space in a pipe. The time between two checks adapts to the speed of the pipe's
+/// reader.
 #[derive(Debug)]
 pub(super) struct Room {
     size: usize,
@@ -78,15 +83,15 @@ impl Room {
         self.size
     }
 
-    /// Waits until the full pipe has free space. If the pipe's reader reads nothing, `wait` returns
-    /// after about the time `look`. Errors are ignored here, because the next write reports them.
+    /// Waits until a full pipe has free space. If the pipe stays full, `wait` returns after about
+    /// the time `look`. Errors of the wait are ignored here, because the next write reports them.
     pub(super) fn wait(&mut self, pipe: &File, look: PollTimeout) {
         for naps in 0..NAPS_MAX {
             thread::sleep(self.nap);
             let room = self.size.saturating_sub(unread(pipe));
             if room >= self.size / ROOM_PART {
                 self.nap = match naps {
-                    // The reader had almost emptied the pipe, so the next check is earlier.
+                    // The reader had almost emptied the pipe, so the next check is made earlier.
                     0 if room > self.size / ROOM_PART * 3 => (self.nap / 2).max(NAP_MIN),
                     0 | 1 => self.nap,
                     _ => (self.nap * 2).min(NAP_MAX),
@@ -104,8 +109,8 @@ impl Room {
     }
 }
 
-/// Waits until all bytes were read, no process has the other end open, or `is_over` returns true.
-/// Returns the number of unread bytes.
+/// Waits until all bytes in the pipe were read, no process has the reading end open, or `is_over`
+/// returns true. Returns the number of unread bytes in the pipe.
 pub(super) fn wait_until_read(pipe: &File, is_over: impl Fn() -> bool) -> usize {
     let mut looks = 0;
     loop {

@@ -1,9 +1,9 @@
-//! Capture files as outputs, with times in nanoseconds. A name that ends in `.pcap` selects pcap,
-//! and any other name selects pcapng. A [stream](super::stream) may request another format.
+//! Capture files as outputs, with times in nanoseconds. A file name that ends in `.pcap` selects
+//! pcap, and any other name selects pcapng. A [stream](super::stream) may request another format.
 //!
-//! Each file has a thread that writes ([`writer`](super::writer)). CPUs pass their packets to this
-//! thread a batch at a time. Therefore the file contains the packets in the order in which they
-//! were sent, whichever CPU handles a flow.
+//! Each capture file has a thread that writes ([`writer`](super::writer)). CPUs pass their packets
+//! to this thread a batch at a time. Therefore the file contains the packets in the order in which
+//! they were sent, whichever CPU handles a flow.
 
 use std::io::{self, Seek, Write};
 use std::num::NonZero;
@@ -29,8 +29,8 @@ const READER_LOOK: Duration = Duration::from_millis(20);
 /// Makes an output that creates a capture file, and replaces an existing file. If the path is a
 /// FIFO, this function waits for a reader, and the output writes to the FIFO.
 ///
-/// The format is pcap if the name ends in `.pcap`, and pcapng otherwise. A pcap file has only one
-/// link type. Therefore writing fails at the first packet with a different link type.
+/// The format is pcap if the name ends in `.pcap`, and pcapng otherwise. Because a pcap file has
+/// only one link type, writing fails at the first packet with a different link type.
 ///
 /// The time of a packet is the time that its device recorded. If the device recorded no time, a
 /// packet has the time at which its batch was handled.
@@ -43,7 +43,7 @@ pub fn create(path: impl AsRef<Path>) -> Result<Output, DeviceError> {
 
 /// Like [`create`], but the caller can end the wait for a FIFO's reader. While the FIFO has no
 /// reader, this function repeatedly calls `waits` with the number of earlier calls. The function
-/// gives up when `waits` returns false.
+/// stops waiting when `waits` returns false.
 ///
 /// # Errors
 /// As for [`create`]. The function also fails if `waits` returns false.
@@ -78,13 +78,13 @@ pub fn create_when_read(path: impl AsRef<Path>, mut waits: impl FnMut(u64) -> bo
 
 /// Makes an output that creates a capture file, and then a new file whenever `rotate` requires it.
 /// No packet is lost between two files. `name` must contain a time, so that each file has a
-/// different name. This time is the time of the file's first packet, or the start of the file's
-/// period. An existing file is not replaced: if the name of a new file exists already, the new name
-/// gets a number.
+/// different name. The time in the name is the time of the file's first packet, or the start of the
+/// file's period. An existing file is not replaced: if the name of a new file exists already, the
+/// new name gets a number.
 ///
-/// The packets are in the order in which they were sent. If several CPUs send packets, one CPU may
-/// send its packets slightly later than another CPU. Therefore a file may have a few packets from
-/// the end of the previous period.
+/// The packets are in the files in the order in which they were sent. If several CPUs send packets,
+/// one CPU may send its packets slightly later than another CPU. Therefore a file may contain a few
+/// packets from the end of the previous period.
 ///
 /// With `keep`, the oldest files are removed, as for [`FileSeries::new`].
 ///
@@ -122,8 +122,8 @@ fn format_of(path: &Path) -> StreamFormat {
 
 /// Makes the output whose queues write to `target`.
 pub(super) fn output(name: String, kind: &'static str, shared: Arc<SavedFile>, target: Target) -> Output {
-    // The first queue starts the writing thread. At that time, the program has already dropped its
-    // privileges.
+    // The first queue that is opened starts the writing thread. When the writing thread starts, the
+    // program has already dropped its privileges.
     let mut unwritten = Some(target);
     let open = Box::new(move |_cpu| {
         let lane = shared.writer.lane();
@@ -146,8 +146,8 @@ fn now() -> WallTime {
 pub(super) struct SavedFile {
     pub(super) writer: Arc<Writer>,
     format: StreamFormat,
-    /// The interfaces of the file, by their numbers. A CPU takes the lock only when it sends the
-    /// first packet of an interface that it has not used before.
+    /// The interfaces of the file, by their numbers. A CPU takes the lock of the list of interfaces
+    /// only when it sends the first packet of an interface that this CPU has not used before.
     interfaces: Mutex<Vec<Interface>>,
     /// The wall time at which the receive path's clock started.
     epoch: WallTime,
@@ -169,8 +169,8 @@ impl SavedFile {
         Self { seen: Some(seen), unwrap, ..self }
     }
 
-    /// Returns the number of an interface. The interface is written to the file before its first
-    /// packet. Returns `None` if the format allows no second link type.
+    /// Returns the number of an interface in the file. The interface is written to the file before
+    /// its first packet. Returns `None` if the format does not allow a second link type.
     pub(super) fn number_of(&self, interface: Interface) -> Option<u32> {
         if self.seen.as_ref().is_some_and(|seen| !seen.see(interface.link) && !self.format.takes_several_links()) {
             return None;
@@ -205,8 +205,9 @@ struct Save {
     /// for a rejected link type.
     interfaces: Vec<(Interface, Option<u32>)>,
     /// The error that occurred in the middle of a batch, after the file had already taken some
-    /// packets of the batch. The next flush returns the error. `send` must not return this error:
-    /// an error of `send` would mean that the file has taken no packet of the batch.
+    /// packets of the batch. The next `flush` returns this error. `send` must not return an error
+    /// in the middle of a batch: an error of `send` would mean that the file has taken no packet of
+    /// the batch.
     failed: Option<DeviceError>,
 }
 
@@ -235,7 +236,7 @@ impl TxQueue for Save {
         let (format, unwrap) = (file.format, file.unwrap);
         let (handled, source) = (file.epoch.as_nanos() + packets.now().as_nanos(), packets.source());
         let (mut entry, mut failed): (Option<Entry<'_>>, _) = (None, false);
-        // The packets after an error count as refused.
+        // The packets of a batch after an error count as refused.
         let mut error = None;
         while let Some(packet) = packets.next_packet() {
             if error.is_some() {
@@ -253,7 +254,7 @@ impl TxQueue for Save {
             let number = match interfaces.iter().find(|(known, _)| *known == interface) {
                 Some((_, number)) => *number,
                 None => {
-                    // The interface must be in the file before the packet.
+                    // The interface must be written to the file before the packet.
                     entry = None;
                     let number = file.number_of(interface);
                     interfaces.push((interface, number));
@@ -264,7 +265,7 @@ impl TxQueue for Save {
                 match file.writer.begin(lane, source) {
                     Ok(begun) => entry = Some(begun),
                     // A reader that closes the stream is not an error of the run. If the reader has
-                    // ended, the code that started the reader reports this.
+                    // ended, the code that started the reader reports the end of the reader.
                     Err(_) if file.seen.is_some() => failed = true,
                     Err(cause) => error = Some(cause),
                 }
@@ -327,7 +328,8 @@ impl Drop for Save {
     }
 }
 
-/// Skips the first `from` bytes of a packet, and returns the parts that follow.
+/// Skips the first `from` bytes of a packet, and returns the parts of the packet that follow these
+/// bytes.
 fn parts_behind(segments: Segments<'_>, from: usize) -> impl Iterator<Item = &[u8]> {
     let mut skipped = 0;
     segments.map(move |part| {

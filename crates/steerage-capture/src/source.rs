@@ -1,5 +1,5 @@
 //! The source of a capture's bytes: a file, a pipe or any reader. Another thread unpacks a
-//! compressed input into a pipe, and the source then reads that pipe.
+//! compressed input into a pipe, and the source then reads from the pipe.
 
 use std::fmt;
 use std::fs::File;
@@ -41,8 +41,8 @@ pub(super) enum Input {
 /// A pipe, FIFO or socket, and the epoll instance that reports its data.
 pub(super) struct Pipe {
     file: File,
-    /// The epoll instance. The pipe is registered only while it has no data. The epoll instance
-    /// must not report events while the queue does not want to read.
+    /// The epoll instance. The pipe is registered with the epoll instance only while the pipe has
+    /// no data. The epoll instance must not report events while the queue does not want to read.
     waker: Option<Arc<Epoll>>,
     waits: bool,
 }
@@ -54,8 +54,8 @@ impl Pipe {
     }
 
     /// Reads the available data. Other processes may share the open file. If this function made the
-    /// file non-blocking, it would also be non-blocking for them. Therefore the file stays
-    /// blocking, and is polled before each read.
+    /// file non-blocking, it would also be non-blocking for the other processes. Therefore the file
+    /// stays blocking, and this code polls the file before each read.
     fn read(&mut self, to: &mut [u8]) -> io::Result<Got> {
         self.leave_waker()?;
         let mut events = [PollFd::new(self.file.as_fd(), PollFlags::POLLIN)];
@@ -79,9 +79,9 @@ impl Pipe {
 
 impl Drop for Pipe {
     fn drop(&mut self) {
-        // If the pipe is standard input, other copies of its descriptor exist. Closing this copy
-        // then does not close the pipe. Without this call, the pipe would therefore stay registered
-        // in the epoll instance.
+        // If the pipe is standard input, other copies of the file descriptor exist. Closing this
+        // copy of the descriptor then does not close the pipe. Without this call of `leave_waker`,
+        // the pipe would therefore stay registered in the epoll instance.
         let _ = self.leave_waker();
     }
 }
@@ -108,7 +108,7 @@ fn read(from: &mut impl Read, to: &mut [u8]) -> io::Result<Got> {
     }
 }
 
-/// The input that the unpacking thread reads. A read blocks until data is available.
+/// The input that the unpacking thread reads. A read of this input blocks until data is available.
 struct Waiting<'a> {
     input: Input,
     info: Arc<CaptureInfo>,
@@ -150,8 +150,8 @@ impl Read for Waiting<'_> {
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     /// An epoll instance that becomes readable when a silent pipe has data. All pipes of a capture
-    /// share the epoll instance, because the waiting CPU requests the descriptor of the instance
-    /// only once. The instance is `None` if the input is a reader.
+    /// share the epoll instance, because a waiting CPU requests the descriptor of the instance only
+    /// once. The instance is `None` if the input is a reader.
     pub(super) waker: Option<Arc<Epoll>>,
     /// The thread that unpacks.
     pub(super) unpacker: OnceLock<Helper>,
@@ -164,14 +164,14 @@ pub(super) struct Source {
     packing: Packing,
     shared: Arc<Shared>,
     info: Arc<CaptureInfo>,
-    /// The name of the file in messages.
+    /// The name of the file in error messages.
     name: String,
     /// The number of bytes that were read from earlier files.
     before: u64,
 }
 
 enum Packing {
-    /// The first bytes of the input, whose compression is not known yet.
+    /// The first bytes of the input, whose compression format is not known yet.
     Unknown(Vec<u8>),
     Plain,
     /// Another thread unpacks the input, and sends the result of unpacking after the last byte.
@@ -229,7 +229,7 @@ impl Source {
     /// Reads the available bytes. For the first read, `to` must have at least [`MAGIC_BYTES`].
     ///
     /// # Errors
-    /// The kernel's error, or an error in the compressed data.
+    /// Returns the kernel's error, or an error in the compressed data.
     pub(super) fn fill(&mut self, to: &mut [u8]) -> io::Result<Got> {
         if let Packing::Unknown(head) = &mut self.packing {
             while head.len() < MAGIC_BYTES {
@@ -268,7 +268,7 @@ impl Source {
         let unpacked = Input::Pipe(Pipe::new(reader, self.shared.waker.clone()));
         let mut input = std::mem::replace(&mut self.input, unpacked);
         if let Input::Pipe(pipe) = &mut input {
-            // From here on, the queue does not read the original input.
+            // After this line, the queue does not read the original input.
             pipe.waker = None;
         }
         let (info, name) = (Arc::clone(&self.info), self.name.clone());
@@ -280,7 +280,7 @@ impl Source {
                     info.add_note(format!("{name}: the last {ignored} bytes are not compressed data and were ignored"));
                 }
             });
-            // If the queue was dropped, the outcome is not received.
+            // If the queue was dropped, no code receives the outcome of unpacking.
             let _ = done.send(unpacked);
         })?;
         Ok(outcome)

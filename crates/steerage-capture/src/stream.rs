@@ -15,7 +15,8 @@ use super::pipe;
 use super::save::{self, SavedFile};
 use super::writer::{StreamFailure, Target, Writer, WriterOptions};
 
-/// The smallest limit that users can set for the bytes that wait to be written to a stream.
+/// The smallest limit that a user can set for the number of bytes that wait to be written to a
+/// stream.
 const BUFFER_MIN: usize = 1 << 20;
 
 /// Options for writing a stream.
@@ -35,7 +36,7 @@ impl StreamOptions {
     }
 
     /// Sets the number of bytes that may wait to be written, at least 1 MiB. If the buffer is full,
-    /// packets of a live input are lost for this stream.
+    /// the stream loses packets of live inputs.
     #[must_use]
     pub fn buffer(mut self, bytes: usize) -> Self {
         self.buffer_bytes = bytes.max(BUFFER_MIN);
@@ -43,7 +44,7 @@ impl StreamOptions {
     }
 
     /// While the stream's reader reads nothing, inputs that can wait are paused without a time
-    /// limit. Without `patient`, these inputs are paused for at most
+    /// limit. Without `patient`, inputs that can wait are paused for at most
     /// [`OUTPUT_STUCK_AFTER`](steerage::limits::OUTPUT_STUCK_AFTER).
     #[must_use]
     pub fn patient(mut self) -> Self {
@@ -51,7 +52,7 @@ impl StreamOptions {
         self
     }
 
-    /// Passes on the part that `unwrap` finds in each packet.
+    /// Writes only the part of each packet that the function `unwrap` finds.
     #[must_use]
     pub fn unwrapped_by(mut self, unwrap: Unwrap) -> Self {
         self.unwrap = Some(unwrap);
@@ -72,9 +73,9 @@ impl StreamOptions {
 ///
 /// The stream contains the input's timestamps. A packet without a timestamp gets the time at which
 /// its batch was handled. A pipe gets the largest size that this user is allowed to set. Packets in
-/// a pipe count as sent after they were read. A reader that closes the stream is not an error of
-/// the run. Packets that the reader left unread count as lost (`tx_lost`), and all further packets
-/// count as refused (`tx_refused`).
+/// a pipe count as sent only after the reader has read them. A reader that closes the stream is not
+/// an error of the run. Packets that the reader left unread count as lost (`tx_lost`), and all
+/// further packets count as refused (`tx_refused`).
 ///
 /// # Errors
 /// [`DeviceError`] if `to` does not support writing without blocking.
@@ -149,10 +150,11 @@ impl Stream {
         self.file.writer.waiting()
     }
 
-    /// Ends the stream before the instance ends. The packets sent so far are written and read, and
-    /// then the reader sees the end of the stream. Call this function only after the last packet
-    /// was sent. A stream without packets becomes a capture without packets. The link type of an
-    /// empty stream is that of the other streams, or Ethernet if no stream had packets.
+    /// Ends the stream before the instance ends. The packets sent so far are written, and the
+    /// reader reads them, and then the reader sees the end of the stream. Call this function only
+    /// after the last packet was sent. A stream without packets becomes a capture without packets.
+    /// The link type of an empty stream is that of the other streams, or Ethernet if no stream had
+    /// packets.
     pub fn end(&self) {
         self.file.begin(self.file.seen.as_ref().and_then(|seen| seen.first()).unwrap_or(LinkType::ETHERNET));
         self.file.writer.end_input();
@@ -170,8 +172,8 @@ impl Stream {
     }
 
     /// Drops the packets that the reader has not read yet. Unread packets count as lost, and later
-    /// packets as refused. Call this function if the program that should read the pipe has ended,
-    /// but another process may still have the pipe open.
+    /// packets as refused. Call this function if the program that reads the pipe has ended, but
+    /// another process may still have the pipe open.
     pub fn abandon(&self) {
         self.file.writer.abandon();
     }

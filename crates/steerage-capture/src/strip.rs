@@ -12,7 +12,8 @@ use super::inner::Inner;
 /// unknown. If the innermost packet is an IP packet in an Ethernet frame, the result keeps the
 /// Ethernet addresses in front of the packet.
 ///
-/// A later fragment of a tunnel's packet stays unchanged, because it has no inner headers.
+/// A fragment of a tunnel's packet, except the first fragment, stays unchanged, because it has no
+/// inner headers.
 ///
 /// ```
 /// use steerage::LinkType;
@@ -56,7 +57,8 @@ fn is_stripped(kind: HeaderKind) -> bool {
     matches!(kind, Vxlan | Geneve | Gre | Erspan | Tzsp | Mpls)
 }
 
-/// Returns the IP packet at `at`, with the addresses of the Ethernet header at `ethernet`, if any.
+/// Returns the IP packet at the offset `at`. If `ethernet` is the offset of an Ethernet header, the
+/// result has the addresses of this header.
 fn below(frame: &[u8], ethernet: Option<usize>, at: usize, ethertype: u16) -> Option<Inner> {
     let Some(ethernet) = ethernet else { return Some(Inner::new(LinkType::RAW, at)) };
     let mut front: [u8; ethernet::BYTES] = *frame.get(ethernet..)?.first_chunk()?;
@@ -84,8 +86,8 @@ mod tests {
         let frame = ipv4(GRE).frame(&gre);
         let found = strip_tunnels(&frame, LinkType::ETHERNET).unwrap();
         assert_eq!(Some(found), Inner::new(LinkType::ETHERNET, 42).with_front(b"to....from..\x08\x00"));
-        // The GRE packet without a link header, and the frame inside another tunnel: Ethernet in
-        // VXLAN.
+        // The same GRE packet without a link header, and the frame inside another tunnel: Ethernet
+        // in VXLAN.
         let raw = ipv4(GRE).packet(&gre);
         assert_eq!(strip_tunnels(&raw, LinkType::RAW), Some(Inner::new(LinkType::RAW, 28)));
         let vxlan = [&[0x20, 0, 0x12, 0xb5, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 7, 0], &frame[..]].concat();

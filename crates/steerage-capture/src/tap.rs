@@ -3,8 +3,8 @@
 //! [`Tap::around`] wraps the packet function. A client is attached with [`Tap::attach`]. After
 //! that, each packet CPU copies the packets that the client requested to a ring, which belongs to
 //! that CPU and client. The client's thread moves these packets from the rings to a socket. Packet
-//! CPUs never wait: if the ring is full, the packet is counted as missed. While no client is
-//! attached, a tap costs one comparison per batch.
+//! CPUs never wait: if the ring is full, a packet CPU counts the packet as missed. While no client
+//! is attached, a tap costs one comparison per batch.
 //!
 //! `steerage dump` uses a tap to get packets from a running instance, through the control socket.
 //!
@@ -56,19 +56,19 @@ use session::Session;
 pub use ring::{PacketHead, Record, first_record};
 pub use session::{Attached, Wanted};
 
-/// The maximum number of clients that can be attached at a time. The number is limited because
-/// packet CPUs copy packets for each client.
+/// The maximum number of clients that can be attached at a time. The number of clients is limited
+/// because packet CPUs copy packets for each client.
 const CLIENTS_MAX: usize = 4;
 
 /// At the end of a run, the longest wait for clients that have not read the last packets. A client
-/// that keeps reading needs only milliseconds.
+/// that keeps reading needs only milliseconds to read the last packets.
 const END_MAX: Duration = Duration::from_secs(1);
 
 /// The reason why a client cannot be attached.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TapError {
-    /// The client's filter is not a valid program for frames.
+    /// The client's filter is not a valid filter program for frames.
     #[error(transparent)]
     Filter(#[from] FilterError),
     /// The maximum number of clients is attached already.
@@ -79,7 +79,7 @@ pub enum TapError {
 /// The clients of an instance, which its packet CPUs and the threads of the clients share.
 #[derive(Debug, Default)]
 pub struct Tap {
-    /// The version of the list of clients, which is increased after each change.
+    /// The version of the list of clients, which increases after each change.
     version: AtomicUsize,
     clients: Mutex<Clients>,
     /// A condition variable that is notified after a client has left.
@@ -89,8 +89,8 @@ pub struct Tap {
 #[derive(Debug, Default)]
 struct Clients {
     attached: [Option<Arc<Session>>; CLIENTS_MAX],
-    /// Clients that have left. They are kept until no packet CPU refers to them any more. Therefore
-    /// no packet CPU frees the memory of a client.
+    /// Clients that have left. The clients that have left are kept until no packet CPU refers to
+    /// them any more. Therefore no packet CPU frees the memory of a client.
     gone: Vec<Arc<Session>>,
     has_ended: bool,
 }
@@ -112,7 +112,7 @@ impl Tap {
     }
 
     /// Attaches a client. The argument `cpus` lists the CPUs of the instance. The client gets
-    /// copies of the packets in all batches that begin after this call.
+    /// copies of the packets in all batches that begin after the call of `attach`.
     ///
     /// # Errors
     /// [`TapError`] if a filter is wrong, or if there are too many clients.
@@ -137,14 +137,14 @@ impl Tap {
         self.left.notify_all();
     }
 
-    /// The release store pairs with the load in `Tapped::handle`. Packet CPUs read the list of
-    /// clients under the lock.
+    /// The release store of the version pairs with the load in `Tapped::handle`. Packet CPUs read
+    /// the list of clients under the lock.
     fn raise_version(&self) {
         self.version.fetch_add(1, Ordering::Release);
     }
 
-    /// Ends all clients: each client's thread passes on the packets that were already copied, for a
-    /// limited time. Call this function after the last packet was handled.
+    /// Ends all clients. For a limited time, each client's thread still sends the packets that were
+    /// copied before. Call this function after the last packet was handled.
     pub fn end(&self) {
         let mut clients = self.lock();
         clients.has_ended = true;
@@ -182,12 +182,12 @@ enum Stage {
 }
 
 impl<H> Tapped<H> {
-    /// Updates the CPU's copy of the list of attached clients.
+    /// Updates the packet CPU's copy of the list of attached clients.
     #[cold]
     fn follow(&mut self) {
-        // A packet CPU never waits for a lock. If the lock is taken, a client is being added or
-        // removed. The CPU then copies this batch for the clients that it knows already, and tries
-        // again with the next batch.
+        // A packet CPU never waits for a lock. If another thread has the lock, a client is being
+        // added or removed. The CPU then copies this batch for the clients that it knows already,
+        // and tries again with the next batch.
         if let Ok(clients) = self.tap.clients.try_lock() {
             self.version = self.tap.version.load(Ordering::Relaxed);
             self.clients.clone_from(&clients.attached);
@@ -209,7 +209,7 @@ impl<H: Handler> Handler for Tapped<H> {
 
     #[inline]
     fn handle(&mut self, batch: &mut Batch<'_>, cpu: &mut Cpu) {
-        // The load pairs with the store in `raise_version`.
+        // The load of the version pairs with the store in `raise_version`.
         if self.tap.version.load(Ordering::Acquire) != self.version {
             self.follow();
         }

@@ -28,10 +28,10 @@ impl Compression {
         }
     }
 
-    /// Unpacks all of `from`. Unpacked bytes are written before more input is read. Only zstd
-    /// delays output: it holds back the bytes of its window. Returns the number of bytes after the
-    /// compressed data. These bytes are ignored, because they may be the padding of a tape or a
-    /// signature.
+    /// Unpacks all of `from`. Unpacked bytes are written before more input is read. Only the zstd
+    /// decoder delays output, because it holds back the bytes of its window. Returns the number of
+    /// bytes after the compressed data. Bytes after the compressed data are ignored, because they
+    /// may be the padding of a tape or a signature.
     ///
     /// # Errors
     /// Returns an error of `from` or `to`, or an error in the compressed data.

@@ -10,7 +10,7 @@ use steerage::{
 /// The position of a walk over records, and its results so far.
 #[derive(Debug)]
 pub(super) struct Walk<'a> {
-    /// The part of the block that was not handed over yet, up to the end of the window.
+    /// The part of the memory block that was not handed over yet, up to the end of the window.
     pub(super) lending: Lending<'a>,
     /// The position in `lending`. All bytes before this position have been handled.
     pub(super) at: usize,
@@ -56,9 +56,9 @@ impl Walk<'_> {
         self.lending.bytes().get_mut(self.at..).unwrap_or_default()
     }
 
-    /// Hands over consecutive frames, but at most `room` frames. `next` returns the first item in
-    /// the remaining bytes, or the reason why there are no more frames. `form` is the form of the
-    /// records, for a file that can be read in place.
+    /// Hands over consecutive frames, but at most `room` frames. The function `next` returns the
+    /// first item in the remaining bytes, or the reason why there are no more frames. `form` is the
+    /// form of the records, for a file that can be read in place.
     #[inline(always)]
     pub(super) fn push_each(
         &mut self,
@@ -89,7 +89,7 @@ pub(super) trait Sieve {
     /// frames.
     fn wanted(&mut self, frame: &[u8], link: LinkType, wire_len: u32) -> Result<Option<usize>, Stop>;
 
-    /// Records that the following frames belong to a section in this byte order.
+    /// Records that the following frames belong to a section with this byte order.
     #[inline(always)]
     fn section(&mut self, _big_endian: bool) {}
 }
@@ -113,7 +113,7 @@ pub(super) enum Found {
 }
 
 /// Returns the error for a frame that lies outside of its memory block. This error cannot occur,
-/// because the reader checks all positions. An error is nevertheless safer than a panic.
+/// because the reader checks all positions. Returning an error is nevertheless safer than a panic.
 #[cold]
 fn no_place() -> Stop {
     Stop::Wrong(Wrong::new("a packet lies outside of what was read".to_owned(), "report this as a fault"))
@@ -156,8 +156,8 @@ impl Wrong {
         &self.text
     }
 
-    /// Makes the error for the user. If `packed` is true, the offset refers to the unpacked bytes
-    /// and not to the file.
+    /// Makes the error for the user. If `packed` is true, the offset in the error refers to the
+    /// unpacked bytes and not to the file.
     pub(super) fn into_error(self, device: &str, offset: u64, packed: bool) -> DeviceError {
         let cause = io::Error::new(io::ErrorKind::InvalidData, self.text);
         let operation = if packed { "read the capture, unpacked," } else { "read the capture" };

@@ -9,12 +9,13 @@ use super::in_place::{InPlace, Step};
 use super::source::{Got, Source};
 use super::{BLOCK_BYTES, BLOCKS, READ_BYTES, RECORD_BYTES_MAX};
 
-/// When bytes are carried to another block, they are copied to this offset of the block or a higher
-/// one. In that block, a frame header must fit in front of the first packet.
+/// When the first bytes of an incomplete record are copied to another block, they begin at this
+/// offset of the block or a higher one. In the other block, a frame header must fit in front of the
+/// first packet.
 const LEAD_BYTES: usize = FrameHeader::BYTES;
 
-/// Reads begin at multiples of this number, because the kernel copies fastest to the start of a
-/// page.
+/// Reads store their data at multiples of this number of bytes, because the kernel copies fastest
+/// to the start of a page.
 const ALIGNMENT: usize = 4096;
 
 /// The part of the file that is in memory and that the walk has not reached yet.
@@ -27,7 +28,7 @@ pub(super) struct Window {
     end: usize,
     /// The offset of `at` in the unpacked file.
     offset: u64,
-    /// The first bytes of an incomplete record, while they are carried to another block.
+    /// The first bytes of an incomplete record, while these bytes are copied to another block.
     carry: Vec<u8>,
     /// The number of bytes to skip before the next record.
     skip: u64,
@@ -41,9 +42,9 @@ pub(super) struct Window {
 /// fewer bytes is not worth its cost.
 const READ_BYTES_MIN: usize = READ_BYTES / 4;
 
-/// If more than this many bytes of an incomplete record are in memory and the whole record fits
-/// into its block, the missing bytes are read into the same block. Otherwise so many bytes would
-/// have to be copied to another block.
+/// If a block has more than this number of bytes of an incomplete record, and the whole record fits
+/// into the block, the missing bytes are read into the same block. Otherwise more than this number
+/// of bytes would have to be copied to another block.
 const CARRY_BYTES: usize = READ_BYTES / 4;
 
 /// The outcome of [`Window::fill`].
@@ -53,7 +54,7 @@ pub(super) enum Filled {
     Read,
     /// No data is available yet.
     Later,
-    /// All blocks have frames that handlers still hold, so nothing has changed.
+    /// All blocks have frames that handlers still hold, so the window has not changed.
     FramesOut,
 }
 
@@ -75,7 +76,7 @@ impl Window {
         (self.at, self.offset, self.skip, self.ended, self.in_place) = (self.end, 0, 0, false, None);
     }
 
-    /// Continues to read the file in place, from the start of the window on. The bytes in the
+    /// Continues to read the file in place, beginning at the start of the window. The bytes in the
     /// window are dropped, because the mapped file contains the same bytes.
     pub(super) fn go_on_in_place(&mut self, file: InPlace) {
         (self.at, self.in_place) = (self.end, Some(file));
@@ -122,9 +123,10 @@ impl Window {
     /// Reads more of the file, for a record of `needs` bytes.
     ///
     /// If handlers release frames quickly, the window alternates between two blocks, with the bytes
-    /// of one read in each. Both blocks then stay in the CPU's cache. If handlers release frames
-    /// late, or if a pipe delivers small pieces, the window fills a block before it moves to the
-    /// next block. In this way, the blocks hold as many frames as possible.
+    /// of one read in each. If the window alternates between two blocks, both blocks stay in the
+    /// CPU's cache. If handlers release frames late, or if a pipe delivers small pieces, the window
+    /// fills a block before it moves to the next block. Because each block is filled, the blocks
+    /// hold as many frames as possible.
     pub(super) fn fill(
         &mut self,
         (blocks, claim): (&mut Blocks, &Claim),
@@ -140,8 +142,9 @@ impl Window {
                 }
                 Step::Later => return Ok(Filled::FramesOut),
                 Step::End => {
-                    // Reading from this offset reads the last incomplete record again. The read
-                    // also returns bytes that were appended to the file in the meantime.
+                    // Reading from the offset of the window reads the last incomplete record again.
+                    // This second read also returns bytes that were appended to the file in the
+                    // meantime.
                     source.seek(self.offset)?;
                     (self.at, self.in_place) = (self.end, None);
                 }

@@ -2,14 +2,14 @@
 //! CPUs never write to the file, and never wait for the file.
 //!
 //! The buffer is a list of chunks, in the order in which all CPUs sent their packets. A CPU appends
-//! a batch at a time. For the append, the CPU takes a lock, which is never held during a write.
-//! Each CPU has a share of the buffer. If its share is full, the CPU drops its packets for this
-//! output only (`tx_full`).
+//! a batch at a time. To append a batch, a CPU takes a lock, which is never held during a write.
+//! Each CPU has a share of the buffer. If the share of a CPU is full, the CPU drops its packets for
+//! this output only (`tx_full`).
 //!
-//! Packets count as sent after they were written. If the file is a watched pipe, packets count as
-//! sent after they were read. If the output fails, or if its reader takes nothing until the run
-//! gives up, the file is cut after its last complete packet. Packets that were not written count as
-//! lost (`tx_lost`).
+//! Packets count as sent after they were written. If the file is a pipe whose reader is watched,
+//! packets count as sent after they were read. If the output fails, or if its reader reads nothing
+//! until the run stops waiting, the file is truncated after its last complete packet. Packets that
+//! were not written count as lost (`tx_lost`).
 
 #[cfg(test)]
 mod faults;
@@ -35,11 +35,11 @@ use super::encode::StreamFormat;
 use super::pipe;
 use thread::Writing;
 
-/// The number of bytes of all CPUs that may wait to be written. At 10 Gbit/s, the buffer is full
-/// after the disk has accepted nothing for 25 ms.
+/// The maximum number of bytes, from all CPUs, that may wait to be written. At 10 Gbit/s, the
+/// buffer is full after the disk has accepted nothing for 25 ms.
 pub(super) const BUFFER_BYTES: usize = 32 << 20;
 
-/// The smallest share of a CPU: two batches of full Ethernet frames.
+/// The smallest share of the buffer for a CPU: two batches of full Ethernet frames.
 const SHARE_MIN: usize = 256 << 10;
 
 /// The number of bytes that are written at a time, if enough bytes wait. With writes of this size,
@@ -57,12 +57,13 @@ const LINGER: Duration = Duration::from_millis(100);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WriterOptions {
     pub(super) format: StreamFormat,
-    /// The number of bytes of all CPUs that may wait to be written.
+    /// The maximum number of bytes, from all CPUs, that may wait to be written.
     pub(super) buffer_bytes: usize,
-    /// True if inputs that can wait are paused without a time limit while the reader reads nothing.
+    /// True if inputs that can wait are paused without a time limit while the reader of the output
+    /// reads nothing.
     pub(super) patient: bool,
-    /// True if the file is a pipe whose reader is watched. Packets then count as sent after they
-    /// were read.
+    /// True if the file is a pipe whose reader is watched. Packets to a watched pipe count as sent
+    /// after they were read.
     pub(super) watched: bool,
 }
 
@@ -70,9 +71,9 @@ pub(super) struct WriterOptions {
 #[derive(Debug, Default)]
 pub(super) struct Lane {
     account: OnceLock<TxAccount>,
-    /// The number of bytes that the CPU has in the buffer. Relaxed: only this CPU increases the
-    /// number, so the CPU never reads a value that is too small. No other memory depends on the
-    /// number.
+    /// The number of bytes that the CPU has in the buffer. `Relaxed` is sufficient: only this CPU
+    /// increases the number, so the CPU never reads a value that is too small. No other memory
+    /// depends on the number.
     held: AtomicUsize,
 }
 
@@ -84,7 +85,7 @@ struct Sent {
     packets: u64,
     /// The total length of the batch's packets, without the bytes that the file format adds.
     bytes: u64,
-    /// The position in the chunk after the batch's last packet. The next field is the number of
+    /// The position in the chunk after the batch's last packet. The field `len` is the number of
     /// bytes that the batch's packets take in the chunk.
     end: usize,
     len: usize,
@@ -92,16 +93,17 @@ struct Sent {
 
 #[derive(Debug, Default)]
 struct Chunk {
-    /// If a new file begins with this chunk, this is the time for the file's name. `None` if the
-    /// chunk belongs to the current file.
+    /// If a new file begins with this chunk, this is the time for the file's name. The time is
+    /// `None` if the chunk belongs to the current file.
     begins: Option<u64>,
     bytes: Vec<u8>,
     sent: Vec<Sent>,
-    /// The ends of the headers of the file and of its interfaces. Headers are not part of a batch.
+    /// The positions in the chunk after each header: those of the file and of its interfaces.
+    /// Headers are not part of a batch.
     heads: Vec<usize>,
 }
 
-/// The condition on which an output begins a new file.
+/// The condition under which an output begins a new file.
 ///
 /// ```
 /// use std::time::Duration;
@@ -123,8 +125,9 @@ pub enum Rotate {
 #[derive(Debug)]
 struct Rotating {
     rotate: Rotate,
-    /// The headers of the file and of all interfaces so far. Each new file begins with these
-    /// headers. Therefore an interface has the same number in all files.
+    /// The headers of the file and of all interfaces so far. Each new file begins with the file
+    /// header and the headers of all these interfaces. Therefore an interface has the same number
+    /// in all files.
     head: Vec<u8>,
     /// The end of the file's period. `None` before the first file.
     ends: Option<u64>,
@@ -154,8 +157,8 @@ struct Buffer {
     bytes: usize,
     /// True if the writer should write now, although fewer than [`WRITE_BYTES`] bytes wait.
     hurry: bool,
-    /// The writing thread is woken when this many bytes wait. `None` if the writing thread does not
-    /// sleep.
+    /// The writing thread is woken when this number of bytes waits to be written. The number is
+    /// `None` if the writing thread does not sleep.
     wakes_at: Option<usize>,
     /// The number of CPUs that may still send packets.
     senders: usize,
@@ -179,7 +182,7 @@ struct Buffer {
 pub enum StreamFailure {
     /// No process has the reading end of the stream open any more.
     ReaderGone,
-    /// The kernel rejected the data, for the reason in the text.
+    /// The kernel rejected the data, and the text contains the reason.
     Write(String),
 }
 
@@ -215,16 +218,16 @@ pub(super) enum Target {
 pub(super) struct Writer {
     name: String,
     options: WriterOptions,
-    /// The file. `None` before the start of the thread and after its end.
+    /// The file. The file is `None` before the writing thread starts and after it ends.
     file: Mutex<Option<Arc<File>>>,
-    /// The number of bytes written, including headers. Relaxed, like the three fields below: no
-    /// other memory depends on these fields.
+    /// The number of bytes written, including headers. All accesses to this field, `waiting`,
+    /// `input_ended` and `abandoned` are relaxed, because no other memory depends on these fields.
     written: AtomicU64,
     /// The number of bytes that wait to be written, without the chunk that is being written.
     waiting: AtomicUsize,
-    /// True after the thread has finished.
+    /// True after the writing thread has finished.
     ended: AtomicBool,
-    /// True if no more packets will follow.
+    /// True if no more packets will be sent to the output.
     input_ended: AtomicBool,
     /// True if no program will read the pipe any more, although a process may still have the pipe's
     /// reading end open.
@@ -235,8 +238,8 @@ pub(super) struct Writer {
     lanes: AtomicUsize,
     start: Instant,
     /// The start of the writer's current unsuccessful attempts to write, in milliseconds after
-    /// `start`. The value 0 means that the writer is not waiting for a write to succeed. Relaxed:
-    /// no other memory depends on the time.
+    /// `start`. The value 0 means that the writer is not waiting for a write to succeed. Accesses
+    /// to this time are relaxed, because no other memory depends on the time.
     stuck_since: AtomicU64,
 }
 
@@ -305,8 +308,8 @@ impl Writer {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// Returns true if the thread has finished and closed the file. The load pairs with the store
-    /// that the thread makes at its end.
+    /// Returns true if the writing thread has finished and closed the file. The load of `ended`
+    /// pairs with the store that the writing thread makes at its end.
     pub(super) fn has_ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
     }
@@ -346,9 +349,10 @@ impl Writer {
         Arc::default()
     }
 
-    /// Records that a CPU sends no more packets. If this was the last CPU and nothing was appended,
-    /// the file gets the header `head`, so that it is a capture without packets. This function
-    /// writes `head` itself, because a run without packets does not wait for the writing thread.
+    /// Records that a CPU sends no more packets. If this was the last CPU and nothing was appended
+    /// to the buffer, the file gets the header `head`, so that it is a capture without packets.
+    /// This function writes `head` itself, because a run without packets does not wait for the
+    /// writing thread.
     pub(super) fn leave(&self, lane: &Lane, head: &[u8]) {
         let mut buffer = self.lock();
         buffer.senders -= 1;
@@ -424,7 +428,7 @@ impl Writer {
             && self.millis().saturating_sub(since) >= OUTPUT_STUCK_AFTER.as_millis() as u64
     }
 
-    /// Returns the milliseconds since the start, but never 0.
+    /// Returns the milliseconds since the writer was created, but never 0.
     fn millis(&self) -> u64 {
         self.start.elapsed().as_millis() as u64 + 1
     }
@@ -453,7 +457,8 @@ impl Writer {
         buffer.spare.extend(used);
         let mut lingered = false;
         loop {
-            // Relaxed: this value changes only while the buffer is locked.
+            // `Relaxed` is sufficient: other threads set `input_ended` only while they hold the
+            // lock of the buffer, and this thread sets it itself when it ends.
             let over = buffer.senders == 0 || self.input_ended.load(Ordering::Relaxed);
             if buffer.bytes >= WRITE_BYTES || ((buffer.hurry || lingered || over) && buffer.bytes > 0) {
                 buffer.wakes_at = None;
@@ -478,8 +483,8 @@ impl Writer {
         }
     }
 
-    /// Ends the writing early. The waiting packets count as lost, and no further packets are
-    /// accepted. `chunk` is the chunk that was being written.
+    /// Ends the writing early. The packets that wait to be written count as lost, and no further
+    /// packets are accepted. `chunk` is the chunk that was being written.
     fn fail(&self, chunk: Option<&Chunk>, cause: io::Error) {
         let error = self.error(cause);
         tracing::error!(device = %self.name, "{error}");
@@ -658,8 +663,8 @@ impl Chunk {
         self.sent.iter().rfind(|sent| sent.start() <= at).map_or(0, of_batch).max(head)
     }
 
-    /// Empties the chunk and returns it for reuse. Returns `None` if a long batch has made the
-    /// chunk unusually large.
+    /// Empties the chunk and returns it for reuse. The function returns `None` if a long batch has
+    /// made the chunk unusually large.
     fn emptied(mut self) -> Option<Self> {
         self.begins = None;
         self.bytes.clear();

@@ -1,5 +1,5 @@
-//! Zstandard (RFC 8878). Memory is bounded, whatever sizes a file states. The memory grows with the
-//! number of unpacked bytes, up to the size of the window.
+//! Zstandard (RFC 8878). The memory of the decoder is bounded, whatever sizes a file states. The
+//! decoder's memory grows with the number of unpacked bytes, up to the size of the window.
 
 use std::error::Error;
 use std::fmt::Display;
@@ -50,7 +50,7 @@ pub(super) fn unpack(from: &mut impl BufRead, to: &mut impl Write) -> io::Result
         return Ok(());
     }
     if let Err(error) = unpack_blocks(&mut frame, from, to) {
-        // Only after the last block does the decoder return the bytes of the window.
+        // The decoder returns the bytes of the window only after the last block.
         let _ = frame.decode_blocks(&LAST_BLOCK[..], BlockDecodingStrategy::UptoBlocks(1));
         return write_unpacked(&mut frame, to).and(Err(error));
     }

@@ -4,7 +4,7 @@
 //! [`RunArgs`], which they flatten into their own. `values` has parsers that several options use.
 //!
 //! A doc comment on a field is the help of that option, so its readers are the program's users. The
-//! texts below the options are the files of `help/`.
+//! texts that `--help` prints below the options are the files in `help/`.
 //! [`program`] adds the parts that clap cannot derive: the groups of commands, and a short help for
 //! `-h`.
 
@@ -219,7 +219,7 @@ fn with_short_help(command: clap::Command) -> clap::Command {
     };
     let examples = long.split_once("Examples:\n").map_or("", |(_, examples)| examples);
     let mut short = String::from("Examples:");
-    // An example is a line, possibly with indented lines below it.
+    // An example in a help text is a line, possibly with indented lines below it.
     let mut shown = 0;
     for line in examples.lines() {
         shown += usize::from(line.starts_with("  steerage") || line.starts_with("  sudo") || shown == 0);
@@ -260,8 +260,8 @@ mod tests {
         assert_eq!(listed, commands);
     }
 
-    /// clap wraps to the width of the terminal. A line without a space to break at, or an example,
-    /// could still be longer.
+    /// clap wraps help texts to the width of the terminal. A line without a space at which to break
+    /// it, or an example, could still be longer than the terminal is wide.
     #[test]
     fn help_fits_80_columns() {
         let mut program = program().term_width(80);

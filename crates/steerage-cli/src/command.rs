@@ -28,8 +28,7 @@ pub(crate) use start::run as start;
 
 pub(crate) fn run(cli: &Cli) -> Result<(), Error> {
     match &cli.command {
-        // `run_file::run` itself starts to show traces (`-v`), because the run file may set their
-        // level.
+        // `run_file::run` itself starts the log (`-v`), because the run file may set the log level.
         Command::Run(args) => return run_file::run(args, cli.verbose),
         Command::Check(args) => return run_file::check(args),
         _ => log::start(cli.verbose),
@@ -60,8 +59,8 @@ fn dispatch(cli: &Cli) -> Result<(), Error> {
         Command::Completions(args) => completions::run(args),
         Command::Help(args) => help::run(args),
         Command::Man(args) => man::run(args),
-        // `run_file::run` handles `run` and `check` before this point. A run file cannot contain
-        // these commands.
+        // The function `run` above handles the commands `run` and `check`. A run file cannot
+        // contain the commands `run` and `check`.
         Command::Run(_) | Command::Check(_) => Ok(()),
     }
 }

@@ -61,7 +61,8 @@ impl ControlTree {
         let mounted = args.control.control.as_deref().map(Mounted::on).transpose().map_err(Error::Mount)?;
         let is_virtual = args.cpus.virtual_cpus.is_some();
         let nr_cpu_ids = args.cpus.virtual_cpus.unwrap_or_else(host_cpus::nr_cpu_ids);
-        // Masks may contain isolated CPUs only if the user has chosen the CPUs with --cpus.
+        // The masks of a run may contain isolated CPUs only if the user has chosen the CPUs with
+        // --cpus.
         let isolated = if is_virtual || args.cpus.cpus.is_some() { CpuMask::new() } else { host_cpus::isolated_cpus() };
         let prepared = Prepared { socket, mounted, nr_cpu_ids, isolated, is_virtual, queues_off };
         Ok(Self(RefCell::new(Some(prepared))))
@@ -75,7 +76,8 @@ impl ControlTree {
     }
 
     /// Serves the control tree of the run. `report` creates the report as JSON. The content of the
-    /// report depends on the audience. `tap` copies packets for clients that request them.
+    /// report depends on the audience: the public, or root and the user of the run. `tap` copies
+    /// packets for clients that request them.
     pub(crate) fn serve(
         &self,
         handle: Handle,
@@ -118,8 +120,8 @@ fn attach(tap: &Arc<Tap>, request: &Value, cpus: &[CpuId]) -> Result<PacketSende
     }))
 }
 
-/// Binds the control socket. If the user did not request a control socket and none can be bound,
-/// the run continues without one.
+/// Binds the control socket. If the user did not request a control socket and no control socket can
+/// be bound, the run continues without a control socket.
 fn listen(args: &ControlArgs, quiet: bool) -> Result<Option<Listening>, Error> {
     match args.socket.as_deref() {
         Some(NONE) => Ok(None),

@@ -34,13 +34,13 @@ pub(crate) use search::SearchError;
 
 const FAILED: u8 = 1;
 
-/// The exit code if the machine does not have the values that `tune` kept.
+/// The exit code if the machine does not have the settings that `tune` has kept for it.
 const DIFFERS: u8 = 3;
 
 /// The reason why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    /// The arguments after a run file are wrong, or they request help.
+    /// The arguments after a run file are wrong, or the arguments request help.
     #[error("{}", usage::message(.0))]
     Usage(clap::Error),
     #[error(transparent)]
@@ -99,7 +99,8 @@ pub(crate) enum Error {
     /// `tune` refuses to do this. The text is the whole message.
     #[error("{0}")]
     TuneRefused(String),
-    /// The machine does not have the values that `tune` kept. The text is the whole message.
+    /// The machine does not have the settings that `tune` has kept for it. The text is the whole
+    /// message.
     #[error("{0}")]
     TuneDiffers(String),
     /// The kernel refused an operation.

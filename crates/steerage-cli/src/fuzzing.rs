@@ -10,7 +10,7 @@ use crate::{run_file, usage};
 /// Returns the command line arguments to which a run file is converted.
 ///
 /// # Errors
-/// Returns the message about a mistake if the file has one.
+/// Returns the message about a mistake if the run file has one.
 pub fn run_file(text: &str) -> Result<Vec<String>, String> {
     match run_file::parse(Path::new("run.toml"), text, &[]) {
         Ok(loaded) => Ok(loaded.arguments),

@@ -1,5 +1,5 @@
-//! Gives advice to users who are used to tcpdump. These users write options of tcpdump, filters
-//! without `-f`, or no command.
+//! Gives advice to users who are used to tcpdump. Users who are used to tcpdump write options of
+//! tcpdump, filters without `-f`, or no command.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -18,7 +18,8 @@ const INPUT_COMMANDS: [&str; 5] = ["count", "meter", "explain", "fanout", "paral
 /// The options of tcpdump that change how packets are printed.
 const PRINTING: [&str; 10] = ["-A", "-e", "-l", "-S", "-tt", "-ttt", "-u", "-U", "-x", "-X"];
 
-/// If the mistake is common among users of tcpdump, returns the correct command line.
+/// If a mistake on the command line is common among users of tcpdump, returns the correct command
+/// line.
 pub(crate) fn advice(arguments: &[OsString], error: &clap::Error) -> Option<String> {
     let words: Vec<&str> = arguments.iter().skip(1).map(|word| word.to_str().unwrap_or_default()).collect();
     if let Some(advice) = no_dashes(&words) {
@@ -75,7 +76,7 @@ fn with_value<'a>(words: &[&'a str], wrong: &'a str) -> (&'a str, Option<&'a str
     }
 }
 
-/// Returns advice if the command of `parallel` is missing its `--`.
+/// Returns advice if the command of `parallel` lacks the `--` before it.
 fn no_dashes(words: &[&str]) -> Option<String> {
     let ["parallel", input, command @ ..] = words else { return None };
     let first = command.first()?;
@@ -109,7 +110,7 @@ fn no_command(words: &[&str], wrong: &str) -> Option<String> {
         .then(|| format!("{wrong} is an input: write a command first: steerage meter {}", shell_word(wrong)))
 }
 
-/// Returns the filter if the user wrote one among the inputs, without `-f`.
+/// Returns the filter if the user wrote a filter among the inputs, without `-f`.
 pub(crate) fn filter_among(inputs: &[String]) -> Option<String> {
     let from =
         inputs.iter().position(|input| is_filter(input) && !is_interface(input) && !Path::new(input).exists())?;

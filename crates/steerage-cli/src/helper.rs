@@ -1,9 +1,9 @@
 //! Helper processes that keep the privileges of a run, to undo the run's changes to the kernel when
 //! the run ends.
 //!
-//! A run drops its capabilities before it handles packets. Therefore the run itself cannot undo
-//! these changes. A helper process handles no packets. If the run is killed, the helper process
-//! notices this, because its standard input ends.
+//! A run drops its capabilities before it handles packets. Therefore the run itself cannot undo its
+//! changes to the kernel. A helper process handles no packets. If the run is killed, the helper
+//! process notices the end of the run, because the helper's standard input ends.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -45,13 +45,13 @@ impl Helper {
     /// process has ended.
     pub(crate) fn next_line(&mut self) -> String {
         let mut line = String::new();
-        // An error is ignored: if no line can be read, the line stays empty.
+        // A read error is ignored: if no line can be read, the line stays empty.
         let _ = self.lines.read_line(&mut line);
         line.trim_end().to_owned()
     }
 
-    /// Returns the pipe to the helper process. No clone of the pipe may outlive the run, because the
-    /// helper process ends when the pipe is closed.
+    /// Returns the pipe to the helper process. No clone of the pipe to the helper process may
+    /// outlive the run, because the helper process ends when the pipe is closed.
     pub(crate) fn input(&self) -> Option<&Arc<OwnedFd>> {
         self.input.as_ref()
     }
@@ -63,7 +63,7 @@ impl Helper {
     }
 
     /// Makes the helper process end, and returns the last line that it writes. The method does not
-    /// wait for the end of the process, because the sandbox does not allow that.
+    /// wait for the end of the helper process, because the sandbox does not allow such a wait.
     pub(crate) fn last_line(&mut self) -> String {
         self.input = None;
         self.next_line()
@@ -71,13 +71,13 @@ impl Helper {
 }
 
 /// Blocks all signals in a helper process. A service manager sends a signal to all processes of a
-/// service. The signal must end only the run, and the helper process ends after the run.
+/// service. Such a signal must end only the run, and the helper process ends after the run.
 pub(crate) fn outlive_signals() -> Result<(), Error> {
     SigSet::all().thread_block().map_err(|error| Error::System { operation: "block signals", error: error.into() })
 }
 
-/// Writes a line that the run reads. An error is ignored, because it means that the run has ended.
-/// When the run has ended, the standard input of the helper process ends too.
+/// Writes a line that the run reads. A write error is ignored, because it means that the run has
+/// ended. When the run has ended, the standard input of the helper process ends too.
 pub(crate) fn say(line: &str) {
     let _ = writeln!(io::stdout(), "{line}");
 }
@@ -88,8 +88,9 @@ pub(crate) fn report(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-/// Waits for lines that the run writes to standard input. Returns `None` if the run has ended. Uses
-/// no buffer, so that standard input stays readable if there are further lines.
+/// Waits for lines that the run writes to standard input. Returns `None` if the run has ended. The
+/// function reads without a buffer, so that standard input stays readable if there are further
+/// lines.
 pub(crate) fn next_lines() -> Option<String> {
     let mut input = File::from(io::stdin().as_fd().try_clone_to_owned().ok()?);
     let mut bytes = [0; 4096];

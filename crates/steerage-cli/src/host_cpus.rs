@@ -12,8 +12,8 @@ use steerage::{
 use crate::error::Error;
 
 /// Returns the CPUs and caches of this machine. The first call of `topology` reads a dozen files
-/// for each CPU. Later calls return the stored result. The stored result also contains CPUs that
-/// went offline after the first call. [`online_cpus`] reads the current state.
+/// for each CPU. Later calls return the stored result. The stored result of `topology` also
+/// contains CPUs that went offline after the first call. [`online_cpus`] reads the current state.
 pub(crate) fn topology() -> &'static Topology {
     static TOPOLOGY: OnceLock<Topology> = OnceLock::new();
     TOPOLOGY.get_or_init(Topology::read)
@@ -29,7 +29,7 @@ pub(crate) fn nr_cpu_ids() -> usize {
     topology.nr_cpu_ids().or_else(highest).unwrap_or(CPUS_MAX)
 }
 
-/// Returns the CPUs that a run uses if the command line names none.
+/// Returns the CPUs that a run uses if the command line names no CPUs.
 pub(crate) fn usable_cpus() -> Result<CpuMask, Error> {
     let cpus = topology().default_mask();
     if cpus.is_empty() {

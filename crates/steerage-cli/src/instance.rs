@@ -8,8 +8,8 @@
 //! | `undoing` | defers interrupts for busy polling, and undoes the run's changes of the machine at the end |
 //! | `interrupts` | begins polling on the CPUs that get a card's interrupts |
 //!
-//! This file builds the instance with these modules, and drops the program's privileges after the
-//! devices are open.
+//! This file builds the instance with the modules in this table, and drops the program's privileges
+//! after the devices are open.
 
 mod cpus;
 mod devices;
@@ -52,7 +52,7 @@ pub(crate) use hash::{hasher, hashing, random_key};
 ///
 /// `maker` returns the function that creates the handler of each CPU. The argument of `maker` is
 /// true if all devices can wait, as files can. `maker` may also start the threads that write the
-/// files in `needs`. `receiving` also returns the services of the run.
+/// files in `needs`. Also returns the services of the run.
 pub(crate) fn receiving<H, F>(
     args: &RunArgs,
     needs: Needs<'_>,
@@ -67,8 +67,8 @@ where
     sending(args, needs, sending_nothing, maker)
 }
 
-/// The services of a run, such as the control tree. The services are opened before the privileges
-/// are dropped.
+/// The services of a run, such as the control tree. The services of a run are opened before the
+/// privileges are dropped.
 #[derive(Debug)]
 pub(crate) struct RunServices {
     pub(crate) capture: Option<Arc<CaptureInfo>>,
@@ -86,8 +86,8 @@ pub(crate) struct RunServices {
 }
 
 pub(crate) struct SendOptions<O> {
-    /// True if the command sends nothing to a network. Then packets that it receives may wait for a
-    /// short time (see
+    /// True if the command sends nothing to a network. In that case, packets that the command
+    /// receives may wait for a short time (see
     /// [`AfXdpOptions::coalesce`](steerage_device::af_xdp::AfXdpOptions::coalesce)).
     pub(crate) listens: bool,
     /// The rate in packets per second at which the run reads inputs that can wait, such as files.
@@ -95,8 +95,8 @@ pub(crate) struct SendOptions<O> {
     /// True if consecutive segments of a flow are merged before they reach the handler.
     pub(crate) coalesce: bool,
     pub(crate) outputs: O,
-    /// The condition that ends inputs that can wait. The value is `None` if these inputs end when
-    /// they have no more packets.
+    /// The condition that ends the reading of inputs that can wait. The value is `None` if inputs
+    /// that can wait end when they have no more packets.
     pub(crate) input_end: Option<InputEnd>,
 }
 
@@ -157,7 +157,7 @@ where
         let input = set_if_given(input, each, Rate::new);
         let queues = input.queues.len();
         builder = builder.input_on(input, &rx, None);
-        // The queues of the next device use the next CPUs of the list.
+        // The queues of the next device use the next CPUs in the list of polling CPUs.
         let next = queues % rx.len().max(1);
         rx.rotate_left(next);
     }
@@ -175,12 +175,12 @@ where
     let kept = capabilities::drop_except(&needs.written().iter().copied().fold(needed, Needed::written_files))?;
     let needs = args.devices.iter().fold(needs, Needs::reads);
     let needs = control.needs(needs);
-    // The access to files is restricted before other threads start. The threads that write and open
-    // files start later and inherit the restriction.
+    // The access of this process to files is restricted before other threads start. The threads
+    // that write and open files start later and inherit the restriction of file access.
     let confinement = Confinement::of_files(needs, &args.sandbox)?;
     let make_handler = maker(can_wait)?;
-    // All files and devices whose opening may hang are open now. Signals are blocked before the
-    // instance starts its threads, because the threads inherit the signal mask.
+    // All files and devices whose opening may hang are open at this point. Signals are blocked
+    // before the instance starts its threads, because the threads inherit the signal mask.
     let signals = signals.hold()?;
     let tap = Arc::new(Tap::default());
     let instance = builder.build(confinement.of_packet_threads(tap.around(make_handler))?)?;
@@ -189,13 +189,13 @@ where
     }
     kept.drop_start_up()?;
     // AF_XDP attaches its program and pins memory while the instance is built, so system calls are
-    // restricted afterwards. No packet thread has started yet.
+    // restricted afterwards. At this point, no packet thread has started.
     let sandbox = confinement.of_calls()?;
     Ok((instance, RunServices { capture, can_wait, control, tap, signals, service, metrics, web, sandbox, undoing }))
 }
 
-/// Checks the command line without opening a device. Returns a line that says which CPUs work,
-/// which CPUs receive, and how packets are spread.
+/// Checks the command line of a run without opening a device. Returns a line that says which CPUs
+/// handle packets, which CPUs receive, and how packets are spread.
 pub(crate) fn check(args: &RunArgs) -> Result<String, Error> {
     let cpus = CpuSelection::parse(&args.cpus)?;
     let _ = steering_builder(&args.steering)?;

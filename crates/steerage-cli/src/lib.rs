@@ -63,7 +63,7 @@ use error::Error;
 use terminal::warn;
 
 /// Returns the definition of the command line, including options that `--help` does not show. Tests
-/// of the documentation of all options call it.
+/// of the documentation of all options call this function.
 #[doc(hidden)]
 pub fn definition() -> clap::Command {
     let mut program = args::program();

@@ -5,7 +5,8 @@ use tracing_subscriber::filter::LevelFilter;
 /// Shows traces up to a level that depends on the number of `-v` options. Without `-v`, no traces
 /// are shown.
 ///
-/// Errors in the traces are not shown either, because a run that fails prints its own error line.
+/// Without `-v`, errors in the traces are not shown either, because a run that fails prints its own
+/// error line.
 pub(crate) fn start(verbose: u8) {
     let level = match verbose {
         0 => return,

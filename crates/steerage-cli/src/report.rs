@@ -39,8 +39,8 @@ pub(crate) enum Flows {
 }
 
 impl Flows {
-    /// Returns the flows with the most bytes, if they were collected. During a run whose source can
-    /// wait, they are not collected.
+    /// Returns the flows with the most bytes, if the flows were collected. During a run whose
+    /// source can wait, the flows are not collected.
     fn largest(&self) -> Option<&[FlowRecord]> {
         match self {
             Self::SoFar { largest, .. } => Some(largest.as_slice()).filter(|largest| !largest.is_empty()),
@@ -178,9 +178,9 @@ impl Report {
     }
 
     /// Checks that the run sent every packet. Call `all_sent` after [`finish`](Self::finish). If
-    /// the input can wait, as a file can, all of its packets must be sent. A live input may lose
-    /// packets. However, all packets that a live input delivered must be sent, unless an output had
-    /// no room for them.
+    /// the input can wait, as a file can, all packets of the input must be sent. A live input may
+    /// lose packets. All packets that a live input delivered must be sent, unless an output had no
+    /// room for these packets.
     pub(crate) fn all_sent(&self, can_wait: bool) -> Result<(), Error> {
         let dropped = self.snapshot().dropped();
         let may_be_missing =
@@ -217,12 +217,13 @@ enum To {
 }
 
 impl Printer {
-    /// Creates a printer for standard output. If `beside` is true, other data goes to standard
-    /// output, so the printer writes to standard error. With `-q`, the printer writes only JSON,
-    /// and only to standard output.
+    /// Creates a printer for standard output. If `beside` is true, data other than the report goes
+    /// to standard output, so the printer writes to standard error. With `-q`, the printer writes
+    /// only JSON, and only to standard output.
     pub(crate) fn new(args: &ReportArgs, beside: bool) -> Self {
         let to = match beside {
-            // With `-q`, no report is written at all if other data goes to standard output.
+            // With `-q`, no report is written at all if data other than the report goes to standard
+            // output.
             true if args.quiet => To::Nowhere,
             false if args.quiet && !args.json => To::Nowhere,
             false => To::Stdout,
@@ -249,7 +250,7 @@ impl Printer {
         self.write(|| if self.json { interval.as_json() } else { Ok(interval.as_text()) })
     }
 
-    /// Returns true if standard output is a full pipe, so that a write would block.
+    /// Returns true if the output for the reports is a full pipe, so that a write would block.
     pub(crate) fn is_stalled(self) -> bool {
         let (out, err) = (io::stdout(), io::stderr());
         let fd = match self.to {
@@ -258,7 +259,8 @@ impl Printer {
             To::Nowhere => return false,
         };
         let mut fds = [PollFd::new(fd, PollFlags::POLLOUT)];
-        // If `poll` fails, or if the reader has closed the pipe, the next write returns the error.
+        // If `poll` fails, or if the reader has closed the pipe, the next write of a report returns
+        // the error.
         matches!(poll(&mut fds, PollTimeout::ZERO), Ok(0))
     }
 

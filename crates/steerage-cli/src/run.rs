@@ -109,8 +109,8 @@ pub(crate) fn to_end<H: Handler>(instance: Instance<H>, options: &RunOptions) ->
     }
 }
 
-/// Returns a function that creates a report as JSON. The control socket and the live page call it
-/// from any thread.
+/// Returns a function that creates a report as JSON. The control socket and the live page call this
+/// function from any thread.
 fn reports(
     options: &RunOptions,
     handle: Handle,
@@ -202,7 +202,7 @@ impl Run<'_> {
     }
 
     /// Prints text during the run. The live table is removed from the screen first, and drawn again
-    /// below the text.
+    /// below the printed text.
     fn print(&mut self, what: impl FnOnce(Printer) -> io::Result<()>) -> Result<(), Error> {
         self.live_table.erase();
         match what(self.options.printer) {

@@ -25,11 +25,12 @@ pub(crate) use merge::LoadedRun;
 
 const COMMAND: &str = "command";
 
-/// The key for the devices of a run. In clap's definition, the key is also the ID of the devices.
+/// The key in a run file for the devices of a run. In clap's definition, the key is also the ID of
+/// the argument for the devices.
 const DEVICES: &str = "devices";
 
-/// The key for the command that the jobs of `parallel` run. In clap's definition, the key is also
-/// the ID of this command.
+/// The key in a run file for the command that the jobs of `parallel` run. In clap's definition, the
+/// key is also the ID of the argument for this command.
 const JOB: &str = "job";
 
 fn has_jobs(command: &Command) -> bool {
@@ -52,8 +53,8 @@ pub(crate) fn parse(path: &Path, text: &str, more: &[String]) -> Result<LoadedRu
 }
 
 fn commands(cli: &Command) -> Vec<&str> {
-    // The positional arguments of these commands are devices. With `parallel`, the words of the
-    // jobs' command are positional arguments, too.
+    // The positional arguments of the returned commands are devices. With `parallel`, the words of
+    // the jobs' command are positional arguments, too.
     let receives = |command: &&Command| {
         let positionals: Vec<&str> = command.get_positionals().map(|arg| arg.get_id().as_str()).collect();
         positionals == [DEVICES] || positionals == [DEVICES, JOB]

@@ -19,8 +19,8 @@ use crate::error::Error;
 use crate::terminal::{print_to_stderr, warn};
 
 /// The files and directories that a run may read after its start. The files describe the machine,
-/// such as its interfaces, its memory, and its online CPUs. One of the files returns random
-/// numbers.
+/// such as its interfaces, its memory, and its online CPUs. One of the readable files returns
+/// random numbers.
 const MACHINE: [&str; 11] = [
     "/dev/urandom",
     "/sys/devices",
@@ -237,8 +237,8 @@ impl Confinement {
         // The clock is read once here. At its first use, rustix looks up the clock function of the
         // kernel, which the sandbox would not allow later.
         let _ = clock_gettime(ClockId::Monotonic);
-        // An error is ignored here. If a directory cannot be used, the error is reported when the
-        // file is created.
+        // An error is ignored here. If a directory cannot be used, the error is reported when a
+        // file is created in the directory.
         let written = needs.written.iter().filter_map(|name| file::directory_of(name).ok());
         let sandbox = written.fold(needs.sandbox, Sandbox::writes);
         sandbox.restrict_files()?;
@@ -276,8 +276,8 @@ impl Confinement {
     ) -> Result<impl Fn(CpuId) -> H + Send + Sync + 'static, Error> {
         let filter = self.sandbox.as_ref().map(|_| self.filter_of_packet_threads()).transpose()?;
         Ok(move |cpu| {
-            // After a panic of its handler, a thread creates a new handler. A thread with a new
-            // handler has already installed its seccomp filter.
+            // After a panic of its handler, a thread creates a new handler. A thread that creates a
+            // new handler has already installed its seccomp filter.
             let enters = filter.as_ref().filter(|_| !ENTERED.replace(true));
             if let Some(Err(error)) = enters.map(enter_packet_thread) {
                 // If the filter cannot be installed, the program exits, because no packet may be
@@ -333,8 +333,8 @@ fn enter_packet_thread(filter: &ThreadFilter) -> Result<(), String> {
     filter.enter().map_err(|error| Error::Sandbox(error).to_string())
 }
 
-/// Makes a panic report only its location, without a backtrace. For a backtrace, a thread would
-/// have to open the program's file, which the sandbox no longer allows.
+/// Makes a panic report only its location, without a backtrace. To print a backtrace, a thread
+/// would have to open the program's file, which the sandbox no longer allows.
 fn without_backtraces() {
     if std::env::var_os("RUST_BACKTRACE").is_some_and(|value| value != "0") {
         std::panic::set_hook(Box::new(|panic| {

@@ -5,9 +5,10 @@
 //! Therefore:
 //!
 //! - While a run opens its files and devices, INT, TERM and HUP keep their default actions, because
-//!   the run has nothing to clean up yet. USR1 is recorded and handled later.
-//! - After [`EarlySignals::hold`], the signals are blocked in all threads. The signals stay pending
-//!   until the thread of [`HeldSignals::listen`] reads them.
+//!   the run has nothing to clean up yet. In this phase, the signal USR1 is recorded. It is handled
+//!   when the run starts.
+//! - After [`EarlySignals::hold`], all signals that a run reads are blocked in all threads. The
+//!   blocked signals stay pending until the thread of [`HeldSignals::listen`] reads them.
 //! - The thread of `listen` only reads signals. Therefore this thread can always end the process
 //!   when the second INT arrives. If the run only waits for other programs, the thread ends the
 //!   process at the first signal ([`HeldSignals::end_now`]).
@@ -70,16 +71,16 @@ pub(crate) struct HeldSignals {
 pub(crate) fn install() -> Result<EarlySignals, Error> {
     let report = Arc::new(AtomicBool::new(false));
     flag::register(SIGUSR1, Arc::clone(&report)).map_err(catch_failed)?;
-    // The signals are unblocked here, because the parent process may have blocked them, and they
-    // must be able to end the program.
+    // The signals are unblocked here, because the parent process may have blocked them, and the
+    // signals must be able to end the program.
     of_runs().thread_unblock().map_err(|error| catch_failed(error.into()))?;
     Ok(EarlySignals { report })
 }
 
 impl EarlySignals {
-    /// Blocks the signals in this thread, and in all threads that it starts later. Call `hold`
-    /// after all files and devices that may hang are open. Threads that already run must have
-    /// blocked the signals themselves.
+    /// Blocks the signals that a run reads. They are blocked in this thread, and in all threads
+    /// that it starts later. Call `hold` after all files and devices that may hang are open.
+    /// Threads that already run must have blocked these signals themselves.
     pub(crate) fn hold(self) -> Result<HeldSignals, Error> {
         let signals = of_runs();
         let held = signals.thread_block().and_then(|()| SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC));

@@ -48,8 +48,8 @@ const LINES_DEFAULT: usize = 24;
 
 const COLUMNS_DEFAULT: usize = 80;
 
-/// If a terminal reports a smaller width than this, the width is not used, because the terminal
-/// does not know its width.
+/// A terminal that reports a smaller width than this does not know its width, so the reported width
+/// is not used.
 const COLUMNS_MIN: usize = 40;
 
 /// Reads the keys of the terminal one by one. The terminal does not echo the keys. The terminal's
@@ -66,7 +66,7 @@ impl Keys {
     pub(crate) fn take() -> Option<Self> {
         let stdin = io::stdin();
         // If the terminal belongs to another session, it cannot put this process into the
-        // background or stop it.
+        // background or stop this process.
         let in_background = tcgetpgrp(&stdin).is_ok_and(|foreground| foreground != rustix::process::getpgrp());
         if !can_redraw() || in_background {
             return None;
@@ -91,7 +91,8 @@ impl Keys {
 
 impl Drop for Keys {
     fn drop(&mut self) {
-        // An error is ignored: if the terminal is closed, there is nothing to restore.
+        // An error of restoring the settings is ignored: if the terminal is closed, there is
+        // nothing to restore.
         let _ = tcsetattr(io::stdin(), OptionalActions::Now, &self.before);
     }
 }

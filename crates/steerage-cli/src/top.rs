@@ -37,7 +37,7 @@ const WIDTH: usize = 80;
 /// Shows the instance until the user quits, or prints a single table.
 pub(crate) fn run(args: &TopArgs) -> Result<(), Error> {
     let mut remote = Remote::new(instances::socket_of(args.to.to.as_deref())?);
-    // An error is ignored, because the instance may accept a later connection.
+    // A connection error is ignored, because the instance may accept a later connection.
     let _ = remote.connect();
     let web = Web::prepare(&args.web)?;
     let needs = Needs::of(SandboxProfile::Top).uses_terminal().serves_clients(args.web.web.is_some());
@@ -96,7 +96,8 @@ fn take_terminal() -> io::Result<Screen> {
 }
 
 fn restore_terminal() {
-    // An error is ignored: if the terminal is closed, there is nothing to restore.
+    // An error of restoring the terminal is ignored: if the terminal is closed, there is nothing to
+    // restore.
     let _ = disable_raw_mode().and_then(|()| execute!(io::stdout(), LeaveAlternateScreen));
 }
 
@@ -141,7 +142,7 @@ fn watch(
     let mut due = Some(Instant::now());
     loop {
         // Only one query is pending at a time. Therefore an instance that does not reply gets no
-        // other query.
+        // further query.
         if due.is_some_and(|due| due <= Instant::now()) {
             remote.send(Query::Read { queue: ui.queue });
             due = None;

@@ -15,8 +15,8 @@ pub(crate) const WRONG_COMMAND_LINE: u8 = 2;
 pub(crate) fn answer(error: &clap::Error, arguments: &[OsString]) -> ExitCode {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            // An error is ignored, because the reader may close the pipe early, as in `steerage
-            // --help | head -1`.
+            // A write error is ignored, because the reader may close the pipe early, as in
+            // `steerage --help | head -1`.
             let _ = error.print();
             ExitCode::SUCCESS
         }

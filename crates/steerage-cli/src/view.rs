@@ -1,6 +1,6 @@
 //! The live view of a run. There are two live views: the screen of `top`, and the table that a run
-//! redraws on its own terminal. Both views show the report of the run, which `top` reads from the
-//! control socket.
+//! redraws on its own terminal. Both live views show the report of the run, which `top` reads from
+//! the control socket.
 
 mod events;
 mod keys;

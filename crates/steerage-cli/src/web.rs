@@ -31,7 +31,7 @@ impl Web {
     }
 
     /// Starts the server of the live page, if the command line requests one. `report` creates the
-    /// report as JSON. The content of the report depends on the audience.
+    /// report as JSON. The report's content depends on who may read it (the audience).
     pub(crate) fn serve(
         &self,
         report: impl Fn(Audience) -> String + Send + 'static,

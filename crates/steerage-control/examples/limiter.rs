@@ -1,6 +1,6 @@
-//! Limits the rate of each flow between two network interfaces, and serves a page with metrics for
-//! Prometheus. The program receives all packets of the interfaces through AF_XDP. To run it: `cargo
-//! run --release -p steerage-control --example limiter -- eth1 eth2 5000`
+//! Limits the packet rate of each flow between two network interfaces, and serves a page with
+//! metrics for Prometheus. The program receives all packets of the interfaces through AF_XDP. To
+//! run it: `cargo run --release -p steerage-control --example limiter -- eth1 eth2 5000`
 #![expect(clippy::print_stdout, reason = "an example says where its page is")]
 
 use std::sync::{Arc, atomic::AtomicBool, atomic::Ordering};
@@ -12,13 +12,14 @@ use steerage::{Batch, BucketId, Builder, Cpu, CpuId, FlowKey, Handler, Input, Ou
 use steerage_control::metrics::{ADDRESS_DEFAULT, Listener, Source};
 use steerage_device::af_xdp::{AfXdpOptions, AfXdpOutput};
 
-/// The maximum number of flows that a CPU keeps. If a CPU has more flows, the packets of the
-/// additional flows pass without a limit. A flow without packets for the time `IDLE` is removed.
+/// The maximum number of flows that a CPU keeps. If a CPU has more flows, the limiter passes all
+/// packets of the additional flows. If a flow has had no packets for the time `IDLE`, the CPU
+/// removes the flow from its table.
 const FLOWS_MAX: usize = 1_000_000;
 const IDLE: Duration = Duration::from_secs(10);
 
-/// The largest burst of a flow: the number of packets that the flow may send in this time at its
-/// maximum rate.
+/// The largest burst that a flow may send at once is as long as this time at the flow's maximum
+/// rate.
 const BURST: Duration = Duration::from_millis(50);
 
 /// The number of packets that a flow may still send, and the time of the flow's last packet.
@@ -42,7 +43,7 @@ pub(crate) struct Limiter {
     /// The maximum rate of each flow, in packets per second.
     rate: f64,
     flows: Table<FlowKey, Credit>,
-    /// For each of the two inputs, the output through which the input's packets leave.
+    /// The two outputs: packets of input `i` leave through output `outputs[i]`.
     outputs: [TxId; 2],
     passed: CpuCounter,
     limited: CpuCounter,
@@ -102,8 +103,7 @@ pub(crate) fn open(interface: &str) -> Result<(Input, Output), Box<dyn Error>> {
     Ok((taken.input, AfXdpOutput::new(interface).open()?))
 }
 
-/// Runs the limiter until `stop` is set. Sends the address of the page for Prometheus to the
-/// channel `at`.
+/// Runs the limiter until `stop` is set. Sends the address of the metrics page to the channel `at`.
 pub(crate) fn run(
     ports: [(Input, Output); 2],
     rate: f64,
@@ -153,14 +153,14 @@ mod tests {
         let frame = |port: u16| FrameBuilder::udp(([10, 0, 0, 1], port), ([10, 0, 0, 2], 53)).frame(&[0; 20]);
         let passed =
             |verdicts: Vec<Verdict>| verdicts.iter().filter(|one| **one == Verdict::Transmitted(TxId(1))).count();
-        // At this rate, a burst of 50 ms is 5 packets for each flow.
+        // At the rate of this test, each flow may send a burst (50 ms) of 5 packets.
         assert_eq!(passed(tester.handle(vec![frame(1); 20])), 5);
         assert_eq!(passed(tester.handle(vec![frame(2); 3])), 3);
         tester.move_to(CpuId(1));
         assert_eq!(passed(tester.handle(vec![frame(1); 20])), 0, "the credit of the flow has moved");
         tester.advance(Duration::from_millis(20));
         assert_eq!(passed(tester.handle(vec![frame(1); 20])), 2);
-        // The limiter lets a frame pass that belongs to no flow.
+        // The limiter passes frames that belong to no flow.
         assert_eq!(passed(tester.handle([[0; 60]])), 1);
         assert_eq!(named.map(|counter| counter.total()), [11, 53]);
     }

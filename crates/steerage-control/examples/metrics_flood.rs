@@ -8,13 +8,14 @@
 //! metrics_flood ask ADDR:PORT FROM SECONDS PATH_MS     asks ten times a second, and prints how often that worked
 //! ```
 //!
-//! The server counts all loopback addresses as one host. To use two hosts, run `serve`, `flood` and
-//! `ask` in two network namespaces.
+//! The metrics server treats all loopback addresses as one host. To use two hosts, run `serve`,
+//! `flood` and `ask` in two network namespaces.
 //!
-//! FROM is the source address of the client. PATH_MS is the time between the client's connection
-//! and its request, which simulates a long path. KIND is what the flooding client sends: nothing
-//! (`silent`), half a request (`half`), a request (`whole`), or a request without reading the reply
-//! (`deaf`). `flood` may run in another network namespace.
+//! FROM is the source address of the client that connects. PATH_MS is the time between the client's
+//! connection and its request, in milliseconds. This delay simulates a long network path. KIND is
+//! what the flooding client sends: nothing (`silent`), half a request (`half`), a request
+//! (`whole`), or a request without reading the reply (`deaf`). `flood` may run in another network
+//! namespace.
 #![allow(clippy::print_stdout, reason = "the result of a measurement")]
 
 use std::collections::VecDeque;
@@ -33,8 +34,8 @@ const REQUEST: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
 const HELD: usize = 200;
 
-/// How long the quiet client waits for a page of metrics. The value is the default timeout of
-/// Prometheus.
+/// How long the client that does not flood waits for a page of metrics. The value is the default
+/// timeout of Prometheus.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 const PAUSE: Duration = Duration::from_millis(100);
@@ -108,8 +109,8 @@ fn on_loopback() -> Outcome<()> {
 fn connect(at: SocketAddr, from: IpAddr) -> std::io::Result<TcpStream> {
     let family = if at.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    // This program makes many connections from one address, so the ports of the address must be
-    // reusable at once.
+    // This program makes many connections from one address, so it must reuse each source port at
+    // once.
     rustix::net::sockopt::set_socket_reuseaddr(&socket, true)?;
     rustix::net::bind(&socket, &SocketAddr::new(from, 0))?;
     rustix::net::connect(&socket, &at)?;
@@ -117,7 +118,7 @@ fn connect(at: SocketAddr, from: IpAddr) -> std::io::Result<TcpStream> {
 }
 
 /// Connects to the server repeatedly until `time` has passed or the flag `over` is set. Returns the
-/// number of connections that were made.
+/// number of connections that this function made.
 fn flood(at: SocketAddr, from: IpAddr, rate: u32, time: Duration, kind: &str, over: &AtomicBool) -> u64 {
     let start = Instant::now();
     let mut held = VecDeque::new();

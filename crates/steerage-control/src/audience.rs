@@ -1,9 +1,9 @@
 //! Defines who may see which data of a run.
 
-/// The users who may read a reply of the instance.
+/// Which users may read a reply of the instance.
 ///
 /// Counters are public. The traffic itself is private: addresses, ports and names of flows. The
-/// names of the files to which flows are written are private too.
+/// names of the files to which the run writes flows are private, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Audience {
     /// Every user of the machine may see the reply.

@@ -1,32 +1,32 @@
 //! The clients of a server. This module decides whether a new client gets a connection, and which
-//! older client is disconnected to free one.
+//! older client the server disconnects to free a connection.
 //!
-//! The control socket and the metrics server share this code. A party is a user for the control
-//! socket, and a host for the metrics server. A client belongs to a party.
+//! The control socket and the metrics server share this code. A *party* is the owner of clients: a
+//! user for the control socket, and a host for the metrics server. A client belongs to a party.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
 use crate::quota::{Party, Quota, QuotaFull};
 
-/// The limits on a server's connections, and the rule that selects a connection to close when a
+/// The limits on a server's connections, and the rule that selects the connection to close when a
 /// limit is reached.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sharing {
     pub(crate) quota: Quota,
-    /// A client that has sent nothing for this time is disconnected if a new client needs a
-    /// connection.
+    /// If a new client needs a connection, the server may disconnect a client that has sent nothing
+    /// for this time.
     pub(crate) silent: Duration,
     pub(crate) otherwise: Otherwise,
 }
 
-/// What the server does with a new client if all connections are in use and none of the clients has
-/// been silent for long.
+/// What the server does with a new client if all connections are in use and all clients have sent
+/// something recently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Otherwise {
     Refuse,
-    /// The oldest client of the party with the most clients is disconnected. A party that floods
-    /// the server therefore replaces its own clients.
+    /// The oldest client of the party with the most clients is disconnected. Therefore a party that
+    /// floods the server only disconnects its own clients.
     Replace,
 }
 
@@ -52,8 +52,8 @@ impl<C> Clients<C> {
     }
 
     /// Accepts a new client of `party` at time `now`, and returns the number that identifies the
-    /// client. If no connection is free, another client may be disconnected, depending on
-    /// [`Sharing`]. The method also returns the connection of the disconnected client.
+    /// client. If no connection is free, the server may disconnect another client, depending
+    /// on [`Sharing`]. The method also returns the connection of the disconnected client.
     pub(crate) fn admit(&mut self, party: Party, now: Instant, connection: C) -> Result<(u64, Option<C>), QuotaFull> {
         let quota = self.sharing.quota;
         let others = |but: Option<u64>| {
@@ -83,8 +83,8 @@ impl<C> Clients<C> {
         let mut of_party: HashMap<Party, usize> = HashMap::new();
         self.taken.values().for_each(|client| *of_party.entry(client.party).or_default() += 1);
         let clients = || self.taken.iter().filter(|(_, client)| may_go(client));
-        // The closure first selects the party that has the most clients. Of these clients, it
-        // selects the one that has been idle for the longest time.
+        // The closure `first` selects the party that has the most clients. Of this party's clients,
+        // `first` selects the client that has been idle for the longest time.
         let first = |candidates: &mut dyn Iterator<Item = (u64, Party, Option<Instant>)>| {
             candidates
                 .min_by_key(|(id, party, since)| (std::cmp::Reverse(of_party.get(party).copied()), *since, *id))
@@ -156,8 +156,8 @@ mod tests {
         let (first, _) = clients.admit(MALLORY, start, "first").unwrap();
         let later = start + Duration::from_secs(1);
         clients.admit(MALLORY, later, "second").unwrap();
-        // A client of another user has been silent for a longer time, but the server does not
-        // disconnect it.
+        // The server does not disconnect a client of another user, although that client has been
+        // silent for a longer time.
         clients.admit(OTHER, start, "other").unwrap();
         assert_eq!(clients.admit(MALLORY, later, "third"), Err(QuotaFull::Party));
         let scarce = start + CLIENT_IDLE_SCARCE;
@@ -216,8 +216,9 @@ mod tests {
         Party::host([192, 0, 2, last].into())
     }
 
-    /// One host connects 440 times per second and sends nothing. A client of another host keeps its
-    /// connection for one second, the time in which it must send its request.
+    /// In this test, one host connects 440 times per second and sends nothing. Nevertheless, a
+    /// client of another host keeps its connection for one second, the time in which it must send
+    /// its request.
     #[test]
     fn a_host_that_floods_replaces_its_own_clients() {
         let start = Instant::now();
@@ -247,8 +248,8 @@ mod tests {
         for name in ["young", "younger"] {
             clients.admit(host(1), second, name).unwrap();
         }
-        // The client `asking` is as old as the client `silent`. The server is answering a request
-        // of `asking`, so `asking` does not count as silent.
+        // The client `asking` connected at the same time as the client `silent`. The server is
+        // answering a request of `asking`, so the server does not treat `asking` as silent.
         assert_eq!(clients.admit(host(1), second, "new").unwrap().1, Some("silent"));
         assert_eq!(clients.admit(host(1), second, "newer").unwrap().1, Some("young"));
         clients.answered(asking, second);
@@ -265,8 +266,8 @@ mod tests {
         }
         let later = start + Duration::from_secs(2);
         assert_eq!(clients.admit(host(3), later, "new").unwrap().1, Some("first"));
-        // Two hosts still have clients: the first host has one client, and the second host has two
-        // clients. Therefore the older client of the second host is disconnected.
+        // Two hosts still have clients: the first host has one client, and the second host has two.
+        // Therefore the older client of the second host is disconnected.
         assert_eq!(clients.admit(host(3), later, "newer").unwrap().1, Some("second"));
     }
 

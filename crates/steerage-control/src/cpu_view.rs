@@ -1,4 +1,4 @@
-//! Defines the CPUs that a mask may contain.
+//! Defines the CPUs that an RPS mask may contain.
 
 use std::fmt;
 
@@ -16,8 +16,8 @@ pub struct CpuView {
 }
 
 impl CpuView {
-    /// Returns the view of a machine with the CPUs 0 to `nr_cpu_ids - 1`. All of these CPUs are
-    /// online, and none of them is isolated.
+    /// Creates the view of a machine with the CPUs 0 to `nr_cpu_ids - 1`. All CPUs in this view are
+    /// online, and no CPU is isolated.
     pub fn new(nr_cpu_ids: usize) -> Self {
         Self { nr_cpu_ids, isolated: CpuMask::new(), online: None }
     }
@@ -40,8 +40,8 @@ impl CpuView {
         Self { isolated, ..self }
     }
 
-    /// Sets the function that returns the online CPUs. The function is called at each change of a
-    /// mask.
+    /// Sets the function that returns the online CPUs. The crate calls this function each time a
+    /// mask is changed.
     #[must_use]
     pub fn online(self, online: impl Fn() -> CpuMask + Send + Sync + 'static) -> Self {
         Self { online: Some(Box::new(online)), ..self }
@@ -51,8 +51,8 @@ impl CpuView {
         self.nr_cpu_ids
     }
 
-    /// Returns the mask without isolated CPUs, in the form in which the kernel would store it.
-    /// Returns `None` if the mask contains only isolated CPUs.
+    /// Returns the mask without isolated CPUs, as the kernel would store the mask. Returns `None`
+    /// if the mask contains only isolated CPUs.
     pub(crate) fn without_isolated(&self, mask: &CpuMask) -> Option<CpuMask> {
         let left: CpuMask = mask.iter().filter(|cpu| !self.isolated.contains(*cpu)).collect();
         (mask.is_empty() || !left.is_empty()).then_some(left)

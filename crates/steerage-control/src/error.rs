@@ -1,4 +1,4 @@
-//! Errors of the control tree. The errors have the same error numbers as errors of the kernel.
+//! Errors of the control tree. The errors have error numbers of the kernel.
 
 use rustix::io::Errno;
 
@@ -33,8 +33,8 @@ pub enum ErrorCode {
 }
 
 impl ErrorCode {
-    /// Returns the name of the error, such as `EINVAL`. The name is `EIO` for an error of the
-    /// kernel that this function does not know.
+    /// Returns the name of the error, such as `EINVAL`. If this function does not know an error
+    /// number of the kernel, it returns `EIO`.
     pub fn name(self) -> &'static str {
         match self {
             Self::NotPermitted => "EPERM",

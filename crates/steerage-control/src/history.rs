@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use crate::limits::EVENTS_MAX;
 
-/// A change to an attribute that has taken effect.
+/// A change of an attribute's value that has taken effect.
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "socket", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
@@ -26,7 +26,7 @@ pub struct Event {
     pub uid: u32,
     /// The number of buckets that moved to other CPUs because of the change.
     pub buckets: u64,
-    /// The time until the change had taken effect, in seconds.
+    /// The time that the change needed to take effect, in seconds.
     pub seconds: f64,
 }
 
@@ -58,7 +58,7 @@ impl History {
         let mut text = String::new();
         for event in &self.events {
             let Event { number, time, path, from, to, uid, buckets, seconds } = event;
-            // In the text, `-` stands for an empty CPU list, so that the column is not empty.
+            // In the text, an empty CPU list is written as `-`, so that no column is empty.
             let [from, to] = [from, to].map(|value| if value.is_empty() { "-" } else { value });
             let _ = writeln!(text, "{number} {time:.6} {path} {from} {to} {uid} {buckets} {seconds:.6}");
         }

@@ -1,9 +1,10 @@
 //! A small HTTP server, which serves [`metrics`](crate::metrics) and the [live page](crate::web).
 //!
 //! [`Listener::bind`] binds the server's socket, for which some addresses require a capability.
-//! Then a single thread serves all HTTP clients until the [`Server`] is dropped. The thread never
-//! waits for a single client: the buffer and the time of each client are limited. If there are too
-//! many clients, a client of the host with the most clients is disconnected.
+//! Afterwards, a single thread serves all HTTP clients until the [`Server`] is dropped. The thread
+//! never waits for a single client, because each client has a limited buffer and a limited time. If
+//! there are too many clients, the thread disconnects a client of the host that has the most
+//! clients.
 //!
 //! The server answers only requests whose header `Host` contains an IP address or a name of the
 //! server's machine. [`Listener::answering_to`] adds further names.
@@ -47,8 +48,8 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Binds a socket to `address` and listens. If the port is 0, the kernel chooses a port. In
-    /// error messages, `what` is the name of the service.
+    /// Binds a socket to `address` and listens. If the port is 0, the kernel chooses a port. `what`
+    /// names the service in error messages.
     ///
     /// # Errors
     /// Returns an error if the kernel refuses the address.
@@ -85,7 +86,7 @@ impl Listener {
     }
 }
 
-/// A running HTTP server. The server stops when this value is dropped.
+/// A running HTTP server. The HTTP server stops when this value is dropped.
 #[derive(Debug)]
 pub struct Server {
     stop: Option<UnixStream>,
@@ -94,7 +95,8 @@ pub struct Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // `stop` is one end of a socket pair. The server's thread stops when this end is closed.
+        // `stop` is one end of a socket pair. The server's thread stops when this end of the socket
+        // pair is closed.
         self.stop = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();

@@ -1,9 +1,10 @@
-//! Finds the control sockets of running instances by the names of the instances, and connects to
-//! the sockets.
+//! Finds the control socket of a running instance by the instance's name, and connects to this
+//! socket.
 //!
 //! The control socket of an instance is in the directory of the user who runs the instance. The
-//! directory is `/run/steerage` for root and `$XDG_RUNTIME_DIR/steerage` for other users. The
-//! environment variable STEERAGE_RUNTIME_DIR sets another directory.
+//! directory of a user's control sockets is `/run/steerage` for root and
+//! `$XDG_RUNTIME_DIR/steerage` for other users. The environment variable STEERAGE_RUNTIME_DIR sets
+//! another directory for control sockets.
 //!
 //! ```no_run
 //! let mut client = steerage_control::instances::connect(None)?;
@@ -25,8 +26,7 @@ const NO_DIRECTORY: &str =
 
 const ROOT_DIRECTORY: &str = "/run/steerage";
 
-/// The environment variable that contains the directory for the sockets of a user. systemd sets
-/// this variable.
+/// The environment variable with the directory for a user's sockets. systemd sets this variable.
 pub const USER_VARIABLE: &str = "XDG_RUNTIME_DIR";
 
 const DIRECTORY_VARIABLE: &str = "STEERAGE_RUNTIME_DIR";
@@ -51,7 +51,7 @@ fn runtime_directory() -> Option<PathBuf> {
     Some(PathBuf::from(directory).join("steerage"))
 }
 
-/// The reason why the search returned no connection to an instance.
+/// The reason why the search for an instance returned no connection.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SearchError {
@@ -71,7 +71,7 @@ pub enum SearchError {
         }
     )]
     NoneOfThisName {
-        /// The name of the instance that was searched for.
+        /// The name of the instance that the caller searched for.
         name: String,
         /// The reason why the search found no instance.
         why: NoInstance,
@@ -79,11 +79,11 @@ pub enum SearchError {
     /// Several instances are running, and the caller named none of them.
     #[error("there are {} runs: choose one with --to: {}", .names.len(), .names.join(", "))]
     Several {
-        /// The names of all running instances. After a name that is a process number, the command
-        /// line of the process follows in parentheses.
+        /// The names of all running instances. If a name is a process number, the process's command
+        /// line follows in parentheses.
         names: Vec<String>,
     },
-    /// The instance was found, but a connection to it failed.
+    /// The search found the instance's socket, but the connection to it failed.
     #[error("cannot connect to {}: {error}; name the socket of a run", .path.display())]
     Connect {
         /// The path of the instance's control socket.
@@ -113,8 +113,8 @@ pub enum NoInstance {
 pub struct InstanceSocket {
     /// The path of the socket.
     path: PathBuf,
-    /// True if a search in a directory found the socket. If the caller gave the path of the socket
-    /// instead, the listening process may belong to any user.
+    /// True if the socket was found by a search in a directory. If the caller gave the socket's
+    /// path instead, any user's process may listen at the socket.
     was_found: bool,
 }
 
@@ -132,8 +132,8 @@ impl InstanceSocket {
 
     /// Connects to the instance. The listening process must belong to this user or to root, unless
     /// the caller gave the path of the socket. Without this check, another user could replace the
-    /// directory of this user's sockets. That user could then read the requests and send false
-    /// replies.
+    /// directory that contains this user's sockets. The other user could then read the requests and
+    /// send false replies.
     ///
     /// # Errors
     /// Returns the errors of [`Client::connect`], and an error if the process belongs to another
@@ -151,14 +151,14 @@ impl InstanceSocket {
 /// Connects to the instance called `to`. [`socket_of`] describes which instance is found.
 ///
 /// # Errors
-/// Returns [`SearchError`] if no such instance exists, or if it does not answer.
+/// Returns [`SearchError`] if no such instance exists, or if the instance does not answer.
 pub fn connect(to: Option<&str>) -> Result<Client, SearchError> {
     let socket = socket_of(to)?;
     socket.connect().map_err(|error| SearchError::Connect { path: socket.path, error })
 }
 
-/// Returns the socket of the instance called `to`. If the name contains a `/`, it is the path of
-/// the socket. If no name is given, exactly one instance must be running.
+/// Returns the socket of the instance called `to`. If the name contains a `/`, the name is the path
+/// of the socket. If no name is given, exactly one instance must be running.
 ///
 /// # Errors
 /// Returns [`SearchError`] if no such instance exists, or if several instances run and no name is
@@ -179,8 +179,8 @@ pub fn socket_of(to: Option<&str>) -> Result<InstanceSocket, SearchError> {
     }
 }
 
-/// Returns the name of an instance for messages. After a name that is a process number, the command
-/// line of the process follows, as in `4711 (meter eth0)`.
+/// Returns an instance's name in the form that messages show. If the name is a process number, the
+/// process's command line follows, as in `4711 (meter eth0)`.
 fn described(name: &str) -> String {
     const CHARS_MAX: usize = 40;
     let number = name.parse::<u32>().ok();
@@ -203,8 +203,8 @@ pub fn all() -> Result<Vec<InstanceSocket>, SearchError> {
     let own = runtime_directory();
     let mut all = own.as_deref().map_or(Ok(Vec::new()), find).map_err(SearchError::Directory)?;
     if env::var_os(DIRECTORY_VARIABLE).is_none() && own.as_deref() != Some(Path::new(ROOT_DIRECTORY)) {
-        // An error is ignored here: if root's directory cannot be read, root's sockets cannot be
-        // used either.
+        // Errors are ignored: if this user cannot read root's directory, this user cannot use
+        // root's sockets either.
         all.extend(find(Path::new(ROOT_DIRECTORY)).unwrap_or_default());
     }
     Ok(all.into_iter().map(|path| InstanceSocket { path, was_found: true }).collect())
@@ -229,7 +229,7 @@ mod tests {
     fn a_name_that_is_a_process_shows_its_command() {
         let mut child = Command::new("sleep").args(["1000", "1"]).spawn().unwrap();
         let name = child.id().to_string();
-        // A process may have started before the kernel shows the command line of the process.
+        // When a process has started, the kernel may not show the process's command line yet.
         // Therefore the test waits.
         let begin = Instant::now();
         while described(&name) == name && begin.elapsed() < Duration::from_secs(20) {

@@ -1,9 +1,10 @@
-//! Metrics of an instance in Prometheus' text format. This module can serve the text over HTTP, in
-//! reply to `GET /metrics` only. A program can also serve the text itself.
+//! Metrics of an instance in Prometheus' text format. This module can serve the text of the metrics
+//! over HTTP, in reply to `GET /metrics` only. A program can also serve the text of the metrics by
+//! its own means.
 //!
 //! docs/metrics.md describes each metric. There are no metrics for single flows or buckets.
-//! Therefore the number of metrics depends only on three numbers: the queues, the CPUs, and the
-//! counters of the packet function ([`Builder::counters`](steerage::Builder::counters)).
+//! Therefore the number of metrics depends only on the numbers of queues, CPUs, and counters of the
+//! packet function ([`Builder::counters`](steerage::Builder::counters)).
 //!
 //! ```
 //! use steerage::packet::each;
@@ -39,10 +40,10 @@ pub const ADDRESS_DEFAULT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv
 /// The prefix of the names of all metrics, unless [`Source::prefix`] sets another prefix.
 pub const PREFIX_DEFAULT: &str = "steerage";
 
-/// Returns the metrics of a snapshot as text. The text contains the ledger and the counters of the
-/// packet function. The name of each metric begins with `prefix` and `_`. A character of the prefix
-/// that is not allowed in the name of a metric becomes `_`. If the prefix is empty, the names have
-/// no prefix.
+/// Returns the metrics of a snapshot as text. The text contains the ledger (all counts of packets)
+/// and the counters of the packet function. The name of each metric begins with `prefix` and `_`. A
+/// character of the prefix that is not allowed in the name of a metric becomes `_`. If the prefix
+/// is empty, the names have no prefix.
 pub fn text(snapshot: &Snapshot, prefix: &str) -> String {
     page::text(page::Content { snapshot: Some(snapshot.clone()), ..page::Content::default() }, prefix)
 }
@@ -55,18 +56,18 @@ pub struct Source {
     prefix: String,
 }
 
-/// A function that returns additional metrics, for example of a handler. Each call must return the
-/// same list of metrics, with their current values.
+/// A function that returns additional metrics, for example those of a handler. Each call must
+/// return the same list of metrics, with their current values.
 pub type More = Box<dyn Fn() -> Vec<Metric> + Send>;
 
 impl Source {
-    /// Returns a source with the metrics of this instance. Use `None` for a program that handles no
-    /// packets.
+    /// Creates a source of the metrics of the instance `handle`. Use `None` as the handle if the
+    /// program handles no packets.
     pub fn new(handle: impl Into<Option<Handle>>) -> Self {
         Self { handle: handle.into(), version: None, more: None, prefix: PREFIX_DEFAULT.to_owned() }
     }
 
-    /// Sets the prefix of all metrics, as for [`text`]. The default is [`PREFIX_DEFAULT`].
+    /// Sets the prefix of all metrics, as for [`text`]. The default prefix is [`PREFIX_DEFAULT`].
     #[must_use]
     pub fn prefix(self, prefix: impl Into<String>) -> Self {
         Self { prefix: prefix.into(), ..self }
@@ -78,9 +79,9 @@ impl Source {
         Self { version: Some(version), ..self }
     }
 
-    /// Adds metrics that are not in the ledger. The function `more` is called each time that the
-    /// metrics are requested. Counters of a packet function are already in the ledger (see
-    /// [`Builder::counters`](steerage::Builder::counters)).
+    /// Adds metrics that are not in the ledger. The source calls the function `more` for each
+    /// request for metrics. Counters of a packet function are already in the ledger
+    /// (see [`Builder::counters`](steerage::Builder::counters)).
     #[must_use]
     pub fn more(self, more: More) -> Self {
         Self { more: Some(more), ..self }
@@ -100,7 +101,7 @@ impl fmt::Debug for Source {
     }
 }
 
-/// A metric that a program adds to the metrics of the ledger.
+/// A metric that a program adds to the metrics of steerage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Metric {
     /// The name of the metric according to Prometheus'
@@ -114,17 +115,17 @@ pub struct Metric {
     pub help: &'static str,
     /// The kind of the metric: a counter or a gauge.
     pub kind: MetricKind,
-    /// The values of the metric. If the metric has several values, each value has a label. A label
-    /// consists of its own name and value.
+    /// The values of the metric. If the metric has several values, each value has a label that
+    /// identifies it. A label consists of its own name and value.
     pub samples: Vec<(Option<(&'static str, &'static str)>, u64)>,
 }
 
 /// The kind of a metric: only the value of a gauge can decrease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricKind {
-    /// The value of the metric only increases.
+    /// The value of a counter only increases.
     Counter,
-    /// The value of the metric increases and decreases.
+    /// The value of a gauge can increase and decrease.
     Gauge,
 }
 
@@ -138,13 +139,13 @@ impl MetricKind {
 }
 
 impl Metric {
-    /// Creates a metric with a single value that only increases.
+    /// Creates a counter: a metric with a single value that only increases.
     pub fn counter(name: &'static str, help: &'static str, value: u64) -> Self {
         Self { name, help, kind: MetricKind::Counter, samples: vec![(None, value)] }
     }
 
-    /// Creates a metric with several values that only increase. The label `label` tells the values
-    /// apart.
+    /// Creates a counter with several values that only increase. The values differ in the value of
+    /// the label `label`.
     pub fn counters(
         name: &'static str,
         help: &'static str,
@@ -155,7 +156,7 @@ impl Metric {
         Self { name, help, kind: MetricKind::Counter, samples }
     }
 
-    /// Creates a metric with a single value that can increase and decrease.
+    /// Creates a gauge: a metric with a single value that can increase and decrease.
     pub fn gauge(name: &'static str, help: &'static str, value: u64) -> Self {
         Self { name, help, kind: MetricKind::Gauge, samples: vec![(None, value)] }
     }

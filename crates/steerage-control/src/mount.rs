@@ -38,26 +38,27 @@ use crate::quota::{Party, Quota, QuotaFull};
 use crate::tree::{Entry, NodeId, Tree};
 use fusermount::{Failure, Watched};
 
-/// The source of the mount in /proc/mounts. In /proc/mounts, a colon and the process number of the
-/// instance follow this text.
+/// The text at the start of the mount's source in /proc/mounts. In /proc/mounts, a colon and the
+/// instance's process number follow the text.
 const SOURCE: &str = "steerage";
 const KIND: &str = "fuse.steerage";
 
 /// The mount options. With these options, the kernel checks the permissions of files. In addition,
-/// the tree checks the user of each write.
+/// the program checks which user makes each write.
 const OPTIONS: &str = "auto_unmount,default_permissions,nosuid,nodev,noexec,noatime,subtype=steerage";
 
-/// How long the kernel may cache the names and permissions of files in the tree. Permissions never
-/// change, and only the directories of devices can change their names.
+/// How long the kernel may cache the names and permissions of files in the tree. In the tree,
+/// permissions never change, and only the directories of devices can get new names.
 const TTL: Duration = Duration::from_secs(3600);
 
-/// A mounted directory that does not serve a tree yet. Programs that read the tree wait until
-/// [`serve`](Self::serve) is called. The tree is unmounted when this value is dropped, or when the
-/// process ends.
+/// A mounted directory that does not serve a tree yet. Programs that read the tree wait
+/// until [`serve`](Self::serve) is called. The tree is unmounted when this value is dropped, or
+/// when the process ends.
 #[derive(Debug)]
 pub struct Mounted {
-    // Rust drops the fields in this order. `fuse` must be closed before `fusermount3` checks the
-    // mount, because the check must find that no process serves the mount.
+    // Rust drops the fields of a struct in the order in which they are declared. `fuse` must be
+    // closed before `fusermount3` checks the mount, because the check must find that no process
+    // serves the mount.
     fuse: OwnedFd,
     mount: Mount,
 }
@@ -84,7 +85,7 @@ pub enum MountError {
     Directory(PathBuf, io::Error),
     /// Another user can change the directory or one of its parent directories.
     Changeable(PathBuf, PathError),
-    /// The directory is not empty, and the mount would hide the files in the directory.
+    /// The directory is not empty, and a mount would hide the files in the directory.
     NotEmpty(PathBuf),
     /// The tree of another instance is mounted on the directory. The string is the process number
     /// of that instance.
@@ -140,9 +141,9 @@ impl error::Error for MountError {}
 impl Mounted {
     /// Mounts the tree on an empty directory, with the program `fusermount3` of the package fuse3.
     /// If root mounts the tree, all users can access it. If another user mounts the tree, all users
-    /// can access it if /etc/fuse.conf has `user_allow_other`. Without this option, only that user
-    /// can access the tree. If a killed instance has left a mount on the directory, that mount is
-    /// removed first.
+    /// can access it if /etc/fuse.conf has `user_allow_other`. Without this option, only the user
+    /// who mounts the tree can access it. If a killed instance has left a mount on the directory,
+    /// that mount is removed first.
     ///
     /// `fusermount3` runs until the tree is unmounted. After the unmount, `fusermount3` is a zombie
     /// process until this process ends or waits for it.
@@ -152,8 +153,8 @@ impl Mounted {
     pub fn on(directory: &Path) -> Result<Self, MountError> {
         let wrong = |error| MountError::Directory(directory.to_owned(), error);
         let failed = |failure| MountError::of(directory, failure);
-        // `fusermount3` resolves the path a second time. Therefore only root and this user may have
-        // permission to change the directories of the path.
+        // `fusermount3` resolves the path again after this program has checked it. Therefore only
+        // root and this user may have permission to change the directories of the path.
         let strict = |path: &Path| Directory::open_strict(path).map_err(|error| MountError::of_path(directory, error));
         if let Some((process, path)) = instance_at(directory).map_err(wrong)? {
             if is_alive(&process) {
@@ -188,7 +189,8 @@ impl Mounted {
         &self.mount.directory
     }
 
-    /// Answers the kernel's requests on separate threads until the returned value is dropped.
+    /// Answers the kernel's requests for the tree, on separate threads, until the returned value is
+    /// dropped.
     ///
     /// # Errors
     /// Returns an error if no thread can be started, or if the kernel has another version of the
@@ -196,8 +198,8 @@ impl Mounted {
     pub fn serve(self, tree: Arc<Tree>) -> io::Result<ServedFiles> {
         let (writes, waiting) = mpsc::sync_channel::<Write>(WAITING_WRITES_MAX);
         let for_writes = Arc::clone(&tree);
-        // A write waits until the new value has taken effect. A separate thread handles the writes,
-        // so that reads do not have to wait.
+        // A write to an attribute waits until the new value has taken effect. A separate thread
+        // handles the writes, so that reads do not have to wait.
         thread::Builder::new().name("control/write".to_owned()).spawn(move || {
             for write in waiting {
                 match for_writes.write(write.to, &write.value, write.uid) {
@@ -221,8 +223,8 @@ impl Mounted {
 impl Drop for ServedFiles {
     fn drop(&mut self) {
         // Rust drops the field `_mount` after this function returns. When `_mount` is dropped,
-        // `fusermount3` opens the directory, and `opendir` reads `ending`. `Release` pairs with the
-        // load in `opendir`.
+        // `fusermount3` opens the directory, and `opendir` reads `ending`. This `Release` store
+        // pairs with the `Acquire` load in `opendir`.
         self.ending.store(true, Ordering::Release);
     }
 }
@@ -239,9 +241,9 @@ impl Drop for Mount {
 }
 
 /// Returns the process number of the instance that serves the tree on this directory, and the
-/// directory's path without symbolic links. The function reads only the kernel's mount table. The
-/// function sends no request to the mounted file system, because a stopped process would not
-/// answer.
+/// directory's path without symbolic links. To find the process, the function reads only the
+/// kernel's mount table. The function sends no request to the mounted file system, because a
+/// stopped process would not answer.
 fn instance_at(directory: &Path) -> io::Result<Option<(String, PathBuf)>> {
     let opened = rustix::fs::open(directory, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let path = fs::read_link(format!("/proc/self/fd/{}", opened.as_raw_fd()))?;
@@ -277,8 +279,8 @@ struct Files {
 #[derive(Debug)]
 struct OpenFile {
     uid: u32,
-    /// The attribute's text, which was read when a client last read from the start of the file.
-    /// Reads at later offsets return further parts of this text, as in /proc.
+    /// The attribute's text at the time when a client last read from the start of the file. Reads
+    /// at later offsets return further parts of this text, as in /proc.
     text: Vec<u8>,
 }
 
@@ -413,8 +415,8 @@ impl Filesystem for Files {
         reply: ReplyData,
     ) {
         let is_new = |open: &HashMap<u64, OpenFile>| open.get(&handle.0).is_some_and(|file| file.text.is_empty());
-        // A read from the start of the file reads the attribute again. The lock is not held while
-        // the attribute is read, so that other reads can continue.
+        // A read from the start of the file reads the attribute again. The lock on the open files
+        // is not held while the attribute is read, so that other reads can continue.
         let text = (offset == 0 || is_new(&self.locked())).then(|| self.tree.read(node(inode)));
         let mut open = self.locked();
         let Some(OpenFile { text: known, .. }) = open.get_mut(&handle.0) else { return reply.error(Errno::EBADF) };
@@ -440,8 +442,8 @@ impl Filesystem for Files {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        // Each write call contains a complete value of at most one page. The offset of the write is
-        // ignored.
+        // Each write call contains a complete value of at most one page. The program ignores the
+        // offset of a write.
         let value = data[..data.len().min(WRITE_BYTES_MAX)].to_vec();
         let length = value.len() as u32;
         let write = Write { to: node(inode), value, length, uid: request.uid(), reply };
@@ -473,10 +475,10 @@ impl Filesystem for Files {
         reply.ok();
     }
 
-    /// Returns an error after `ending` is set. From this error, `fusermount3` recognizes that no
-    /// process serves the mount, and unmounts the directory.
+    /// After `ending` is set, opening a directory fails with an error. From this error,
+    /// `fusermount3` recognizes that no process serves the mount, and unmounts the directory.
     fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        // `Acquire` pairs with the store in the `drop` of `ServedFiles`.
+        // This `Acquire` load pairs with the `Release` store in the `drop` of `ServedFiles`.
         if self.ending.load(Ordering::Acquire) {
             return reply.error(Errno::ENOTCONN);
         }
@@ -492,8 +494,8 @@ impl Filesystem for Files {
         let entries = self.tree.list(at).into_iter().map(|entry| (entry.id, entry.is_directory, entry.name));
         for (nth, (id, is_directory, name)) in here.into_iter().chain(entries).enumerate().skip(offset as usize) {
             let kind = if is_directory { FileType::Directory } else { FileType::RegularFile };
-            // `add` returns true when the reply buffer is full. The kernel then requests the
-            // remaining directory entries with another call.
+            // `add` returns true when the reply buffer is full. If the reply buffer is full, the
+            // kernel requests the remaining directory entries with another call.
             if reply.add(inode(id), nth as u64 + 1, kind, name) {
                 break;
             }

@@ -1,6 +1,7 @@
-//! Quotas for parties that share a limited number of slots. No party can take all of the slots.
-//! Some slots are reserved for root, and the same number for root and the instance's owner. Every
-//! other party may use only a limited number of slots.
+//! Quotas for *parties* (users or hosts) that share a limited number of slots, such as connections.
+//! No party can take all of the slots. Some slots are reserved for root. As many other slots are
+//! reserved for root and the instance's owner together. Every party other than root and the owner
+//! may use only a limited number of slots.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -8,13 +9,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// (RFC 4291, 2.5.4).
 const IPV6_HOST_PREFIX: u32 = 64;
 
-/// The party that uses a slot: a user or a host. A slot that a client uses counts for the client's
-/// party.
+/// The party that uses a slot: a user or a host. Each slot that a client uses counts against the
+/// quota of the client's party.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Party {
     User(u32),
-    /// A host, identified by its IPv4 address or its IPv6 prefix. All loopback addresses stand for
-    /// this machine.
+    /// A host, identified by its IPv4 address or its IPv6 prefix. All loopback addresses identify
+    /// the same host: this machine.
     Host(IpAddr),
 }
 
@@ -37,8 +38,8 @@ impl Party {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Quota {
     pub(crate) all: usize,
-    /// The number of slots that are reserved for root. The same number of other slots is reserved
-    /// for root and the owner.
+    /// The number of slots that are reserved for root. As many other slots are reserved for root
+    /// and the owner together.
     pub(crate) reserved: usize,
     pub(crate) per_party: usize,
     /// The user who owns the instance. The value is `None` if the parties are hosts.
@@ -48,12 +49,12 @@ pub(crate) struct Quota {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QuotaFull {
     Party,
-    /// All slots that this party may use are taken, by this party and by other parties.
+    /// All slots that this party may use are in use, by this party or by other parties.
     All,
 }
 
-/// The rank of a party. A party may use the slots that are reserved for its own rank and for lower
-/// ranks.
+/// The rank of a party. A party may use the slots that are reserved for its own rank and those for
+/// lower ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rank {
     Other,

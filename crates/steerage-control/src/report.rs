@@ -1,5 +1,5 @@
-//! The report of a program that has its own instance. The report is the JSON object that `steerage
-//! top` and the [live page](crate::web) read. docs/report.md describes its keys.
+//! Makes the report of a program that has its own instance. The report is the JSON object that
+//! `steerage top` and the [live page](crate::web) read. docs/report.md describes its keys.
 
 use std::time::SystemTime;
 
@@ -8,13 +8,14 @@ use steerage::{Handle, Snapshot};
 
 use crate::audience::Audience;
 
-/// The version of the report's schema. `steerage top` reads only reports of its own version.
+/// The version of the report's schema. `steerage top` reads only reports with the schema version
+/// that it knows.
 pub const REPORT_SCHEMA: u32 = 2;
 
 /// Returns a function that makes the report of an instance. `Listening::serve` and
-/// `Listener::serve_page` take this function as an argument. The report contains the ledger, and
-/// the ledger contains the [counters](steerage::Builder::counters) of the packet function. The
-/// report contains no flows.
+/// `Listener::serve_page` take this function as an argument. The report contains the ledger (all
+/// counts of packets), and the ledger contains the [counters](steerage::Builder::counters) of the
+/// packet function. The report contains no flows.
 ///
 /// ```
 /// use steerage::packet::each;
@@ -66,7 +67,8 @@ struct Report<'a> {
     traffic: Option<Traffic>,
 }
 
-/// The value of report fields that only some commands of the program `steerage` fill in.
+/// The value of report fields that stay empty, because only some commands of the program `steerage`
+/// fill them in.
 #[derive(Serialize)]
 struct Empty {}
 

@@ -1,8 +1,9 @@
-//! The tree of attributes. Each path leads to a directory or to an attribute.
+//! The tree of attributes. Each path of the control tree leads to a directory or to an attribute.
 //!
 //! The structure of the tree never changes, because the devices and queues of an instance never
-//! change. When an attribute is read, its value is computed. The name of a device's directory is
-//! also computed at each read, because a network interface may be renamed.
+//! change. The value of an attribute is computed each time that a client reads the attribute. The
+//! name of a device's directory is also computed each time, because a network interface may be
+//! renamed.
 
 mod buckets;
 mod devices;
@@ -38,12 +39,12 @@ pub struct Options {
     pub machine: CpuView,
     /// The ID of the user who may change attributes, in addition to root.
     pub uid: u32,
-    /// The numbers of the queues that have an empty mask at the start. The queues of all inputs are
-    /// numbered consecutively. The packets of a queue with an empty mask stay on the CPU that
-    /// receives them.
+    /// The numbers of the receive queues that start with an empty RPS mask. The queues of all
+    /// inputs are numbered consecutively. Packets of a queue with an empty RPS mask stay on the CPU
+    /// that receives them.
     pub queues_off: Vec<usize>,
-    /// The maximum time that a write to an attribute waits until the new value takes effect. Use
-    /// [`SETTLE_MAX`](crate::SETTLE_MAX) unless you have a reason for another value.
+    /// The maximum time that a write to an attribute waits until the new value takes effect.
+    /// Use [`SETTLE_MAX`](crate::SETTLE_MAX) unless you have a reason for another value.
     pub settle_max: Duration,
 }
 
@@ -88,8 +89,8 @@ enum What {
 #[derive(Debug)]
 enum Name {
     Fixed(String),
-    /// The name of a device's directory. The name is computed each time that it is read, because a
-    /// network interface may be renamed.
+    /// The name of a device's directory. The name is computed each time that a client reads it,
+    /// because a network interface may be renamed.
     Device(usize),
 }
 
@@ -109,7 +110,7 @@ enum Attribute {
     HashSource(usize),
     Statistic(usize, Statistic),
     /// One of the kernel's own files for a network interface. The fields are the index of the
-    /// device, and the name of the file.
+    /// device, and the name of the kernel's file.
     Interface(usize, &'static str),
     /// A text that never changes.
     Fixed(Cow<'static, str>),
@@ -121,10 +122,10 @@ enum Attribute {
     Steering,
     Count(fn(&Snapshot) -> u64),
     QueueCount(usize, QueueCount),
-    /// A count of a queue that only some types of devices have. The fields are the queue, and the
-    /// index of the count in the device's list of counts.
+    /// A count of a receive queue that only queues of some device types have. The fields are the
+    /// queue's index, and the count's index in the device's list of counts.
     DeviceCount(usize, usize),
-    /// The memory that the local page caches of these queues may use.
+    /// The memory that the local page caches of these receive queues may use, in bytes.
     LpcBytes(Vec<usize>),
     History,
 }
@@ -290,7 +291,7 @@ impl Tree {
     ///
     /// # Errors
     /// The errors are checked in the same order as in the kernel. The first error is `EACCES` if
-    /// the attribute is read-only. The second error is `EPERM` for users other than root and the
+    /// the attribute is read-only. The next error is `EPERM` for users other than root and the
     /// instance's user. Errors in the value are checked last. Returns `ETIMEDOUT` if the data path
     /// is stuck.
     pub fn write(&self, id: NodeId, value: &[u8], uid: u32) -> Result<(), AttributeError> {
@@ -303,10 +304,11 @@ impl Tree {
             let message = format!("{path} is changed by root and by user {} only", self.uid);
             return Err(AttributeError::new(ErrorCode::NotPermitted, message));
         }
-        // The conversion replaces bytes that are not valid UTF-8. Such bytes are never digits. The
-        // text before the end of the line stays readable.
+        // The conversion to a string replaces bytes that are not valid UTF-8. Such bytes are never
+        // digits. The value's text before the end of the line stays readable.
         let text = String::from_utf8_lossy(&value[..value.len().min(WRITE_BYTES_MAX)]).into_owned();
-        // Only one change happens at a time: each change is recorded before the next change begins.
+        // The lock allows only one change at a time: the history records each change before the
+        // next change begins.
         let _turn = locked(&self.writer);
         let change = match attribute {
             Attribute::Mask(queue, form) => self.store_mask(queue, form, &text)?,
@@ -334,8 +336,8 @@ impl Tree {
         locked(&self.history).since(number)
     }
 
-    /// Returns true if the name of a node may change. Only the names of the devices' directories
-    /// can change.
+    /// Returns true if the name of a node of the tree may change. Only the names of the devices'
+    /// directories can change.
     pub(crate) fn may_be_renamed(&self, id: NodeId) -> bool {
         self.nodes.get(id.0).is_some_and(|node| matches!(node.name, Name::Device(_)))
     }
@@ -397,8 +399,8 @@ struct Change {
     seconds: f64,
 }
 
-/// Locks a mutex even if a thread panicked while it held the lock. The values in these mutexes are
-/// valid even after a panic.
+/// Locks a mutex even if a thread panicked while it held the lock. The values that the tree's
+/// mutexes protect are valid even after a panic.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

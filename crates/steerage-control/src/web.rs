@@ -1,13 +1,13 @@
 //! Serves the live page of a run over HTTP (`--web`).
 //!
-//! The page consists of three files, which are built into the program. Once per second, the page
-//! requests the run's report as JSON from `/report`. The page contacts no other server.
+//! The live page consists of three files, which are built into the program. Once per second, the
+//! page requests the run's report as JSON from `/report`. The page contacts no other server.
 //!
-//! Every user of this machine can connect to a loopback address. Therefore a client without the key
-//! gets only the data that all users may see. The address that the run prints also contains a
-//! [key](new_key) after a `#`. A browser does not send the part after `#` to any server. The page
-//! sends the key in a header. The report for a client with the key also contains addresses and
-//! flows.
+//! Every user of this machine can connect to a loopback address. Therefore a client that does not
+//! send the key gets only the data that all users may see. The address that the run prints also
+//! contains a [key](new_key) after a `#`. A browser sends the part of an address after `#` to no
+//! server. The script of the page sends the key in an HTTP header. If a client sends the key, its
+//! report also contains addresses and flows.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -21,17 +21,19 @@ use crate::http::{Body, Resource, Site};
 pub use crate::http::{BindError, Listener, Server};
 
 /// The default address of the live page. Only programs on this machine can connect to this address.
-/// The port is the next one after the port of the [metrics](crate::metrics::ADDRESS_DEFAULT).
+/// The port of the live page is one higher than the port of the
+/// [metrics](crate::metrics::ADDRESS_DEFAULT).
 pub const ADDRESS_DEFAULT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 10_778);
 
-/// The length of a key in bytes. A random key of this length cannot be guessed.
+/// The length of a key in bytes. A random key with this number of bytes cannot be guessed.
 const KEY_BYTES: usize = 16;
 
-/// The live page counts as open in a browser if it requested a report within this time. An open
-/// page requests a report every second.
+/// The server assumes that a browser has the live page open if the page requested a report within
+/// this time. An open page requests a report every second.
 const WATCHED: Duration = Duration::from_millis(2500);
 
-/// When a run ends, it waits at most this long until an open page has requested the last report.
+/// When a run ends, its server waits at most this long until an open page has requested the last
+/// report.
 const LAST_REPORT_MAX: Duration = Duration::from_millis(1500);
 
 /// The HTTP headers of all files of the live page. The files and the report belong to one run, so a
@@ -90,9 +92,9 @@ struct Reports {
 #[derive(Debug, Default)]
 struct ReportState {
     /// The last report in two versions: one for the public, and one for the owner of the run. The
-    /// value is `None` until the run ends.
+    /// last report is `None` until the run ends.
     last: Option<[String; 2]>,
-    /// The time at which a page last requested a report.
+    /// The time at which a page in a browser last requested a report.
     requested_at: Option<Instant>,
     /// True if a page in a browser has requested the last report.
     is_seen: bool,
@@ -119,8 +121,8 @@ impl Reports {
 
 impl Listener {
     /// Starts a thread that serves the live page. `report` creates the current report as JSON. The
-    /// content of the report depends on the audience. A client that sends `key` gets the report for
-    /// the owner of the run.
+    /// report's content depends on who may read it (the audience). A client that sends `key` gets
+    /// the report for the owner of the run.
     ///
     /// # Errors
     /// Returns an error if the thread cannot be started.
@@ -169,8 +171,8 @@ mod tests {
         assert_ne!(keys[0], keys[1]);
     }
 
-    /// The page's script contains an explanation of each drop reason and each cause of a move that
-    /// a report can contain.
+    /// The page's script explains each drop reason, and each cause of a bucket's move, that a
+    /// report can contain.
     #[test]
     fn the_page_explains_what_a_report_names() {
         let names = DropReason::ALL.map(DropReason::name).into_iter().chain(MoveCause::ALL.map(MoveCause::name));
@@ -188,8 +190,8 @@ mod tests {
                 assert!(!part.contains(word), "{word}");
             }
         }
-        // The only address that begins with `http:` is the XML namespace of SVG. A browser does not
-        // load it.
+        // The only address in the page that begins with `http:` is the XML namespace of SVG. A
+        // browser does not load it.
         let addresses = [PAGE, STYLE, SCRIPT].iter().map(|part| part.matches("http:").count()).sum::<usize>();
         assert_eq!((addresses, SCRIPT.contains("http://www.w3.org/2000/svg")), (1, true));
     }

@@ -1,11 +1,11 @@
-//! A backlog is a CPU's end of the ring from a receive queue. The queue's end of the ring is in
-//! `queue`.
+//! A backlog is the receiving end, on one CPU, of the ring from a receive queue. The sending end of
+//! the ring, on the CPU that polls the queue, is in the module `queue`.
 //!
 //! As in Linux, `netdev_max_backlog` limits how many frames wait for a CPU, counted over all live
 //! queues. With several live queues, the limit is checked when a list of frames is published, and
-//! the newest frames that exceed the limit are dropped. If there is only one live queue, its own
-//! ring limits its frames. The frames of each queue that can wait are also limited only by the
-//! queue's own ring.
+//! the newest frames that exceed the limit are dropped. If there is only one live queue, the size
+//! of the queue's ring limits its frames. For a queue that can wait (such as a file), only the size
+//! of the queue's ring limits the frames.
 
 use std::sync::Arc;
 
@@ -20,23 +20,25 @@ pub(crate) struct Backlog {
     pub(crate) source: Source,
     pub(crate) consumer: Consumer,
     pub(crate) can_wait: bool,
-    /// True if the CPU's `Admission` counts the frames of this backlog.
+    /// True if the CPU's `Admission` (the check of `netdev_max_backlog`) counts the frames of this
+    /// backlog.
     pub(crate) is_admitted: bool,
-    /// The number of times in a row that the CPU found this backlog empty.
+    /// How many consecutive times the CPU has found this backlog empty.
     pub(crate) idle_looks: u32,
 }
 
-/// What a CPU needs to handle the frames of one queue, from a ring or from the lane.
+/// Data that a CPU needs to handle the frames of one queue, from a ring or from the CPU's own lane.
 pub(crate) struct Source {
     pub(crate) input: InputId,
     pub(crate) queue: usize,
     /// The CPU that handles the frames, if the instance has [`Sender`](crate::sender::Sender)s.
     pub(crate) sends: Option<CpuIndex>,
-    /// The stack through which pages of kept packets return when the packets are dropped.
+    /// The stack through which the pages of kept packets return to the queue when the packets are
+    /// dropped.
     pub(crate) kept_pages: Arc<KeptPages>,
     pub(crate) hasher: QueueHasher,
-    /// True if packets may have copies that handlers write. Packets have copies if frames lie in
-    /// blocks or are merged.
+    /// True if packets of the queue may have separate copies to which handlers write. Packets have
+    /// such copies if their frames lie in blocks (memory of the device) or are merged.
     pub(crate) copies: bool,
     /// True if consecutive segments of a flow are merged before the handler is called.
     pub(crate) coalesces: bool,
@@ -45,8 +47,8 @@ pub(crate) struct Source {
 }
 
 impl Backlog {
-    /// This function is called after the backlog was empty for a while. The CPU then stops checking
-    /// the backlog until frames are published.
+    /// The CPU calls this function after the backlog was empty for several checks. Afterwards, the
+    /// CPU does not check the backlog until frames are published in its ring.
     #[cold]
     fn forget(&mut self, inbox: &Inbox) {
         self.idle_looks = 0;
@@ -108,8 +110,8 @@ impl Backlogs {
         None
     }
 
-    /// Returns the backlogs that have frames. A CPU with 256 queues that goes to sleep reads four
-    /// words, and only the rings whose bits are set.
+    /// Returns the backlogs that contain frames. Before a CPU with 256 queues sleeps, it reads only
+    /// four words of the inbox, and the rings whose bits are set in these words.
     pub(crate) fn waiting(&self) -> impl Iterator<Item = &Backlog> {
         let inbox = &self.inboxes[usize::from(self.me)];
         let mut turns = inbox.begin(0);

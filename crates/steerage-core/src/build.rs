@@ -49,35 +49,35 @@ use steerage_moves::{QueueSetup, Setup, Transit};
 pub struct InputSpec {
     /// The device.
     pub input: Input,
-    /// The CPUs that poll the input's queues. The queues are assigned to these CPUs in turn. If the
-    /// list is empty, all CPUs of the instance poll.
+    /// The CPUs that poll the input's queues. The CPUs in this list get the input's queues in turn.
+    /// If the list is empty, all CPUs of the instance poll.
     pub rx_cpus: Vec<CpuId>,
-    /// The input's mask, if it differs from the instance's mask.
+    /// The input's RPS mask, if the input has a mask of its own.
     pub mask: Option<CpuMask>,
 }
 
-/// Everything that an instance is built from, with all defaults filled in.
+/// All parts and settings from which an instance is built, with all defaults filled in.
 #[derive(Debug)]
 pub struct Spec {
     /// The CPUs that handle packets.
     pub workers: CpuMask,
     /// The CPUs over which packets are spread, for inputs without a mask of their own.
     pub mask: CpuMask,
-    /// The masks of single queues, with the queue's number over all inputs. A queue's mask replaces
-    /// the mask of its input and of the instance. If a queue has several entries, its last entry
-    /// counts.
+    /// The masks of single queues. Each entry contains the queue's number, counted over all inputs.
+    /// A queue's mask replaces the mask of its input and of the instance. If a queue has several
+    /// entries, its last entry applies.
     pub queue_masks: Vec<(usize, CpuMask)>,
     /// The inputs.
     pub inputs: Vec<InputSpec>,
     /// The outputs, in the order of their numbers.
     pub outputs: Vec<Output>,
-    /// How frames are hashed if they keep no hash of the device.
+    /// How steerage hashes frames whose device has set no hash that steerage uses.
     pub hasher: QueueHasher,
-    /// If hashes of devices are used: the packets that such a hash must keep together. `None` if no
-    /// hash of a device is used.
+    /// The packets that the device's hash must keep together, if steerage uses hashes of devices.
+    /// `None` if no hash of a device is used.
     pub device_hash: Option<Affinity>,
-    /// The packets that must go to the same CPU. Every hash must send these packets to the same
-    /// bucket.
+    /// The packets that must go to the same CPU. Every hash must assign the packets of such a set
+    /// to the same bucket.
     pub affinity: Affinity,
     /// Limits of all CPUs.
     pub limits: Limits,
@@ -87,36 +87,38 @@ pub struct Spec {
     pub lpc_pages: Option<usize>,
     /// The NUMA nodes of the CPUs.
     pub nodes: NodeMap,
-    /// The number of packets of a queue that handlers may keep at the same time.
+    /// The maximum number of packets of a queue that handlers may keep at the same time.
     pub kept_max: usize,
     /// The length of the longest frame that must fit in one page, in bytes.
     pub linear_bytes: usize,
-    /// The number of packets that a CPU's function may originate before they are sent.
+    /// The maximum number of packets that a CPU's packet function may originate before they are
+    /// sent.
     pub originated_max: usize,
-    /// The senders through which threads outside of the receive path send packets. The packets of
-    /// senders also count against `originated_max`.
+    /// The `Sender`s through which threads outside of the receive path send packets. Packets of
+    /// `Sender`s also count against `originated_max`.
     pub senders: Vec<Sender>,
     /// The limit on the memory of packets and rings together, in bytes.
     pub memory_max: usize,
     /// The memory that this process may use, in bytes.
     pub usable_memory: u64,
-    /// True if the instance checks that packets are finished in order.
+    /// True if the instance checks that the packets of each flow are finished in order.
     pub check_order: bool,
     /// True if consecutive segments of a flow are merged before the handler is called.
     pub coalesce: bool,
-    /// True if frames are hashed even if one CPU has all buckets.
+    /// True if steerage hashes frames even while one CPU has all buckets.
     pub always_hash: bool,
     /// The policy's name for reports, and whether CPUs sample their load.
     pub policy: PolicyInfo,
-    /// Creates the plan with which a group of queues begins. The function gets the group's CPUs in
-    /// the order in which they should join. The second argument is the number of CPUs at the front
-    /// of this list that poll queues.
+    /// Creates the first plan (which CPU gets which buckets) for a group of queues. The first
+    /// argument is the group's CPUs, in the order in which they should get buckets. The second
+    /// argument is the number of CPUs that poll queues. The CPUs that poll queues are at the front
+    /// of the first list.
     pub bucket_plan: BeginWith,
 }
 
 type PlanOfGroup = dyn FnMut(&[CpuIndex], usize) -> Plan + Send;
 
-/// Creates the plan with which a group of queues begins: see [`Spec::bucket_plan`].
+/// Creates the first plan for a group of queues: see [`Spec::bucket_plan`].
 pub struct BeginWith(pub Box<PlanOfGroup>);
 
 impl fmt::Debug for BeginWith {
@@ -125,8 +127,8 @@ impl fmt::Debug for BeginWith {
     }
 }
 
-/// An instance that is built but was not started. A built instance has no handlers yet, so that
-/// [`build`] is compiled once and not for each handler type.
+/// An instance that has been built but not started. A built instance has no handlers yet, so
+/// that [`build`] is compiled once and not for each handler type.
 #[derive(Debug)]
 pub struct Built {
     sides: Vec<CpuSide>,
@@ -146,9 +148,9 @@ impl Built {
 
 type Nearness<'a> = &'a dyn Fn(&[CpuId], &[CpuIndex]) -> Vec<Vec<CpuIndex>>;
 
-/// Builds an instance. `nearness` gets the CPUs of the instance, and the indices of the CPUs that
-/// poll queues. For each CPU, `nearness` returns the other CPUs in the order in which they should
-/// join.
+/// Builds an instance. The arguments of `nearness` are the CPUs of the instance, and the indices of
+/// the CPUs that poll queues. For each CPU, `nearness` returns the other CPUs in the order in which
+/// they should get buckets.
 ///
 /// # Errors
 /// [`BuildError`] says what does not fit and what to do.
@@ -340,9 +342,10 @@ impl CheckedSpec {
         Ok(queues)
     }
 
-    /// Maps as many pages as frames can be in flight. Therefore a stalled CPU only delays or loses
-    /// packets that were steered to it. If the memory limit is too low for this number of pages,
-    /// backlogs and other limits are reduced. The pages of each CPU lie on the CPU's own NUMA node.
+    /// Maps as many pages as frames can be in flight. Because there are so many pages, a stalled
+    /// CPU delays or loses only packets that were steered to it. If the memory limit is too low for
+    /// this number of pages, backlogs and other limits are reduced. The pages of each CPU are in
+    /// the memory of the CPU's NUMA node.
     fn map_memory(&mut self, queues: &[PlannedQueue], sends: &[Vec<OwnedTx>]) -> Result<Supply, BuildError> {
         let spec = &self.spec;
         let page_bytes =
@@ -350,8 +353,8 @@ impl CheckedSpec {
         self.size_caches(queues, page_bytes);
         let spec = &self.spec;
         let in_pages = queues.iter().filter(|queue| !queue.can.lends).count();
-        // If several queues share a backlog, frames that are staged but not published do not count
-        // in it.
+        // If several queues share a backlog, the limit of the backlog does not count frames that
+        // are staged but not published.
         let unpublished = (PUBLISH_POLLS as usize * POLL_BUDGET).min(self.cpus.len() * PUBLISH_AT as usize);
         let unpublished = if in_pages > 1 { unpublished } else { 0 };
         let each = |queue: &PlannedQueue| {
@@ -397,7 +400,7 @@ impl CheckedSpec {
     }
 
     /// Opens the devices' queues. The size of the devices' blocks is known only after the queues
-    /// are open. If the memory limit requires it, all other memory shrinks by the size of the
+    /// are open. If necessary for the memory limit, all other memory is reduced by the size of the
     /// blocks. Returns the size of all devices' blocks, in bytes.
     fn open_queues(&mut self, queues: &mut [PlannedQueue], supply: &mut Supply) -> Result<u64, BuildError> {
         let lent = queues.iter_mut().map(|queue| queue.open(supply.region())).sum::<Result<u64, DeviceError>>()?;
@@ -486,8 +489,9 @@ impl Wiring<'_> {
         }
         let lot_slots = self.supply.budget().lot_slots;
         let lot = parking_lot(RingOptions { slots: lot_slots, slots_max: lot_slots, limit: lot_slots, ..options });
-        // Kept copies of lent frames lie in pages that were taken by the CPUs that handle packets.
-        // If the queue has no cache, pages of kept copies go to the shared pool when they return.
+        // If handlers keep copies of lent frames, the copies lie in pages that the handling CPUs
+        // took from the pool. If the queue has no local page cache, the pages of such copies return
+        // to the shared pool.
         let most = if self.plan.caches(lends) { self.supply.cache_pages() } else { 0 };
         let limits = QueueLimits { lpc_pages: spec.queue_limits.lpc_pages.min(most), ..spec.queue_limits };
         let shared = Arc::clone(&self.pools[usize::from(queue.owner)]);

@@ -1,14 +1,15 @@
 //! Merges consecutive segments of a flow within a batch, on the CPU that handles them and before
 //! its handler: `Builder::coalesce`.
 //!
-//! Segments are merged by the rules of [`steerage_flow::offload::coalesce`], which outputs use too.
+//! The rules for merging are those of [`steerage_flow::offload::coalesce`], which outputs use too.
 //! No payload is copied: a merged packet has a copy of its headers, and its payload stays in the
 //! original frames. After the handler, each frame gets the verdict of its packet. If an output
-//! cannot send merged packets, each frame gets its own headers again. The headers are written in
-//! place if the frame lies in a page.
+//! cannot send merged packets, each frame gets its own headers again. If the frame lies in a page
+//! of the pool, the headers are written into the frame itself.
 //!
-//! A merged packet has the position of its first frame. So the packets of a flow stay in order.
-//! Packets of different flows may change their order within a batch, as with the kernel's GRO.
+//! In the batch, a merged packet has the position of its first frame. Therefore the packets of a
+//! flow stay in order. Packets of different flows may change their order within a batch, as with
+//! the kernel's GRO.
 
 use std::array::from_fn;
 
@@ -47,8 +48,8 @@ fn kind_of(frame: &Frame<'_>) -> (LinkType, Option<u16>) {
     (received(frame, None).link, frame.header().map(|header| header.interface))
 }
 
-/// The bytes of a frame, if it may be merged: it must be complete, in one piece, and not a
-/// super-frame.
+/// Returns the bytes of a frame if the frame may be merged. The frame must be complete, in one
+/// piece, and not a super-frame.
 fn candidate<'f>(frame: &'f Frame<'_>, common: (LinkType, Option<u16>)) -> Option<(&'f [u8], Option<Offload>)> {
     let (received, offload) = (received(frame, None), offload(frame, None));
     let is_one = received.data.len() == received.wire_len && !frame.is_chained();
@@ -56,9 +57,9 @@ fn candidate<'f>(frame: &'f Frame<'_>, common: (LinkType, Option<u16>)) -> Optio
     merges.then_some((received.data, offload))
 }
 
-/// Gives each frame the verdict of its packet. Splits merged packets for outputs that cannot send
-/// them. Returns how many frames and packets the outputs see, and how many frames were dropped
-/// because no page was free for their headers.
+/// Gives each frame the verdict of its merged packet. Splits merged packets for outputs that cannot
+/// send merged packets. Returns how many frames and packets the outputs see, and how many frames
+/// were dropped because no page was free for their headers.
 #[inline(never)]
 pub(crate) fn settle(
     hand: &mut Hand<'_>,
@@ -69,8 +70,8 @@ pub(crate) fn settle(
     let (verdicts, mut cut) = (&mut actions.verdicts, 0);
     for (nth, copy) in actions.copies[..packets].iter().enumerate() {
         let Some((copy, (from, count))) = copy.as_ref().and_then(|copy| Some((copy, copy.hidden()?))) else { continue };
-        // If a handler shortens a merged packet, the packet becomes a frame of its own, and the
-        // other frames are dropped.
+        // If a handler shortens a merged packet, the packet becomes a separate frame, and the other
+        // frames that were merged into it are discarded.
         let verdict = if copy.frames() > 1 { verdicts[nth] } else { Verdict::Discarded };
         verdicts[from..from + count].fill(verdict);
         let Verdict::Transmitted(to) = verdict else { continue };

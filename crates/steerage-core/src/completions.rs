@@ -1,5 +1,5 @@
 //! [`Completions`] is the interface between a device and one poll. The device puts the frames that
-//! it received into [`Completions`], and takes pages from it.
+//! it received into [`Completions`], and takes free pages from [`Completions`].
 
 mod gather;
 
@@ -12,13 +12,13 @@ use steerage_mem::{Blocks, Claim, Completion, Fit, FrameHeader, Page, RecordForm
 
 pub use steerage_mem::Gather;
 
-/// The number of bytes that must be free before a frame with an [`Offload`]: see
-/// [`Lending::push_offload`].
+/// The number of bytes of memory that must be free before the start of a frame with an [`Offload`]:
+/// see [`Lending::push_offload`].
 pub const OFFLOAD_BYTES: usize = FrameHeader::BYTES + FrameHeader::EXTRA_BYTES;
 
-/// Describes a frame that a device wrote to a page: see [`Completions::fill`] and
-/// [`Completions::rx_finish`]. The example of [`RxQueue`](crate::rx::RxQueue) returns a `Filled`
-/// for each frame.
+/// Describes a frame that a device wrote to a page: see [`Completions::fill`]
+/// and [`Completions::rx_finish`]. The example of [`RxQueue`](crate::rx::RxQueue) returns a
+/// `Filled` for each frame.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Filled {
@@ -37,8 +37,8 @@ impl Filled {
         Self { len, wire_len: len, hash: None }
     }
 
-    /// Describes a frame that was cut to its first `len` bytes and had `wire_len` bytes on the
-    /// wire.
+    /// Describes a frame of which only the first `len` bytes were stored, and which had `wire_len`
+    /// bytes on the wire.
     #[inline(always)]
     pub fn cut(len: usize, wire_len: usize) -> Self {
         Self { len, wire_len, hash: None }
@@ -52,9 +52,9 @@ impl Filled {
     }
 }
 
-/// The number of bytes for which a frame is counted: the length on the wire that the device
-/// reports, but at most the maximum of the length field in the frame's header. A packet function
-/// reads the same length from the frame's header.
+/// Returns the number of bytes that the counters add for a frame. A frame counts with the length on
+/// the wire that the device reports, but at most the maximum of the length field in the frame's
+/// header. A packet function reads the same length from the frame's header.
 #[inline(always)]
 fn on_the_wire(claimed: usize) -> u64 {
     claimed.min(u32::MAX as usize) as u64
@@ -66,7 +66,7 @@ pub struct Completions<'a> {
     frames: &'a mut Vec<Completion>,
     pages: &'a mut QueuePages,
     now: Timestamp,
-    /// The counters of this poll's results.
+    /// The counters of the frames of this poll.
     pub counts: PollCounts,
     pub(crate) prefetch: usize,
     link: LinkType,
@@ -74,7 +74,7 @@ pub struct Completions<'a> {
 }
 
 impl<'a> Completions<'a> {
-    /// Creates the `Completions` of one poll at the time `now`. The poll's frames are appended to
+    /// Creates the `Completions` of one poll at the time `now`. The device's frames are appended to
     /// `frames`. Frames of up to `copybreak` bytes are copied, so that the device keeps its pages.
     pub fn new(frames: &'a mut Vec<Completion>, pages: &'a mut QueuePages, now: Timestamp, copybreak: usize) -> Self {
         Self { frames, pages, now, counts: PollCounts::default(), prefetch: 0, link: LinkType::ETHERNET, copybreak }
@@ -82,20 +82,20 @@ impl<'a> Completions<'a> {
 }
 
 impl Completions<'_> {
-    /// The time at which this poll began.
+    /// Returns the time at which this poll began.
     pub fn now(&self) -> Timestamp {
         self.now
     }
 
-    /// Sets the type of the first header for all frames of this poll. The default is Ethernet. If
-    /// [`LinkType`] has no name for the type, flows cannot be distinguished. All frames of the poll
-    /// then go to the same CPU.
+    /// Sets the type of the first header for all frames of this poll. The default is Ethernet.
+    /// If [`LinkType`] has no name for the type, flows cannot be distinguished. All frames of the
+    /// poll then go to the same CPU.
     #[inline(always)]
     pub fn set_link(&mut self, link: LinkType) {
         self.link = link;
     }
 
-    /// The type of the first header in all frames of this poll.
+    /// Returns the type of the first header in all frames of this poll.
     #[inline(always)]
     pub fn link(&self) -> LinkType {
         self.link
@@ -123,8 +123,8 @@ impl Completions<'_> {
     /// page to `post`, and returns how many pages were posted. If `post` cannot post a page, it
     /// returns the page, and the refill ends. If fewer than `room` pages were posted although
     /// `post` accepted every page, no page is free, and the device should poll again later. To keep
-    /// its ring full, a device calls `refill` once per poll, and posts the pages that
-    /// [`rx_finish`](Self::rx_finish) returns.
+    /// its ring full, a device calls `refill` once per poll, and posts the pages
+    /// that [`rx_finish`](Self::rx_finish) returns.
     pub fn refill(&mut self, room: usize, fit: Fit, mut post: impl FnMut(Page) -> Result<(), Page>) -> usize {
         for posted in 0..room {
             let Some(page) = self.alloc(fit) else { return posted };
@@ -136,11 +136,12 @@ impl Completions<'_> {
         room
     }
 
-    /// Fills up to `count` pages. `fill` is for devices that write frames with this CPU's own
-    /// stores and post no pages. `write` gets the bytes after a page's headroom. `write` returns a
-    /// description of the frame, or `None` if no frame arrived. When `write` returns `None`, `fill`
-    /// returns, and the page stays in the pool. If `write` reports more bytes than it was given,
-    /// the frame is counted as lost (`device`), and `fill` returns too.
+    /// Fills up to `count` pages. `fill` is for devices whose frames are written by code on this
+    /// CPU (and not by hardware), and which post no pages. `write` gets the bytes after a page's
+    /// headroom. `write` returns a description of the frame, or `None` if no frame arrived. When
+    /// `write` returns `None`, `fill` returns, and the page stays in the pool. If `write` reports
+    /// more bytes than it was given, the frame is counted as lost (`device`), and `fill` also
+    /// returns.
     ///
     /// Returns how many pages were filled. If fewer than `count` pages were filled although `write`
     /// never returned `None`, no page is free, and the device should poll again later.
@@ -150,8 +151,9 @@ impl Completions<'_> {
         let pool = &mut pages.pool;
         let (first, mut more, mut lost, mut wire_bytes) = (frames.len(), true, 0, 0);
         let (region, pages) = pool.take_many(count);
-        // The frames of all pages are created first, so that the list does not have to check its
-        // capacity for each frame. The pages that were not filled are removed again after the loop.
+        // The entries for all pages are added to the list first, so that the list need not check
+        // its capacity for each frame. After the loop, the entries of pages that were not filled
+        // are removed again.
         frames.extend(pages.map(|mut page| {
             let bytes = &mut region.page_mut(&mut page)[HEADROOM..];
             let room = bytes.len();
@@ -168,7 +170,7 @@ impl Completions<'_> {
         }));
         let mut filled = frames.len() - first;
         if !more {
-            // The frame of a page that was not filled has no headroom.
+            // An entry without headroom is one whose page was not filled.
             filled = frames[first..].iter().take_while(|frame| frame.offset() == HEADROOM).count();
             let unused = frames.drain(first + filled..).rev();
             unused.filter_map(|frame| frame.into_page().ok()).for_each(|page| pool.put_back(page));
@@ -178,8 +180,8 @@ impl Completions<'_> {
         filled
     }
 
-    /// Copies a complete frame into a page and hands it over. Returns false if no page is free, or
-    /// if the frame is too long for a page.
+    /// Copies a complete frame into a page and hands the frame over. Returns false if no page is
+    /// free, or if the frame is too long for a page.
     pub fn copy_in(&mut self, frame: &[u8]) -> bool {
         if frame.len() > self.frame_bytes_max() {
             return false;
@@ -191,10 +193,10 @@ impl Completions<'_> {
     }
 
     /// Finishes receiving a frame that the device wrote at `offset` of `page`. Returns a page that
-    /// the device posts instead, so that the device's ring never has a gap. Usually, the frame
-    /// keeps its page, and `rx_finish` returns another page. If the frame is short, it is copied
-    /// ([`QueueLimits::copybreak`](crate::limits::QueueLimits::copybreak)), and `rx_finish` returns
-    /// the same page.
+    /// the device posts in its ring instead of `page`, so that the ring never has a gap. Usually,
+    /// the frame keeps its page, and `rx_finish` returns another page. If the frame is short, it is
+    /// copied to another page ([`QueueLimits::copybreak`](crate::limits::QueueLimits::copybreak)),
+    /// and `rx_finish` returns the same page.
     ///
     /// If no other page is free, the frame is dropped and counted (`no_page`), and `rx_finish`
     /// returns the same page. If the frame does not lie within the page, it is counted as lost
@@ -230,8 +232,8 @@ impl Completions<'_> {
         self.pages.pool.recycle(page);
     }
 
-    /// The bytes of a page, which the device fills. A frame begins at offset [`HEADROOM`], or at
-    /// [`Fit::offset`].
+    /// Returns the bytes of a page, which the device fills. A frame begins at offset [`HEADROOM`],
+    /// or at [`Fit::offset`].
     #[inline(always)]
     pub fn page_mut<'p>(&'p self, page: &'p mut Page) -> &'p mut [u8] {
         self.pages.pool.region().page_mut(page)
@@ -242,17 +244,18 @@ impl Completions<'_> {
         self.pages.pool.region().page_bytes() - HEADROOM
     }
 
-    /// Announces that the device will fill about `count` pages with this CPU's own stores in the
-    /// next poll. The pages that will be filled are prefetched into this CPU's cache in the
-    /// meantime. If the frames are handled on a far CPU, prefetching halves the cost of a frame.
+    /// Announces that code on this CPU will write frames to about `count` pages in the next poll.
+    /// Until then, these pages are prefetched into this CPU's cache. If the frames are handled on a
+    /// far CPU, prefetching halves the cost of a frame.
     #[inline(always)]
     pub fn prefetch_pages(&mut self, count: usize) {
         self.prefetch = count;
     }
 
-    /// The blocks that this queue's [`RxQueue::open`](crate::rx::RxQueue::open) supplied. Returns
-    /// `None` if the queue supplied no blocks, or if `claim` belongs to other blocks. So if a
-    /// device wraps another device, it cannot access the inner device's memory.
+    /// Returns the memory blocks that this queue's [`RxQueue::open`](crate::rx::RxQueue::open)
+    /// supplied. Returns `None` if the queue supplied no blocks, or if `claim` belongs to other
+    /// blocks. Therefore a device that wraps another device cannot access the inner device's
+    /// memory.
     ///
     /// ```compile_fail,E0061
     /// fn tamper(out: &mut steerage_core::completions::Completions<'_>) {
@@ -264,9 +267,9 @@ impl Completions<'_> {
         self.pages.blocks.as_mut().filter(|blocks| blocks.are_claimed_by(claim))
     }
 
-    /// Hands a frame over. `wire_bytes` is the frame's length on the wire. In a capture, the length
-    /// on the wire may exceed the frame's length. If the frame does not lie in this queue's memory,
-    /// it is counted as lost (`device`).
+    /// Hands a frame over. `wire_bytes` is the frame's length on the wire. In a capture file, a
+    /// frame's length on the wire may exceed the length of the stored frame. If the frame does not
+    /// lie in this queue's memory, it is counted as lost (`device`).
     #[inline(always)]
     pub fn push(&mut self, frame: Completion, wire_bytes: usize) {
         self.push_if_sound(frame, wire_bytes);
@@ -294,9 +297,9 @@ impl Completions<'_> {
         self.pages.take_home(frame);
     }
 
-    /// Returns the part of `block` from the last lent frame to the byte at offset `end`. The device
-    /// hands over this part of the block from front to back. Returns `None` if the block does not
-    /// exist, or if `claim` belongs to blocks of another queue.
+    /// Returns the part of `block` from the end of the last lent frame to the byte at offset `end`.
+    /// The device hands over this part of the block from front to back. Returns `None` if the block
+    /// does not exist, or if `claim` belongs to blocks of another queue.
     #[inline]
     pub fn lending(&mut self, claim: &Claim, block: usize, end: usize) -> Option<Lending<'_>> {
         let tail = self.pages.blocks.as_mut()?.tail(claim, block)?.up_to(end);
@@ -310,20 +313,21 @@ impl Completions<'_> {
     }
 
     /// Reports that the device copied `frames` frames out of its blocks in order to reuse the
-    /// blocks. The copied frames have a counter of their own, which does not affect the ledger.
+    /// blocks. A separate counter, which is not part of the ledger, counts the copied frames.
     pub fn copied(&mut self, frames: u64) {
         self.counts.copied += frames;
     }
 
-    /// Reports that the device left `frames` frames to the kernel. The frames left to the kernel
-    /// have a counter of their own, which is not part of the ledger.
+    /// Reports that the device left `frames` frames to the kernel. A separate counter, which is not
+    /// part of the ledger, counts the frames left to the kernel.
     pub fn passed(&mut self, frames: u64) {
         self.counts.passed += frames;
     }
 
-    /// Filters the frames that this poll has handed over, from index `from` on. Removes the frames
-    /// for which `keep` returns false, as if they had not arrived. `keep` gets the bytes in a
-    /// frame's first page. This function is for devices that wrap other devices.
+    /// Filters the frames that the device has handed over in this poll, from index `from` on.
+    /// Removes the frames for which `keep` returns false, as if they had not arrived. The argument
+    /// of `keep` is the part of the frame in its first page. This function is for devices that wrap
+    /// other devices.
     pub fn retain(&mut self, from: usize, mut keep: impl FnMut(&[u8]) -> bool) {
         let from = from.min(self.frames.len());
         for frame in self.frames.split_off(from) {
@@ -337,13 +341,13 @@ impl Completions<'_> {
         }
     }
 
-    /// Returns how many frames the device has handed over in this poll so far.
+    /// Returns how many frames the device has handed over since the start of this poll.
     #[inline(always)]
     pub fn len(&self) -> usize {
         self.frames.len()
     }
 
-    /// Returns true if the device has handed over no frame in this poll so far.
+    /// Returns true if the device has handed over no frame since the start of this poll.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.frames.is_empty()
@@ -361,20 +365,20 @@ pub struct Lending<'a> {
 }
 
 impl Lending<'_> {
-    /// The bytes of the block that the device has not handed over yet.
+    /// Returns the bytes of the block that the device has not handed over yet.
     #[inline(always)]
     pub fn bytes(&mut self) -> &mut [u8] {
         self.tail.bytes()
     }
 
-    /// The offset within the block at which [`bytes`](Self::bytes) begins.
+    /// Returns the offset within the block at which [`bytes`](Self::bytes) begins.
     #[inline(always)]
     pub fn offset(&self) -> usize {
         self.tail.offset()
     }
 
     /// Hands over a frame of `len` bytes at offset `at` of [`bytes`](Self::bytes), and writes
-    /// `header` before the frame. Afterwards, [`bytes`](Self::bytes) begins after the frame.
+    /// `header` before the frame. After the call, [`bytes`](Self::bytes) begins after the frame.
     /// Returns false if the frame does not lie within [`bytes`](Self::bytes) or has too little room
     /// before it for the header.
     #[inline(always)]
@@ -382,10 +386,11 @@ impl Lending<'_> {
         self.push_hashed(at, len, header, None)
     }
 
-    /// Hands over up to `count` consecutive frames. `next` gets the bytes that were not handed over
-    /// yet, and returns the position of the next frame. If `next` returns an error, the loop ends
-    /// and the error is returned. `outside` creates the error for a frame that does not lie within
-    /// these bytes, or that has too little room for the header before it.
+    /// Hands over up to `count` consecutive frames. The argument of `next` is the bytes that were
+    /// not handed over yet. `next` returns the position of the next frame in them. If `next`
+    /// returns an error, the loop ends and the error is returned. `outside` creates the error for a
+    /// frame that does not lie within these bytes, or that has too little room for the header
+    /// before it.
     #[inline(always)]
     pub fn push_each<E>(
         &mut self,
@@ -396,9 +401,10 @@ impl Lending<'_> {
         self.tail.lend_each((self.frames, self.wire_bytes), count, outside, next)
     }
 
-    /// Like [`push_each`](Self::push_each), but also accepts a window to a file of records. To a
-    /// window, nothing is written. The 16 bytes before each frame are the header of a record in
-    /// this `form`. If no form is given, frames in a window are rejected with the error `outside`.
+    /// Like [`push_each`](Self::push_each), but also accepts a *window*: a block that shows a part
+    /// of a file of records. This function writes nothing to a window. In a window, the 16 bytes
+    /// before each frame are the header of a record in the format `form`. If `form` is `None`,
+    /// frames in a window are rejected with the error `outside`.
     #[inline(always)]
     pub fn push_records<E>(
         &mut self,
@@ -423,9 +429,9 @@ impl Lending<'_> {
     }
 
     /// Like [`push_hashed`](Self::push_hashed), for a frame that needs offload work: a super-frame,
-    /// or a packet whose checksum is not complete. `offload` is written before `header`, so
-    /// [`OFFLOAD_BYTES`] bytes must be free before the frame. Returns false if fewer bytes are
-    /// free.
+    /// or a packet whose checksum is not complete. `offload` is written to the memory before
+    /// `header`, so [`OFFLOAD_BYTES`] bytes must be free before the frame. Returns false if fewer
+    /// bytes are free.
     pub fn push_offload(
         &mut self,
         at: usize,

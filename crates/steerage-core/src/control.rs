@@ -1,4 +1,5 @@
-//! The handle by which any thread changes, reads and stops an instance (for policies: `policies`).
+//! The handle with which any thread changes, reads and stops an instance (functions for policies:
+//! `policies`).
 
 mod policies;
 
@@ -18,8 +19,8 @@ use crate::shared::Shared;
 use steerage_ledger::{BucketSnapshot, Snapshot};
 use steerage_moves::Event;
 
-/// Returns the instance's indices of the CPUs in a mask. If the mask is empty, steering is off, and
-/// the result contains only the queue's owner.
+/// Returns the indices, within the instance, of the CPUs in a mask. If the mask is empty, steering
+/// is off, and the result contains only the CPU that polls the queue.
 pub(crate) fn mask_indices(cpus: &[CpuId], mask: &CpuMask, owner: CpuIndex) -> Result<Vec<CpuIndex>, SetError> {
     if mask.is_empty() {
         return Ok(vec![owner]);
@@ -45,8 +46,8 @@ impl fmt::Debug for Handle {
 }
 
 impl Handle {
-    /// Stops receiving. Packets in flight are still handled after a stop, for at most
-    /// [`DRAIN_MAX`](crate::limits::DRAIN_MAX).
+    /// Stops receiving. The instance still handles packets in flight after a stop, for at
+    /// most [`DRAIN_MAX`](crate::limits::DRAIN_MAX).
     pub fn stop(&self) {
         self.0.stop();
     }
@@ -67,8 +68,9 @@ impl Handle {
         self.0.finished.wait(timeout, &self.0.finished, || self.is_finished())
     }
 
-    /// A file descriptor for an event loop. The file descriptor becomes readable when the run [is
-    /// finished](Self::is_finished). Reading from the file descriptor is an error.
+    /// Returns a file descriptor for an event loop. The file descriptor becomes readable when the
+    /// run [is finished](Self::is_finished). Only wait for the file descriptor. Reading from it is
+    /// an error.
     ///
     /// # Errors
     /// Returns the kernel's error if the process has no free file descriptor.
@@ -78,8 +80,8 @@ impl Handle {
 
     /// From now on, spreads the packets of all queues over the CPUs in `mask`. If the mask is
     /// empty, each packet stays on the CPU that received it. The smallest possible number of flows
-    /// move, and no packet is reordered. The call does not wait until the flows have moved: see
-    /// [`is_settled`](Self::is_settled).
+    /// move, and no packet is reordered. `set_rps_cpus` does not wait until the flows have moved:
+    /// see [`is_settled`](Self::is_settled).
     ///
     /// # Errors
     /// [`SetError::NotOurCpu`] if the mask contains a CPU that the instance does not have. Then no
@@ -88,9 +90,9 @@ impl Handle {
         self.set_masks(0..self.0.ledgers.queues.len(), mask)
     }
 
-    /// Like [`set_rps_cpus`](Self::set_rps_cpus), for one queue only. Queues are numbered over all
-    /// inputs. Queues with the same mask share one map. If a queue gets the mask of other queues,
-    /// it joins their group.
+    /// Like [`set_rps_cpus`](Self::set_rps_cpus), for one queue only. Queues are numbered
+    /// consecutively over all inputs. Queues with the same mask form a group and share one map from
+    /// buckets to CPUs. If a queue gets the same mask as other queues, the queue joins their group.
     ///
     /// # Errors
     /// The errors of [`set_rps_cpus`](Self::set_rps_cpus), and [`SetError::NoSuchQueue`] if the
@@ -100,14 +102,14 @@ impl Handle {
         self.set_masks(queue..queue + 1, mask)
     }
 
-    /// From now on, lets another CPU poll a queue. Queues are numbered over all inputs. No packet
-    /// is lost or reordered, and no bucket moves. The present CPU polls the queue until it releases
-    /// the queue between two of its rounds. A CPU that is stuck in its handler cannot release the
-    /// queue. If the new CPU is too busy to take the queue within
-    /// [`OFFER_WAIT`](crate::limits::OFFER_WAIT), the old CPU takes it back.
-    /// [`is_settled`](Self::is_settled) returns true once the outcome is known, and the
-    /// [`snapshot`](Self::snapshot) shows which CPU polls the queue. After a call of `set_rx_cpu`,
-    /// policies do not move the queue any more.
+    /// From now on, lets another CPU poll a queue. Queues are numbered consecutively over all
+    /// inputs. No packet is lost or reordered, and no bucket moves. The old CPU polls the queue
+    /// until it releases the queue between two of its rounds. A CPU that is stuck in its handler
+    /// cannot release the queue. If the new CPU is too busy to take the queue
+    /// within [`OFFER_WAIT`](crate::limits::OFFER_WAIT), the old CPU takes it
+    /// back. [`is_settled`](Self::is_settled) returns true once the outcome is known, and
+    /// the [`snapshot`](Self::snapshot) shows which CPU polls the queue. After a call of
+    /// `set_rx_cpu`, policies no longer move the queue to another CPU.
     ///
     /// # Errors
     /// The errors of [`set_queue_rps_cpus`](Self::set_queue_rps_cpus).
@@ -143,7 +145,7 @@ impl Handle {
     }
 
     /// Calls [`Handler::woken`](crate::handler::Handler::woken) on this CPU between two rounds. If
-    /// the CPU sleeps, it is woken. Use `wake` to announce work that the handler then takes from a
+    /// the CPU sleeps, `wake` wakes it. Use `wake` after you have put work for the handler into a
     /// channel.
     ///
     /// # Errors
@@ -153,44 +155,45 @@ impl Handle {
         Ok(())
     }
 
-    /// The CPUs that belong to the instance.
+    /// Returns the CPUs that belong to the instance.
     pub fn cpus(&self) -> Vec<CpuId> {
         self.0.cpus.clone()
     }
 
-    /// Returns the CPU that has a bucket. During a move, this is the old CPU until the new CPU
-    /// receives packets of the bucket. Returns `None` if the bucket does not exist.
+    /// Returns the CPU that handles a bucket. During a move, the result is the old CPU until the
+    /// new CPU gets packets of the bucket. Returns `None` if the bucket does not exist.
     pub fn cpu_of(&self, bucket: BucketId) -> Option<CpuId> {
         self.0.owner_of(&self.0.steering.lock(), bucket).map(|(cpu, _)| cpu)
     }
 
     /// Like [`cpu_of`](Self::cpu_of), but never waits for a lock: also returns `None` if the bucket
-    /// may be moving, or if another thread holds the control lock. Between two rounds of this CPU,
-    /// its handler has the state of the bucket.
+    /// may be moving, or if another thread holds the control lock. Between two rounds of the
+    /// returned CPU, this CPU's handler has the state of the bucket.
     pub fn try_cpu_of(&self, bucket: BucketId) -> Option<CpuId> {
         let (cpu, is_moving) = self.0.owner_of(&*self.0.steering.try_lock()?, bucket)?;
         (!is_moving).then_some(cpu)
     }
 
-    /// Returns true if all masks and limits apply to new packets, and no bucket is moving. CPUs
-    /// that were declared dead are ignored. Limits are ignored after the run [is
-    /// finished](Self::is_finished).
+    /// Returns true if all masks and limits apply to new packets, and no bucket is moving.
+    /// `is_settled` ignores CPUs that were declared dead. After the run [is
+    /// finished](Self::is_finished), `is_settled` also ignores limits.
     pub fn is_settled(&self) -> bool {
         let state = self.0.steering.lock();
         state.is_settled() || (self.0.all_closed() && state.moves.is_settled())
     }
 
     /// Waits until the instance [is settled](Self::is_settled), the run is finished, or `timeout`
-    /// has passed. Returns true if the instance is settled. During the wait, other threads must
-    /// step the CPUs.
+    /// has passed. Returns true if the instance is settled. During the wait, other threads must run
+    /// the rounds of the CPUs.
     pub fn wait_settled(&self, timeout: Duration) -> bool {
         self.0.steering.settled.wait(timeout, &self.0.finished, || self.is_settled() || self.is_finished());
         self.is_settled()
     }
 
-    /// A file descriptor for an event loop. The file descriptor is readable as long as the instance
-    /// [is settled](Self::is_settled). Reading from the file descriptor is an error. If the run may
-    /// end during the wait, also wait for [`finished_fd`](Self::finished_fd).
+    /// Returns a file descriptor for an event loop. The file descriptor is readable as long as the
+    /// instance [is settled](Self::is_settled). Only wait for the file descriptor. Reading from it
+    /// is an error. If the run may end while you wait, also wait
+    /// for [`finished_fd`](Self::finished_fd).
     ///
     /// # Errors
     /// Returns the kernel's error if the process has no free file descriptor.
@@ -204,8 +207,8 @@ impl Handle {
     }
 
     /// Changes limits, and returns their new values. A value outside of its range is replaced by
-    /// the nearest value in the range. Each CPU follows the new limits from its next round on.
-    /// [`is_settled`](Self::is_settled) returns true when all CPUs follow the limits.
+    /// the nearest value in the range. Each CPU uses the new limits from its next round
+    /// on. [`is_settled`](Self::is_settled) returns true when all CPUs follow the limits.
     pub fn set_limits(&self, mut change: impl FnMut(&mut Limits)) -> Limits {
         self.0.change(|state| {
             let mut limits = state.limits.all;
@@ -217,8 +220,8 @@ impl Handle {
         })
     }
 
-    /// Like [`set_limits`](Self::set_limits), for one queue only. Queues are numbered over all
-    /// inputs. To read the limits, pass a function that changes nothing.
+    /// Like [`set_limits`](Self::set_limits), for one queue only. Queues are numbered consecutively
+    /// over all inputs. To read the limits, pass a function that changes nothing.
     ///
     /// # Errors
     /// [`SetError::NoSuchQueue`] if the queue does not exist. [`SetError::NoCopybreak`] if the
@@ -242,17 +245,18 @@ impl Handle {
         })
     }
 
-    /// The set of CPUs with a flow limit on their backlogs.
+    /// Returns the set of CPUs whose backlogs have a flow limit.
     pub fn flow_limit_cpus(&self) -> CpuMask {
         self.0.steering.lock().limits.flow_limited.iter().map(|cpu| self.0.cpus[usize::from(*cpu)]).collect()
     }
 
-    /// Sets a flow limit for the backlogs of exactly these CPUs: `flow_limit_cpu_bitmap`. The limit
-    /// applies while a backlog is more than half full. The flow limit applies to flows that have
-    /// more than half of the last [`FLOW_LIMIT_HISTORY`](steerage_flow::limits::FLOW_LIMIT_HISTORY)
-    /// packets for this backlog. Only such a flow loses packets (`flow_limit`), and other flows
-    /// lose none. A queue that can wait for room, such as a file, loses no packets. By default, no
-    /// CPU has a flow limit.
+    /// Sets a flow limit for the backlogs of exactly these CPUs: `flow_limit_cpu_bitmap`. A flow
+    /// limit applies while the backlog is more than half full. The flow limit applies to flows that
+    /// have more than half of the
+    /// last [`FLOW_LIMIT_HISTORY`](steerage_flow::limits::FLOW_LIMIT_HISTORY) packets for this
+    /// backlog. The flow limit drops only packets of such flows (`flow_limit`), and none of other
+    /// flows. If a queue can wait for room, such as a file, the flow limit drops none of its
+    /// packets. By default, no CPU has a flow limit.
     ///
     /// # Errors
     /// [`SetError::NotOurCpu`] if the mask contains a CPU that the instance does not have. If
@@ -273,7 +277,7 @@ impl Handle {
         self.0.change(|state| state.on(Event::Present(&present)));
     }
 
-    /// Sets the share of each CPU's time that other programs used recently, from 0 to 1
+    /// Sets, for each CPU, the share of its time that other programs used recently, from 0 to 1
     /// (`ForeignLoad`). Policies take other programs' shares into account. Threads that steerage
     /// starts call `set_others_time` themselves. You need to call `set_others_time` only if your
     /// program runs its own threads.
@@ -287,7 +291,8 @@ impl Handle {
     }
 
     /// Returns the state of each of the [`BUCKETS`](crate::limits::BUCKETS) buckets of a queue.
-    /// Queues are numbered over all inputs. Returns `None` if the queue does not exist.
+    /// Queues are numbered consecutively over all inputs. Returns `None` if the queue does not
+    /// exist.
     pub fn buckets(&self, queue: usize) -> Option<Vec<BucketSnapshot>> {
         let loads = self.0.ledgers.queues.get(queue)?.ledger.buckets.read();
         let state = self.0.steering.lock();
@@ -303,19 +308,20 @@ impl Handle {
         self.0.snapshot()
     }
 
-    /// Returns how many frames are in rings, parking lots and outputs. While no CPU is running, the
-    /// result equals the number of packets in flight in the ledger. For tests.
+    /// Returns the number of frames in rings, in parking lots (frames of moving buckets) and in
+    /// outputs. While no CPU is running, the result equals the number of packets in flight in the
+    /// ledger. For tests.
     #[doc(hidden)]
     pub fn held(&self) -> u64 {
         self.0.ledgers.held()
     }
 
-    /// Waits for the outputs to finish the packets that they still hold. The wait continues while
-    /// the outputs make progress. The wait ends after [`OUTPUT_STUCK_AFTER`] without progress.
-    /// After a stop was requested, the whole wait takes at most
-    /// [`DRAIN_MAX`](crate::limits::DRAIN_MAX). Packets that remain after the wait are dropped as
-    /// [`DropReason::TxLost`]. Joining a run calls this function. A program that runs its own
-    /// threads calls this function after the last step of all CPUs.
+    /// Waits until the outputs have finished the packets that they still hold. The wait continues
+    /// as long as the outputs make progress. The wait ends after [`OUTPUT_STUCK_AFTER`] without
+    /// progress. After a stop was requested, the whole wait takes at
+    /// most [`DRAIN_MAX`](crate::limits::DRAIN_MAX). Packets that remain after the wait are dropped
+    /// as [`DropReason::TxLost`]. Joining a run calls this function. A program that runs its own
+    /// threads calls this function after the last round of all CPUs.
     ///
     /// [`OUTPUT_STUCK_AFTER`]: crate::limits::OUTPUT_STUCK_AFTER
     /// [`DropReason::TxLost`]: crate::ids::DropReason::TxLost

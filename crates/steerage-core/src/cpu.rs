@@ -1,4 +1,4 @@
-//! What a packet function can request from the CPU that runs it: [`Cpu`].
+//! The functions that a packet function can call on the CPU that runs it: [`Cpu`].
 
 use std::fmt;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ pub struct Cpu {
     pub(crate) id: CpuId,
     pub(crate) now: Timestamp,
     pub(crate) origin: Origin,
-    /// The handler's next tick is called at this time or earlier.
+    /// The CPU calls the handler's next `tick` at this time or earlier.
     pub(crate) tick_by: Option<Timestamp>,
 }
 
@@ -63,27 +63,27 @@ impl Cpu {
         self.id
     }
 
-    /// The time at which this batch began, on the clock of the instance's CPUs. `now` is not the
-    /// time at which packets were received: a capture file is read within seconds, although its
-    /// packets may be hours apart. Use a [`PacketClock`](steerage_flow::PacketClock) if state
-    /// should expire by the time of packets.
+    /// Returns the time at which this batch began, on the clock of the instance's CPUs. `now` is
+    /// not the time at which packets were recorded: steerage reads a capture file within seconds,
+    /// although its packets may be hours apart. Use a [`PacketClock`](steerage_flow::PacketClock)
+    /// if state should expire by the packets' own timestamps.
     pub fn now(&self) -> Timestamp {
         self.now
     }
 
-    /// Returns `None` while buckets move between CPUs, and otherwise a number that every move
-    /// changes (0 before the first move). While a bucket moves, its packets wait, and later packets
-    /// of other buckets are handled before them. After the move, the packets that waited are among
-    /// the next packets of their CPU. A handler that ends flows by the times of packets must not
-    /// end the flows of packets that wait.
+    /// Returns `None` while buckets move between CPUs. At other times, returns a number that
+    /// changes with every move (0 before the first move). While a bucket moves, its packets wait,
+    /// and later packets of other buckets are handled before them. After the move, the packets that
+    /// waited are among the next packets of their CPU. A handler that ends flows by the timestamps
+    /// of packets must not end flows whose packets wait.
     pub fn last_move(&self) -> Option<u64> {
         self.shared.steering.slice.number()
     }
 
-    /// Sends a packet that the packet function creates. `send` copies `frame`, which begins with a
-    /// header of type `link`. The packet is sent after the handler has returned, and after the
-    /// packets of this batch that are transmitted. If the output cannot send the packet or has no
-    /// room for it, the packet is dropped and counted
+    /// Sends a packet that the packet function has created. `send` copies the bytes in `frame`,
+    /// which begin with a header of type `link`. The CPU sends the packet after the handler has
+    /// returned, and after the packets of this batch that the handler transmits. If the output
+    /// cannot send the packet or has no room for it, the packet is dropped and counted
     /// ([`CpuSnapshot::originated_dropped`](steerage_ledger::CpuSnapshot::originated_dropped)).
     ///
     /// # Errors
@@ -93,10 +93,10 @@ impl Cpu {
         self.origin.stage(to, link, frame)
     }
 
-    /// Sends a packet that the handler has [kept](crate::packet::Packet::keep), like
-    /// [`send`](Self::send). The packet's pages return to the pool after the packet was sent. If
-    /// the kept packet lies in several pages, it is first joined into one page. Until the handler
-    /// returns, each packet counts against `Builder::originated_max`.
+    /// Sends a packet that the handler has [kept](crate::packet::Packet::keep),
+    /// like [`send`](Self::send). The packet's pages return to the pool after the packet was sent.
+    /// If the kept packet lies in several pages, its parts are first joined in one page. Until the
+    /// handler returns, each such packet counts against the limit `Builder::originated_max`.
     ///
     /// # Errors
     /// Returns the packet if `Builder::originated_max` packets already wait, or if the packet does
@@ -118,14 +118,15 @@ impl Cpu {
         self.shared.stop();
     }
 
-    /// Asks for a call of [`Handler::tick`](crate::handler::Handler::tick) at `time`. Has no effect
+    /// Requests a call of [`Handler::tick`](crate::handler::Handler::tick) at `time`. Has no effect
     /// if an earlier tick was already requested. A handler calls this function if a batch creates
     /// work that is due before the next tick.
     pub fn tick_by(&mut self, time: Timestamp) {
         self.tick_by = Some(self.tick_by.map_or(time, |by| by.min(time)));
     }
 
-    /// Returns true if handlers keep packets that a sender may still send.
+    /// Returns true if handlers hold kept packets that a [`Sender`](crate::sender::Sender) may
+    /// still send.
     pub(crate) fn waits_for_kept(&self) -> bool {
         !self.origin.senders.is_empty() && self.shared.ledgers.queues.iter().any(|queue| queue.kept_pages.kept() > 0)
     }

@@ -9,8 +9,8 @@ pub use steerage_mem::{FileWindows, LeaseRequest, LeasedFile, RecordForm, Shown,
 
 pub use steerage_ledger::{DeviceCounts, DeviceError, DeviceName};
 
-/// The requirements and capabilities of a receive queue: see
-/// [`RxQueue::capabilities`](crate::rx::RxQueue::capabilities).
+/// The requirements and capabilities of a receive queue:
+/// see [`RxQueue::capabilities`](crate::rx::RxQueue::capabilities).
 ///
 /// ```
 /// # mod steerage { pub mod device { pub use steerage_core::device::*; } }
@@ -23,32 +23,34 @@ pub use steerage_ledger::{DeviceCounts, DeviceError, DeviceName};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Capabilities {
-    /// The length of the longest frame, and the position of frames in their pages. If frames can
-    /// have several pages, `fit` describes the longest part of a frame. If the queue provides
-    /// blocks, `fit` describes the longest frame that handlers can keep or write, because that
-    /// frame is first copied to a page.
+    /// The length of the longest frame, and the position of a frame in its page. If a frame can
+    /// occupy several pages, `fit` describes the longest part of a frame in one page. If the queue
+    /// provides blocks, `fit` describes the longest frame that handlers can keep or write, because
+    /// that frame is first copied to a page.
     pub fit: Fit,
-    /// True if the queue's frames lie in blocks that the device supplies. If false, the frames lie
-    /// in pages of the pool, with [`HEADROOM`](crate::limits::HEADROOM) bytes before each frame.
+    /// True if the queue's frames lie in memory blocks that the device supplies. If false, the
+    /// frames lie in pages of the pool, with [`HEADROOM`](crate::limits::HEADROOM) bytes before
+    /// each frame.
     pub lends: bool,
-    /// The maximum number of pages that a frame may occupy, from 1 to
-    /// [`SEGMENTS_MAX`](steerage_mem::SEGMENTS_MAX). The pool gets `segments_max` times as many
+    /// The maximum number of pages that a frame may occupy, from 1
+    /// to [`SEGMENTS_MAX`](steerage_mem::SEGMENTS_MAX). The pool gets `segments_max` times as many
     /// pages. `segments_max` is more than 1 if the device receives a long frame in several buffers:
     /// see [`Completions::gather`](crate::completions::Completions::gather).
     pub segments_max: usize,
     /// The maximum number of pages that the device keeps posted in its own ring. The pool gets this
     /// many additional pages.
     pub posted_max: usize,
-    /// True if no packet is lost while the queue is not polled, as with a file. A queue that can
-    /// wait is polled only while every CPU has room for the frames of a whole poll. A live queue is
-    /// always polled, and frames are dropped if there is no room for them.
+    /// True if the queue can wait: no packet is lost while the queue is not polled, as with a file.
+    /// A queue that can wait is polled only while every CPU has room for the frames of a whole
+    /// poll. A live queue (one that cannot wait) is always polled. If there is no room for its
+    /// frames, they are dropped.
     pub can_wait: bool,
-    /// What packets the device's hashes keep together. `None` if the device sets no hashes. If a
-    /// frame has no hash, steerage computes one. So if a datagram's fragments can have different
-    /// hashes, the device sets no hash on its fragments.
+    /// Which packets get equal hashes from the device, so that they stay together. `None` if the
+    /// device sets no hashes. If a frame has no hash, steerage computes one. Therefore a device
+    /// must not set hashes on a datagram's fragments if these hashes can differ.
     pub hash: Option<Affinity>,
-    /// True if the device itself chooses the bucket of each frame: see
-    /// [`names_buckets`](Self::names_buckets).
+    /// True if the device itself chooses the bucket of each frame:
+    /// see [`names_buckets`](Self::names_buckets).
     pub names_buckets: bool,
 }
 
@@ -74,8 +76,8 @@ impl Capabilities {
     }
 
     /// Returns true if [`QueueLimits::copybreak`](crate::limits::QueueLimits::copybreak) has an
-    /// effect on the queue. Copybreak has an effect if the frames lie in pages of a device's ring,
-    /// or in several pages that can be joined.
+    /// effect on the queue. Copybreak (copying short frames) has an effect if frames lie in pages
+    /// of a device's ring, or in several pages that can be joined.
     pub const fn has_copybreak(&self) -> bool {
         !self.lends && (self.posted_max > 0 || self.segments_max > 1)
     }
@@ -92,7 +94,7 @@ impl Capabilities {
         Self { posted_max: pages, ..self }
     }
 
-    /// Declares that no packet is lost while the queue is not polled.
+    /// Declares that the queue can wait: no packet is lost while the queue is not polled.
     #[must_use]
     pub const fn can_wait(self) -> Self {
         Self { can_wait: true, ..self }
@@ -101,16 +103,16 @@ impl Capabilities {
     /// Declares that the device chooses the bucket of each frame, or of all frames of a poll. The
     /// device sets a hash of that bucket ([`hash_of_bucket`](crate::rps_map::hash_of_bucket)) on
     /// the frames. Masks and policies still decide which CPU has the bucket, so the frames of a
-    /// bucket stay in order. If the device's choice keeps together the packets that the handler
-    /// needs together, it is used even if no device's hash was requested. In Zhang Yanmin's Linux
-    /// patch of 2009, the driver chose the CPU.
+    /// bucket stay in order. If the device's choice keeps the packets together that the handler
+    /// needs together, steerage uses the choice even if the user did not request device hashes. The
+    /// idea is from Zhang Yanmin's Linux patch of 2009, in which the driver chose the CPU.
     #[must_use]
     pub const fn names_buckets(self, affinity: Affinity) -> Self {
         Self { hash: Some(affinity), names_buckets: true, ..self }
     }
 
-    /// Declares that the device sets a hash on frames, though not always on all of them: see
-    /// [`hash`](Self::hash). The upper 12 bits of the hash choose the bucket. If only low bits
+    /// Declares that the device sets a hash on frames, though not always on all of them:
+    /// see [`hash`](Self::hash). The upper 12 bits of the hash choose the bucket. If only low bits
     /// distinguish flows, use [`FlowHash::from_low_bits`](steerage_flow::FlowHash::from_low_bits).
     #[must_use]
     pub const fn hashes(self, affinity: Affinity) -> Self {
@@ -133,14 +135,15 @@ impl Capabilities {
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct Opened {
-    /// The blocks that the queue supplies. The device keeps the [`Claim`](steerage_mem::Claim) to
-    /// these blocks. Without the claim, no code can write to the blocks or lend frames from them.
+    /// The memory blocks that the queue supplies. The device keeps
+    /// the [`Claim`](steerage_mem::Claim) to these blocks. Without the claim, no code can write to
+    /// the blocks or lend frames from them.
     pub blocks: Option<Blocks>,
-    /// The mode in which the device runs, if the device knows it only after it was opened. `None`
-    /// if the mode is the one in [`Input::mode`](crate::rx::Input::mode).
+    /// The mode in which the device runs, if the device learns its mode only when it is opened.
+    /// `None` if the mode is the one in [`Input::mode`](crate::rx::Input::mode).
     pub mode: Option<&'static str>,
-    /// Additional counters of the device. Received and lost packets have counters elsewhere. The
-    /// device keeps a reference to its counters and adds to them.
+    /// Additional counters of the device. These counters exclude received and lost packets, which
+    /// steerage counts itself. The device keeps a reference to its counters and adds to them.
     pub counts: Option<Arc<DeviceCounts>>,
 }
 
@@ -156,31 +159,32 @@ impl Opened {
     }
 }
 
-/// The requirements and capabilities of an output's queue: see
-/// [`TxQueue::capabilities`](crate::tx::TxQueue::capabilities).
+/// The requirements and capabilities of an output's queue:
+/// see [`TxQueue::capabilities`](crate::tx::TxQueue::capabilities).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TxCapabilities {
     /// The number of pages of the pool that the queue needs to send packets. The pool gets this
     /// many additional pages.
     pub pages_max: usize,
-    /// True if the queue accepts packets that it finishes later
+    /// True if the queue may accept a packet and report its outcome later
     /// ([`Sent::deferred`](crate::tx::Sent::deferred)).
     pub defers: bool,
-    /// True if the queue accepts packets that were merged from several frames. The queue counts
-    /// each merged packet as its number of [`frames`](crate::tx::OutgoingPacket::frames). If false,
-    /// the queue gets the original frames.
+    /// True if the queue accepts packets that were merged from several frames. The queue counts a
+    /// merged packet as several packets: as its number
+    /// of [`frames`](crate::tx::OutgoingPacket::frames). If false, the queue gets the original
+    /// frames instead of merged packets.
     pub merged: bool,
 }
 
 impl TxCapabilities {
-    /// Declares that the queue sends from up to `pages` pages of its own.
+    /// Declares that the queue sends from its own pages, up to `pages` of them.
     #[must_use]
     pub const fn pages(self, pages: usize) -> Self {
         Self { pages_max: pages, ..self }
     }
 
-    /// Declares that the queue accepts packets that it finishes later.
+    /// Declares that the queue may accept a packet and report its outcome later.
     #[must_use]
     pub const fn defers(self) -> Self {
         Self { defers: true, ..self }
@@ -228,9 +232,10 @@ impl TxCapabilities {
 pub struct TxResources {
     /// The memory region that contains all pages of the pool.
     pub region: Arc<Region>,
-    /// The pages that the queue [needs](TxCapabilities::pages_max).
+    /// The pages of the pool that the queue [needs](TxCapabilities::pages_max) to send packets.
     pub pages: Vec<Page>,
-    /// The account for a queue that finishes packets later ([defers](TxCapabilities::defers)). The
-    /// queue reports the outcome of each packet to it.
+    /// The account of a queue that reports the outcome of packets later
+    /// ([defers](TxCapabilities::defers)). The queue reports the outcome of each packet to this
+    /// account.
     pub account: Option<TxAccount>,
 }

@@ -26,7 +26,7 @@ pub enum SetError {
     NotOurCpu {
         /// The CPU that the mask names.
         cpu: CpuId,
-        /// The instance's CPUs, as a list of numbers.
+        /// The list of the instance's CPUs, as text.
         ours: String,
     },
     /// There is no receive queue with this number.
@@ -37,8 +37,8 @@ pub enum SetError {
         /// How many queues there are.
         queues: usize,
     },
-    /// `copybreak` was set for a queue for which
-    /// [`copybreak`](crate::limits::QueueLimits::copybreak) has no meaning.
+    /// The user set `copybreak` for a queue for
+    /// which [`copybreak`](crate::limits::QueueLimits::copybreak) has no meaning.
     #[error(
         "{device}: cannot set copybreak of receive queue {queue}: Operation not supported: \
              its device has no ring of pages out of which it copies frames; leave copybreak at 0"
@@ -51,7 +51,8 @@ pub enum SetError {
     },
 }
 
-/// The reason why an instance could not be built. The text says what was tried, and what to do.
+/// The reason why an instance could not be built. The error's text contains the operation that
+/// failed and advice for the user.
 ///
 /// ```
 /// # mod steerage { pub use steerage_core::error::BuildError; }
@@ -72,7 +73,7 @@ pub enum BuildError {
     /// There are more CPUs, queues or outputs than an instance can have.
     #[error("{asked} {what} are more than an instance can have: {most}")]
     TooMany {
-        /// What there is too much of: `CPUs`, `receive queues` or `outputs`.
+        /// What there is too much of: The kind of object: `CPUs`, `receive queues` or `outputs`.
         what: &'static str,
         /// How many were requested.
         asked: usize,
@@ -82,7 +83,7 @@ pub enum BuildError {
     /// A mask, or another setting of a queue, does not fit the instance.
     #[error(transparent)]
     Mask(#[from] SetError),
-    /// A device has frames that are longer than a slot can describe.
+    /// A device has longer frames than a slot (an entry of a ring) can describe.
     #[error("{device}: frames of {asked} bytes are longer than the longest there can be, {most}")]
     FrameTooLong {
         /// The device.
@@ -92,14 +93,15 @@ pub enum BuildError {
         /// The maximum length of a frame, in bytes.
         most: usize,
     },
-    /// The packet memory exceeds its limit (`Builder::memory_max`). The text says which setting
-    /// takes most of the memory, and which value fits.
+    /// The packet memory exceeds its limit (`Builder::memory_max`). The error's text names the
+    /// setting that uses most of the memory, and a value that fits.
     #[error(transparent)]
     Memory(#[from] Excess),
     /// `Builder::cpus` or `Builder::input_on` names a CPU that does not exist.
     #[error(transparent)]
     NoSuchCpu(#[from] NoSuchCpu),
-    /// A handler is too large for the stack of its CPU's thread, on which it is created.
+    /// A handler is too large for the stack of its CPU's thread. The handler is created on this
+    /// stack.
     #[error(
         "a handler of {bytes} bytes needs a stack of 4 times that: box large state, or raise stack_size ({stack_size})"
     )]
@@ -115,10 +117,10 @@ pub enum BuildError {
     /// The packet memory could not be allocated. The text says what to do.
     #[error(transparent)]
     Region(#[from] RegionError),
-    /// The kernel refused another operation.
+    /// The kernel refused an operation that the other variants do not describe.
     #[error("cannot {operation}: {error}")]
     System {
-        /// The operation that failed, as the end of a sentence that begins with "cannot".
+        /// The operation that failed, worded as the end of a sentence that begins with "cannot".
         operation: &'static str,
         /// The kernel's error.
         #[source]

@@ -1,5 +1,5 @@
-//! The packet function: [`Handler`]. [`Cpu`] contains what a packet function can request from its
-//! CPU.
+//! The packet function: [`Handler`]. A packet function calls the functions of [`Cpu`], for example
+//! to send packets.
 
 mod runner;
 
@@ -12,12 +12,12 @@ pub use crate::cpu::Cpu;
 pub use runner::MakeHandler;
 pub(crate) use runner::Runner;
 
-/// A packet function. Each CPU has its own handler, which is created on that CPU. So a handler need
-/// not be `Send`, and its state needs no lock.
+/// A packet function. Each CPU has its own handler, which is created on that CPU. Therefore a
+/// handler need not be `Send`, and its state needs no lock.
 ///
-/// All packets of a flow come to the same handler, in order. When the flow's bucket moves to
-/// another CPU, all earlier packets of the flow are finished first. Then
-/// [`bucket_leaves`](Self::bucket_leaves) hands over the flow's state.
+/// The same handler gets all packets of a flow, in order. When the flow's bucket moves to another
+/// CPU, all earlier packets of the flow are finished first.
+/// Afterwards, [`bucket_leaves`](Self::bucket_leaves) hands over the flow's state.
 ///
 /// ```
 /// # mod steerage { pub use steerage_core::{handler::*, packet::*}; }
@@ -40,14 +40,15 @@ pub(crate) use runner::Runner;
 /// }
 /// ```
 pub trait Handler: Sized + 'static {
-    /// The packets that must go to the same CPU.
+    /// Which packets steerage must keep on the same CPU.
     const AFFINITY: Affinity = Affinity::BothDirections;
 
-    /// The state of a bucket. The state of a bucket is handed over when the bucket moves to another
+    /// The state of a bucket, which one handler hands to another when the bucket moves to another
     /// CPU.
     type Moved: Send + 'static;
 
-    /// The result of this CPU's handler. The caller merges the results of all CPUs after the run.
+    /// The result that each CPU's handler returns at the end of the run. After the run, the caller
+    /// merges the results of all CPUs.
     type Report: Send + 'static;
 
     /// Handles a batch of up to [`HANDLE_BUDGET`](crate::limits::HANDLE_BUDGET) packets of one
@@ -57,29 +58,31 @@ pub trait Handler: Sized + 'static {
     /// packets of the batch count as `handler_panicked`, and a new handler is created.
     fn handle(&mut self, batch: &mut Batch<'_>, cpu: &mut Cpu);
 
-    /// `tick` is called before the first round, and then each time when the returned time has come.
-    /// After `tick` returns `None`, it is called again only if [`Cpu::tick_by`] requests it.
+    /// The CPU calls `tick` before its first round, and then each time that the returned time is
+    /// reached. If `tick` returns `None`, the CPU calls it again only after a request
+    /// by [`Cpu::tick_by`].
     fn tick(&mut self, _cpu: &mut Cpu) -> Option<Timestamp> {
         None
     }
 
-    /// `woken` is called between two rounds after [`Handle::wake`](crate::control::Handle::wake)
-    /// was called for this CPU. Several calls of `wake` may lead to only one call of `woken`.
+    /// After a call of [`Handle::wake`](crate::control::Handle::wake) for this CPU, the CPU calls
+    /// `woken` between two rounds. Several calls of `wake` may lead to only one call of `woken`.
     fn woken(&mut self, _cpu: &mut Cpu) {}
 
-    /// The bucket moves to another CPU. This function removes the state of the bucket's flows from
-    /// the handler and returns it. All packets of the bucket that came to this CPU are finished
-    /// before this call.
+    /// Called when a bucket moves from this CPU to another CPU. `bucket_leaves` removes the state
+    /// of the bucket's flows from this handler, and returns the state. Before this call, all
+    /// packets of the bucket that this CPU got are finished.
     fn bucket_leaves(&mut self, _bucket: BucketId) -> Option<Self::Moved> {
         None
     }
 
-    /// The bucket arrives from another CPU. This call comes before the bucket's first packet. If
-    /// two groups of queues became one, this handler may already have state of the bucket. If the
-    /// handler already has state of the bucket, it merges the two states.
+    /// Called when a bucket has moved from another CPU to this CPU. This call comes before the
+    /// first packet of the bucket on this CPU. If two groups of queues have become one group, this
+    /// handler may already have state of the bucket. If the handler already has state of the
+    /// bucket, it merges the two states.
     fn bucket_arrives(&mut self, _bucket: BucketId, _state: Self::Moved) {}
 
-    /// The run has ended: all packets have been handled. Packets that the handler sends in this
-    /// call are still sent.
+    /// Called at the end of the run, when all packets have been handled. steerage still sends the
+    /// packets that the handler sends in this call.
     fn finish(self, cpu: &mut Cpu) -> Self::Report;
 }

@@ -4,8 +4,8 @@
 pub use steerage_ledger::{DropReason, MoveCause, TxSource};
 pub use steerage_moves::CpuIndex;
 
-/// The flows of a group of queues whose hashes begin with the same 12 bits. The flows of a bucket
-/// move together.
+/// The name of a bucket: the flows of a group of queues whose hashes begin with the same 12 bits.
+/// All flows of a bucket move to another CPU together.
 ///
 /// ```
 /// # mod steerage { pub use {steerage_core::{handler::*, ids::*, packet::*}, steerage_flow::FlowKey}; }
@@ -44,19 +44,19 @@ pub use steerage_moves::CpuIndex;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BucketId {
-    /// The group: queues with the same mask.
+    /// The number of the group, which consists of queues with the same mask.
     pub group: u16,
     /// The bucket, 0 to 4095.
     pub bucket: u16,
 }
 
-/// The number of an output. Outputs are numbered in the order in which they were given to the
-/// builder. `Builder::add_output` of the crate `steerage` returns this number. The example of
-/// [`Packet`](crate::packet::Packet) sends to an output.
+/// The number of an output. Outputs are numbered in the order in which the program adds them to the
+/// builder. `Builder::add_output` of the crate `steerage` returns this number. The example
+/// of [`Packet`](crate::packet::Packet) sends to an output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TxId(pub u8);
 
-/// The number of an input. Inputs are numbered in the order in which they were given to the
+/// The number of an input. Inputs are numbered in the order in which the program adds them to the
 /// builder. `Builder::add_input` of the crate `steerage` returns this number.
 ///
 /// ```
@@ -74,12 +74,12 @@ pub struct TxId(pub u8);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InputId(pub u16);
 
-/// What a handler decides about a packet: see the example of [`Packet`](crate::packet::Packet).
+/// A handler's decision about a packet: see the example of [`Packet`](crate::packet::Packet).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Verdict {
     /// The handler read the packet or changed it in place. The handler did not send, keep or
-    /// discard the packet. By default, a packet has this verdict.
+    /// discard the packet. Packets have the verdict `Consumed` by default.
     #[default]
     Consumed,
     /// [`Packet::discard`](crate::packet::Packet::discard).
@@ -90,8 +90,8 @@ pub enum Verdict {
     Transmitted(TxId),
 }
 
-/// A set of packets of a batch, by their positions: see
-/// [`Batch::read_common`](crate::packet::Batch::read_common).
+/// A set of packets of a batch, stored as their positions in the batch:
+/// see [`Batch::read_common`](crate::packet::Batch::read_common).
 ///
 /// ```
 /// # mod steerage { pub use steerage_core::packet::*; }

@@ -1,4 +1,4 @@
-//! Packets that outlive their batch ([`Kept`]).
+//! Packets that a handler keeps after their batch ([`Kept`]).
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -8,8 +8,8 @@ use steerage_flow::{LinkType, WallTime};
 use steerage_mem::{FrameHeader, Segments, SegmentsMut};
 
 /// A packet that a handler keeps after its batch. A kept packet is owned, writable and `Send`. When
-/// a kept packet is dropped, on any thread, its pages return to the pool.
-/// [`Packet::keep`](crate::packet::Packet::keep) creates a kept packet.
+/// a kept packet is dropped, on any thread, its pages return to the
+/// pool. [`Packet::keep`](crate::packet::Packet::keep) creates a kept packet.
 ///
 /// A kept packet dereferences to its bytes. If a kept packet has several [parts](Self::segments),
 /// it dereferences to the bytes of its first part.
@@ -27,13 +27,13 @@ use steerage_mem::{FrameHeader, Segments, SegmentsMut};
 /// ```
 pub struct Kept {
     pub(crate) frame: steerage_mem::Kept,
-    /// If the instance has a [`Sender`](crate::sender::Sender): the CPU that kept the packet, and
-    /// the packet's bucket.
+    /// The CPU that kept the packet, and the packet's bucket. The value is present only if the
+    /// instance has a [`Sender`](crate::sender::Sender).
     pub(crate) home: Option<(CpuIndex, u16)>,
 }
 
 impl Kept {
-    /// The bytes of the frame, part by part. Empty parts are left out.
+    /// Returns the bytes of the frame, part by part. Empty parts are left out.
     pub fn segments(&self) -> Segments<'_> {
         self.frame.segments()
     }
@@ -43,25 +43,25 @@ impl Kept {
         self.frame.segments_mut()
     }
 
-    /// The memory that the packet's pages occupy, in bytes. A program that keeps many packets can
-    /// use this number to limit their memory.
+    /// Returns the size of the memory that the packet's pages occupy, in bytes. A program that
+    /// keeps many packets can use this number to limit the memory of kept packets.
     pub fn truesize(&self) -> usize {
         self.frame.truesize()
     }
 
-    /// The length of the frame in all of its pages, in bytes.
+    /// Returns the total length of the frame, in all of its pages, in bytes.
     pub fn total_len(&self) -> usize {
         self.frame.total_len()
     }
 
-    /// The time at which the frame was received, if the device recorded it.
+    /// Returns the time at which the frame was received, if the device recorded this time.
     pub fn time(&self) -> Option<WallTime> {
         time_of(&self.frame.header()?)
     }
 
-    /// The length of the frame on the wire, in bytes. A capture may contain fewer bytes of the
-    /// frame. If the device did not record the length on the wire, this is the length that was
-    /// received.
+    /// Returns the length of the frame on the wire, in bytes. A capture file may contain only a
+    /// part of the frame. If the device did not record the length on the wire, returns the received
+    /// length.
     pub fn wire_len(&self) -> usize {
         self.frame.header().map_or_else(|| self.total_len(), |header| header.wire_len as usize)
     }
@@ -71,7 +71,8 @@ impl Kept {
         link_of(self.frame.link(), || self.frame.header())
     }
 
-    /// The number of the device's interface that received the frame, if the device recorded it.
+    /// Returns the number of the device's interface that received the frame, if the device recorded
+    /// this number.
     pub fn interface(&self) -> Option<u16> {
         self.frame.header().map(|header| header.interface)
     }
@@ -103,8 +104,8 @@ impl AsRef<[u8]> for Kept {
     }
 }
 
-/// The type of the first header in a frame. The type is stored in the frame's slot, or in the
-/// frame's header for rare types.
+/// The type of the first header in a frame. The type is stored in the frame's slot (ring entry).
+/// Rare types are stored in the frame's header.
 #[inline(always)]
 pub(crate) fn link_of(code: u8, header: impl FnOnce() -> Option<FrameHeader>) -> LinkType {
     match LinkType::of_code(code) {

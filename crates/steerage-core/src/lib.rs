@@ -1,10 +1,10 @@
 //! The receive path of steerage: from a device's queue to the handlers on many CPUs. Packets travel
-//! flow by flow, in order, in batches, without locks. Programs use this crate through the crate
-//! `steerage`.
+//! between CPUs in batches, without locks. The packets of each flow stay in order. Programs use
+//! this crate through the crate `steerage`.
 //!
-//! The modules are listed in the order in which a packet uses them. Each module imports only
-//! modules that are listed below it in these tables. The modules of the last table are at the
-//! bottom.
+//! The tables list the modules in the order in which a packet passes through them. Each module
+//! imports only modules that are listed below it in these tables. The modules of the last table are
+//! at the bottom.
 //!
 //! | module | what happens there |
 //! |---|---|
@@ -18,7 +18,7 @@
 //! | [`tx`], `origin`, [`sender`] | outputs; packets that a function or another thread originates |
 //! | [`softnet`] | one CPU: a round in phases |
 //!
-//! The modules of the next table surround the strict path:
+//! The modules of the next table are not on the direct path of a packet:
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -33,9 +33,9 @@
 //! | [`rps_map`] | hash to bucket to CPU |
 //! | [`device`], [`platform`], [`limits`], [`ids`] | names and errors of devices; clock and sleep; every limit; identifiers |
 //!
-//! Only steerage-moves (the protocol of moves), steerage-ledger (counts), steerage-mem (rings,
-//! pages), steerage-flow (types, dissection, hashing) and the value types of steerage-topology are
-//! below this crate. steerage-core knows nothing of policies, devices or programs.
+//! This crate imports only steerage-moves (the protocol of moves), steerage-ledger (counts),
+//! steerage-mem (rings, pages), steerage-flow (types, dissection, hashing) and the value types of
+//! steerage-topology. steerage-core contains no code for particular policies, devices or programs.
 #![forbid(unsafe_code)]
 
 // Doc examples and tests call this crate `steerage_core`, as its users do.

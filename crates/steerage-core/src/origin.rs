@@ -1,15 +1,18 @@
 //! Packets that a packet function originates, such as an answer in several parts, or a message that
 //! a timer triggers.
 //!
-//! Originated packets lie in pages that their CPU uses for nothing else. Originated packets reach
-//! the outputs through a lane of this CPU. So an output accepts originated packets like any other
-//! packets, and can swap their pages. Originated packets are sent after the packets that the batch
-//! transmits, and before the batch counts as finished. The fence of a move therefore covers
-//! originated packets. If the CPU was declared dead, originated packets are dropped.
+//! Each CPU has separate pages for the packets that its packet function originates. Originated
+//! packets reach the outputs through a lane, like packets that this CPU has received itself.
+//! Therefore an output treats originated packets like any other packets, and can swap their pages.
+//! Originated packets are sent after the packets of the batch that the handler transmits, and
+//! before the batch counts as finished. Therefore a move of a bucket to another CPU also waits
+//! until originated packets are sent. If the CPU was declared dead, its originated packets are
+//! dropped.
 //!
-//! To send a kept packet, the CPU stages an empty frame in one of these pages. The output then
-//! reads the kept packet as if it were the frame's written copy. An output reads a kept packet from
-//! the packet's own pages. Packets of [`Sender`](crate::sender::Sender)s are sent in the same way.
+//! To send a kept packet, the CPU stages an empty frame in one of the pages for originated packets.
+//! The output reads the kept packet in place of the empty frame, as if it were a copy that a
+//! handler wrote. The output reads the kept packet from the packet's own pages. The CPU sends the
+//! packets of [`Sender`](crate::sender::Sender)s in the same way as kept packets.
 
 use std::sync::Arc;
 
@@ -31,7 +34,7 @@ pub(crate) struct Origin {
     pages: Vec<Page>,
     lane: Lane,
     to: Vec<Verdict>,
-    /// For each staged packet: the kept packet that is sent in its place, if any.
+    /// For each staged packet, the kept packet that the output sends instead, if there is one.
     kept: Vec<Option<WrittenCopy>>,
     /// All senders, with the number of packets that this CPU has staged for each sender.
     pub(crate) senders: Vec<(Arc<SendQueue>, u64)>,
@@ -89,9 +92,9 @@ impl Origin {
         self.kept.push(kept);
     }
 
-    /// Stages the packets that other threads want this CPU to send, as long as there is room. If a
-    /// staged packet cannot be sent, it is dropped and counted. Returns true if some packets may
-    /// not have been staged yet.
+    /// Stages the packets that other threads have passed to this CPU for sending, as long as there
+    /// is room. If a staged packet cannot be sent, it is dropped and counted. Returns true if some
+    /// packets may not have been staged yet.
     pub(crate) fn pull(&mut self, cpu: CpuIndex, closes: bool, counts: &CpuLedger) -> bool {
         let mut senders = std::mem::take(&mut self.senders);
         let mut is_more = false;
@@ -105,7 +108,8 @@ impl Origin {
                     Item::Copy(link, bytes) => (self.stage(sender.to, link, &bytes).is_ok(), Some(bytes)),
                 };
                 counts.originated_dropped.add(u64::from(!is_staged));
-                // If another thread has the lock, the buffer's memory is freed.
+                // The buffer is returned for reuse. If another thread holds the lock, the buffer's
+                // memory is freed instead.
                 let _ = sender.buffers.try_lock().map(|mut buffers| buffers.extend(buffer));
                 Ok(())
             });
@@ -119,8 +123,8 @@ impl Origin {
         self.senders.iter().for_each(|(sender, taken)| sender.waiting.sent(cpu, *taken));
     }
 
-    /// Sends the staged packets in order. If `void` is true (the CPU was declared dead), drops them
-    /// instead.
+    /// Sends the staged packets in order. If `void` is true (the CPU was declared dead), drops the
+    /// staged packets instead.
     #[inline]
     pub(crate) fn send(&mut self, outputs: &mut [OwnedTx], now: Timestamp, void: bool, counts: &CpuLedger) {
         if !self.to.is_empty() {
@@ -158,7 +162,7 @@ impl Origin {
         self.kept.clear();
     }
 
-    /// Sends the remaining packets when the CPU ends.
+    /// Sends the remaining staged packets when the CPU ends.
     pub(crate) fn send_last(&mut self, outputs: &mut [OwnedTx], cpu: CpuIndex, now: Timestamp, counts: &CpuLedger) {
         while self.pull(cpu, true, counts) && !self.to.is_empty() {
             self.send(outputs, now, false, counts);

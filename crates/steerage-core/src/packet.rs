@@ -1,5 +1,5 @@
-//! Packets and batches. The metadata of a packet is built when it is needed, on the CPU that needs
-//! it.
+//! Packets and batches. A packet's metadata is built only when a CPU needs the metadata, on that
+//! CPU.
 
 mod shape;
 
@@ -30,14 +30,14 @@ pub(crate) struct BatchContext<'a> {
     pub(crate) dissections: &'a Dissections,
 }
 
-/// The verdict on each packet of a batch, by the packet's position. Verdicts are stored outside of
-/// the handler, so that they survive a panic of the handler.
+/// A handler's verdict on each packet of a batch, by the packet's position in the batch. Verdicts
+/// are stored outside of the handler, so that they survive a panic of the handler.
 #[derive(Debug)]
 pub(crate) struct Actions {
     pub(crate) verdicts: [Verdict; HANDLE_BUDGET],
     pub(crate) copies: Vec<Option<WrittenCopy>>,
     /// True if the handler gave a verdict or wrote to a packet, or if packets were merged. Most
-    /// packet functions only read packets.
+    /// packet functions only read packets, so this flag stays false.
     pub(crate) acted: Cell<bool>,
 }
 
@@ -82,8 +82,8 @@ impl Actions {
 pub(crate) struct Tally {
     pub(crate) discarded: u64,
     pub(crate) kept: u64,
-    /// For each output number, the number of packets that go to the output. Unused numbers are
-    /// included. A batch is so short that each count fits in a byte.
+    /// For each output number, the number of packets that the handler transmits to the output.
+    /// Unused numbers are included. A batch has so few packets that each count fits in a byte.
     pub(crate) transmitted: [u8; OUTPUTS_MAX],
 }
 
@@ -92,10 +92,11 @@ const _: () = assert!(HANDLE_BUDGET <= u8::MAX as usize && OUTPUTS_MAX > u8::MAX
 /// A batch: up to [`HANDLE_BUDGET`] packets of one queue, in order of arrival.
 ///
 /// With `Builder::coalesce`, consecutive segments of a TCP or UDP flow in a batch are merged into
-/// one packet, a [super-frame](Packet::offload): [`data`](Packet::data) returns its headers,
-/// [`segments`](Packet::segments) returns the payload of each segment, and [`parts`](Packet::parts)
-/// splits it into packets. The super-frame has the position of its first segment. Its verdict
-/// counts for every frame that was merged into it.
+/// one packet, a [super-frame](Packet::offload): [`data`](Packet::data) returns its
+/// headers, [`segments`](Packet::segments) returns the payload of each segment,
+/// and [`parts`](Packet::parts) splits it into packets. In the batch, the super-frame has the
+/// position of its first segment. The super-frame's verdict applies to every frame that was merged
+/// into the super-frame.
 pub struct Batch<'a> {
     frames: Hand<'a>,
     actions: &'a mut Actions,
@@ -114,7 +115,7 @@ impl<'a> Batch<'a> {
         Self { frames, actions, context }
     }
 
-    /// The number of packets in the batch.
+    /// Returns the number of packets in the batch.
     pub fn len(&self) -> usize {
         self.frames.len()
     }
@@ -124,24 +125,25 @@ impl<'a> Batch<'a> {
         self.len() == 0
     }
 
-    /// The number of the input from which the packets came.
+    /// Returns the number of the input that received the packets.
     pub fn input(&self) -> InputId {
         self.context.source.input
     }
 
-    /// The number of the receive queue from which the packets came. Queues are numbered from 0 over
-    /// all inputs, as in [`Snapshot::queues`](steerage_ledger::Snapshot::queues).
+    /// Returns the number of the receive queue that received the packets. Queues are numbered from
+    /// 0 over all inputs, as in [`Snapshot::queues`](steerage_ledger::Snapshot::queues).
     pub fn queue(&self) -> usize {
         self.context.source.queue
     }
 
     /// Calls `read` for each common packet: an Ethernet frame in one part that needs no offload
-    /// work. If the device recorded time and length on the wire for the first packet, only packets
-    /// with this record are common. If the first packet has no such record, only packets without it
-    /// are common. `read` gets the packet's position in the batch and the packet's readable fields.
-    /// `read` returns true if it has finished with the packet. `read_common` returns the positions
-    /// of all other packets. Use [`iter_mut`](Self::iter_mut) for the packets that `read` has not
-    /// finished.
+    /// work. If the device recorded the time and the wire length of the first packet, only packets
+    /// with such a record are common. If the first packet has no record of its time and wire
+    /// length, only packets without such a record are common. The arguments of `read` are the
+    /// packet's position in the batch and the packet's readable fields. `read` must return true if
+    /// it needs no further access to the packet. `read_common` returns the positions of all packets
+    /// for which `read` did not return true. Use [`iter_mut`](Self::iter_mut) for the packets that
+    /// `read` has not finished.
     ///
     /// `read_common` is for packet functions that read the whole batch before they act on it.
     /// `read_common` costs about half as much as iterating over all packets.
@@ -159,7 +161,8 @@ impl<'a> Batch<'a> {
     }
 
     /// Iterates over the packets of the batch. Each call begins with the first packet again.
-    /// Verdicts of earlier iterations remain, and a packet that was kept is empty.
+    /// Verdicts of earlier iterations remain. A packet that the handler has kept is empty in later
+    /// iterations.
     #[inline]
     pub fn iter_mut(&mut self) -> Packets<'_> {
         let Actions { verdicts, copies, acted } = &mut *self.actions;
@@ -174,7 +177,7 @@ impl<'a> Batch<'a> {
 }
 
 /// Allows `for packet in batch`. If the batch is needed afterwards, use `for packet in &mut
-/// *batch`. Both kinds of loop are the same as iterating over [`Batch::iter_mut`].
+/// *batch`. Both loops iterate over [`Batch::iter_mut`].
 ///
 /// ```
 /// # mod steerage { pub use steerage_core::packet::*; }
@@ -207,8 +210,8 @@ impl<'a> IntoIterator for &'a mut Batch<'_> {
 pub struct Packets<'a> {
     frames: Frames<'a>,
     verdicts: std::slice::IterMut<'a, Verdict>,
-    /// The writable copies, if frames lie in blocks or may be merged. All other frames are written
-    /// in place.
+    /// The writable copies of frames, if frames lie in blocks (memory of the device) or may be
+    /// merged. Handlers write to all other frames in place.
     copies: Option<std::slice::IterMut<'a, Option<WrittenCopy>>>,
     acted: &'a Cell<bool>,
     context: &'a BatchContext<'a>,
@@ -238,8 +241,8 @@ impl<'a> Iterator for Packets<'a> {
 
 impl ExactSizeIterator for Packets<'_> {}
 
-/// The readable fields of a frame. If the frame has a writable copy (`written`), these are the
-/// fields of the copy.
+/// Returns the readable fields of a frame. If the frame has a writable copy (`written`), returns
+/// the fields of the copy.
 #[inline(always)]
 pub(crate) fn received<'p>(frame: &'p Frame<'_>, written: Option<&'p WrittenCopy>) -> Received<'p> {
     let ((header, data), behind) = match written {
@@ -260,8 +263,8 @@ pub(crate) fn parts<'p>(frame: &'p Frame<'_>, written: Option<&'p WrittenCopy>, 
     Parts::of_pieces(offload, front, behind)
 }
 
-/// The offload work that a frame needs. If the frame has a writable copy (`written`), this is the
-/// work that the copy needs.
+/// Returns the offload work that a frame still needs, such as a checksum. If the frame has a
+/// writable copy (`written`), returns the offload work that the copy needs.
 #[inline(always)]
 pub(crate) fn offload(frame: &Frame<'_>, written: Option<&WrittenCopy>) -> Option<Offload> {
     if frame.has_extra() { offload_of(frame, written) } else { None }
@@ -275,8 +278,8 @@ fn offload_of(frame: &Frame<'_>, written: Option<&WrittenCopy>) -> Option<Offloa
     offload.shifted(copy.len() as isize - copy.front()? as isize)
 }
 
-/// One packet of a batch, from which it is borrowed. A packet has no `Drop`: if it is dropped
-/// without a verdict, it counts as consumed.
+/// One packet of a batch. The packet borrows from the batch. `Packet` does not implement `Drop`. A
+/// packet that is dropped without a verdict counts as consumed.
 ///
 /// ```
 /// # mod steerage { pub use {steerage_core::{ids::*, packet::*}, steerage_flow::*}; }
@@ -309,8 +312,8 @@ fn offload_of(frame: &Frame<'_>, written: Option<&WrittenCopy>) -> Option<Offloa
 /// ```
 pub struct Packet<'a>(Stays<InBatch<'a>>);
 
-/// The parts of a packet. If a packet is sent to another thread, the compiler prints this type's
-/// name.
+/// The parts of a packet. If a program tries to send a packet to another thread, the compiler's
+/// error message contains the name of this type.
 struct InBatch<'a> {
     frame: Frame<'a>,
     verdict: &'a mut Verdict,
@@ -342,8 +345,8 @@ pub struct Received<'p> {
 }
 
 impl Packet<'_> {
-    /// The frame's bytes, beginning with the link header. If the frame has several
-    /// [parts](Self::segments), these are the bytes of its first part, which contains all headers.
+    /// Returns the frame's bytes, beginning with the link header. If the frame has several
+    /// [parts](Self::segments), returns the bytes of the first part, which contains all headers.
     #[inline]
     pub fn data(&self) -> &[u8] {
         match self.written() {
@@ -360,16 +363,17 @@ impl Packet<'_> {
         self.0.copy.as_deref().and_then(Option::as_ref)
     }
 
-    /// The frame's bytes, and all fields that the device recorded about the frame. This function is
-    /// for handlers that need most of these fields of every packet: one call costs half as much as
-    /// separate calls.
+    /// Returns the frame's bytes, and all fields that the device recorded about the frame.
+    /// `received` is for handlers that need most of these fields of every packet. One call of
+    /// `received` costs half as much as separate calls.
     #[inline(always)]
     pub fn received(&self) -> Received<'_> {
         received(&self.0.frame, self.written())
     }
 
-    /// Like [`data`](Self::data), but for writing. If the frame is lent, it is first copied to a
-    /// page. Of a super-frame, only the headers are copied. The payload stays in the block and is
+    /// Like [`data`](Self::data), but returns writable bytes. If the frame is lent (in memory of
+    /// the device), it is first copied to a page. If the frame is a super-frame, only its headers
+    /// are copied. The payload of a super-frame stays in the device's memory and is
     /// read-only. [`segments`](Self::segments) returns both headers and payload.
     ///
     /// # Errors
@@ -382,8 +386,8 @@ impl Packet<'_> {
         self.copy_mut(None).map(|copy| &mut **copy)
     }
 
-    /// The writable copy of a lent frame. If there is no copy yet, creates a copy of up to `most`
-    /// bytes.
+    /// Returns the writable copy of a lent frame. If the frame has no copy yet, creates a copy of
+    /// up to `most` bytes.
     fn copy_mut(&mut self, most: Option<usize>) -> Result<&mut WrittenCopy, NoRoom> {
         if !matches!(self.0.copy, Some(Some(_))) {
             let copied = self.copied(most)?;
@@ -393,21 +397,22 @@ impl Packet<'_> {
         self.0.copy.as_mut().and_then(|copy| copy.as_mut()).ok_or(NoRoom::Taken)
     }
 
-    /// The time at which the frame was received, if the device recorded it.
+    /// Returns the time at which the frame was received, if the device recorded this time.
     #[inline]
     pub fn time(&self) -> Option<WallTime> {
         time_of(&self.header()?)
     }
 
-    /// The length of the frame on the wire, in bytes. A capture may contain fewer bytes of the
-    /// frame. If the device did not record the length on the wire, this is the length that was
-    /// received.
+    /// Returns the length of the frame on the wire, in bytes. A capture file may contain only a
+    /// part of the frame. If the device did not record the length on the wire, returns the received
+    /// length.
     #[inline]
     pub fn wire_len(&self) -> usize {
         self.header().map_or_else(|| self.total_len(), |header| header.wire_len as usize)
     }
 
-    /// The number of the device's interface that received the frame, if the device recorded it.
+    /// Returns the number of the device's interface that received the frame, if the device recorded
+    /// this number.
     #[inline]
     pub fn interface(&self) -> Option<u16> {
         self.header().map(|header| header.interface)
@@ -418,9 +423,10 @@ impl Packet<'_> {
         self.written().map_or_else(|| self.0.frame.header(), WrittenCopy::header)
     }
 
-    /// The offload work that the frame still needs. A super-frame stands for several packets, and a
-    /// checksum may be incomplete. `None` for any other packet. Writing to a single packet
-    /// completes its checksum, so the result is `None` after that.
+    /// Returns the offload work that the frame still needs. Work is needed for a super-frame, which
+    /// represents several packets, and for a packet with an incomplete checksum. `None` for any
+    /// other packet. Writing to a packet that is no super-frame completes its checksum, so the
+    /// result is `None` afterwards.
     #[inline(always)]
     pub fn offload(&self) -> Option<Offload> {
         offload(&self.0.frame, self.written())
@@ -432,9 +438,10 @@ impl Packet<'_> {
         *self.0.verdict
     }
 
-    /// The parsed headers of the frame: flow, tunnels and the offsets of the parts. Headers are
-    /// parsed at the first call, and again after the packet was written to. `Builder::layers`
-    /// decides whether tunnels are entered.
+    /// Returns the parsed headers of the frame: the flow, the tunnels, and the offsets of the
+    /// headers and the payload. The first call parses the headers. After the handler has written to
+    /// the packet, the next call parses them again. `Builder::layers` sets whether the headers
+    /// inside of tunnels are parsed.
     pub fn dissection(&self) -> impl Deref<Target = Dissection> + '_ {
         let layers = self.0.context.source.hasher.layers();
         self.0.context.dissections.get_or(self.0.frame.nth(), || dissect(self.data(), self.link(), layers))
@@ -444,15 +451,16 @@ impl Packet<'_> {
         self.0.context.dissections.forget(self.0.frame.nth());
     }
 
-    /// The flow key, from the [`dissection`](Self::dissection). Returns `None` if the packet is not
-    /// an IP packet.
+    /// Returns the packet's flow key, from the [`dissection`](Self::dissection). Returns `None` if
+    /// the packet is not an IP packet.
     pub fn flow_key(&self) -> Option<FlowKey> {
         let dissection = self.dissection();
         dissection.is_flow.then_some(dissection.key)
     }
 
-    /// The hash by which the packet's flow is steered. If steering did not need the hash, this call
-    /// computes it from the frame's bytes. Call `flow_hash` before you change the headers.
+    /// Returns the hash by which steerage steers the packet's flow. If steering did not need the
+    /// hash, this call computes it from the frame's bytes. Call `flow_hash` before you change the
+    /// headers.
     #[inline]
     pub fn flow_hash(&self) -> FlowHash {
         self.0
@@ -462,23 +470,23 @@ impl Packet<'_> {
             .unwrap_or_else(|| self.0.context.source.hasher.hash_one(self.0.frame.bytes(), self.link()))
     }
 
-    /// The type of the first header in the frame, for [`dissect`].
+    /// Returns the type of the frame's first header, which [`dissect`] needs.
     #[inline]
     pub fn link(&self) -> LinkType {
         link_of(self.0.frame.link(), || self.header())
     }
 
-    /// Sets the type of the first header in the packet. Call this function after you removed the
-    /// link header or added another header at the front, because outputs check the type. Only types
-    /// that [`LinkType`] names are stored. Other types are ignored. If you need the hash, call
-    /// [`flow_hash`](Self::flow_hash) before this function.
+    /// Sets the type of the first header in the packet. Call `set_link` after you have removed the
+    /// link header or added another header at the front, because outputs check the type. `set_link`
+    /// stores only types that have a name in [`LinkType`]. Other types are ignored. If you need the
+    /// hash, call [`flow_hash`](Self::flow_hash) before this function.
     #[inline]
     pub fn set_link(&mut self, link: LinkType) {
         self.forget_dissection();
         self.0.frame.set_link(link.code());
     }
 
-    /// The packet's bucket. All flows of a bucket move together.
+    /// The packet's bucket. All flows of a bucket move to another CPU together.
     pub fn bucket(&self) -> BucketId {
         BucketId { group: self.0.context.group, bucket: bucket_of(self.flow_hash()) }
     }
@@ -493,8 +501,9 @@ impl Packet<'_> {
     }
 
     /// Sends the packet to the output `to` after the handler has returned from this batch. If the
-    /// output has no room for the packet, it counts as `tx_full`. If the output cannot send the
-    /// packet or does not exist, the packet counts as `tx_refused`.
+    /// output has no room for the packet, the packet is dropped and counts as `tx_full`. If the
+    /// output cannot send the packet or does not exist, the packet is dropped and counts as
+    /// `tx_refused`.
     pub fn transmit(mut self, to: TxId) {
         if *self.0.verdict == Verdict::Consumed {
             self.0.acted.set(true);
@@ -534,7 +543,7 @@ impl Packet<'_> {
         Ok(Kept { frame: kept, home })
     }
 
-    /// Creates a copy of a lent frame. The copy is the whole frame, or only the headers of a
+    /// Creates a copy of a lent frame. The copy contains the whole frame, or only the headers of a
     /// super-frame, or the first `most` bytes as a separate frame.
     fn copied(&self, most: Option<usize>) -> Result<WrittenCopy, NoRoom> {
         let (bytes, header, told) = (self.0.frame.bytes(), self.0.frame.header(), offload(&self.0.frame, None));

@@ -1,31 +1,32 @@
 //! The page pool: each receive queue has a local page cache in front of a shared pool.
 //!
 //! The local page cache follows the one in Amazon's ENA driver (LPC, proposed in March 2021 for
-//! Linux 5.12): a queue recycles its own pages and does not need the shared allocator. ENA tries
-//! its pages one after another, and stops at the first page that is still in use. steerage does not
-//! search for free pages: each page returns through the finished index of a ring, or through the
-//! stack of kept pages. So no page has to wait until another page is free. When an instance has
-//! ended and no packet is kept any more, the shared pool has all pages again.
+//! Linux 5.12): a receive queue reuses its own pages and rarely needs the shared allocator. The ENA
+//! driver checks its pages one after another, and stops at the first page that is still in use.
+//! steerage does not search for free pages: each page returns through the finished index of a ring,
+//! or through the stack of kept pages. Therefore a page in use does not delay the return of other
+//! pages. When an instance has ended and no packet is kept any more, the shared pool has all pages
+//! again.
 //!
-//! Three measures make pages cheaper, as benchmarks confirm:
+//! Three techniques reduce the cost of pages, as benchmarks confirm:
 //!
 //! - While the queue's owner steers the frames of a poll, it prefetches the pages of its next poll
-//!   for writing, one page per frame ([`PagePool::prefetch`]). If all pages were prefetched at
-//!   once, they would fill the CPU's line fill buffers.
+//!   for writing, one page per frame ([`PagePool::prefetch`]). Prefetching all pages at once would
+//!   fill the CPU's line fill buffers.
 //! - The length of a page is never a multiple of 1024 bytes
 //!   ([`PAGE_BYTES_MIN`](crate::limits::PAGE_BYTES_MIN)). With pages of 2048 bytes, the first cache
-//!   lines of all frames would share a few cache sets.
+//!   lines of all frames would compete for a few sets of the CPU's cache.
 //! - Pages are handed out in random order, because the shared pool is shuffled when it is created.
 //!   If pages were handed out in the order of their addresses, the stride prefetcher of the
-//!   worker's CPU would fetch the next frames while the receiving CPU still writes them. This would
-//!   double the time that the receiving CPU needs for a packet.
+//!   worker's CPU would fetch the next frames while the receiving CPU still writes them. Such
+//!   prefetching would double the time that the receiving CPU needs for a packet.
 //!
 //! Each CPU has its share of the pages on the CPU's own NUMA node. All shares are parts of one
-//! region, because all AF_XDP sockets of an interface share one region. A page's number shows to
-//! which part it belongs. A queue takes pages of another node when its own node has no free page.
-//! When a page of another node returns, it goes to the shared pool instead of the local cache. So
-//! the queue's pages of other nodes are replaced by pages of its own node, as in ENA. The check of
-//! a page's node costs two comparisons.
+//! memory region, because all AF_XDP sockets of an interface share one region. A page's number
+//! shows to which part of the region the page belongs. A queue takes pages of another node when its
+//! own node has no free page. When a page of another node returns, it goes to the shared pool
+//! instead of the local cache. So the queue replaces pages of other nodes by pages of its own node,
+//! as the ENA driver does. To check the NUMA node of a page takes two comparisons.
 //!
 //! In debug and fuzz builds, `steerage-mem` detects a page that is used after its release, and a
 //! page that is released twice.
@@ -55,8 +56,8 @@ pub struct PagePool {
     cache: Vec<Page>,
     cache_max: usize,
     own: Range<u32>,
-    /// The number of pages of the shared pool that the queue has. The second number is the largest
-    /// value of this number since the size of the cache last changed.
+    /// `has` is the number of pages that the queue has from the shared pool. `has_had` is the
+    /// largest value of `has` since the size of the cache last changed.
     has: usize,
     has_had: usize,
     spill: Vec<Page>,
@@ -93,7 +94,7 @@ impl PagePool {
         }
     }
 
-    /// Sets how many pages the local cache keeps. Surplus pages return to the shared pool.
+    /// Sets how many pages the local cache keeps. Pages above this limit return to the shared pool.
     pub(crate) fn set_cache_max(&mut self, cache_max: usize) {
         if cache_max == self.cache_max {
             return;
@@ -102,7 +103,7 @@ impl PagePool {
         let beyond = self.cache.len().saturating_sub(cache_max);
         self.spill.extend(self.cache.drain(..beyond));
         self.give_spilt();
-        // After its size has changed, a cache fills up again.
+        // After a change of its size, the local cache fills up again.
         self.has_had = self.has;
         let room = cache_max.max(POOL_BULK) + POOL_BULK;
         self.cache.reserve(room.saturating_sub(self.cache.len()));
@@ -119,7 +120,8 @@ impl PagePool {
         self.cache.len()
     }
 
-    /// Returns how many pages came from the local cache, and how many came from the shared pool.
+    /// Returns how many of the pages that were taken came from the local cache, and how many from
+    /// the shared pool.
     pub fn served(&self) -> (u64, u64) {
         (self.counters.alloc_fast.get(), self.counters.alloc_slow.get())
     }
@@ -145,8 +147,8 @@ impl PagePool {
         Some(page)
     }
 
-    /// Takes up to `most` pages, in order to fill many pages at once. Also returns the region that
-    /// contains the pages.
+    /// Takes up to `most` pages, so that the caller can fill many pages at once. Also returns the
+    /// region that contains the pages.
     #[inline(always)]
     pub fn take_many(&mut self, most: usize) -> (&Region, impl ExactSizeIterator<Item = Page> + '_) {
         #[cfg(test)]
@@ -227,7 +229,7 @@ impl PagePool {
             self.came_home += 1;
             self.cache.push(page);
         } else if self.region.holds(&page) {
-            // The list must not grow here, because growing would allocate memory.
+            // The list `spill` must not grow, because growing would allocate memory.
             if self.spill.len() == self.spill.capacity() {
                 self.recycled();
             }
@@ -237,9 +239,9 @@ impl PagePool {
         }
     }
 
-    /// Takes back the pages of finished frames. As many pages as the local cache has room for go to
-    /// the cache. All other pages go to the shared pool. Both the cache and the shared pool receive
-    /// many pages at a time.
+    /// Takes back the pages of finished frames. The pages return to the local cache while it has
+    /// room, and otherwise to the shared pool. The cache and the shared pool each receive many
+    /// pages in one step.
     #[inline(always)]
     pub fn recycle_many(&mut self, frames: Finished<'_>) {
         let room = self.cache_max.saturating_sub(self.cache.len());
@@ -255,8 +257,8 @@ impl PagePool {
         }
     }
 
-    /// Counts the pages that were added to a list. Frames that could not be taken back in one step
-    /// are taken back one by one.
+    /// Counts the pages that were added to a list. If the pages of many frames could not be taken
+    /// back in one step, they are taken back frame by frame.
     #[inline(always)]
     fn count_home(&mut self, returned: Result<usize, Finished<'_>>) {
         match returned {
@@ -265,8 +267,8 @@ impl PagePool {
         }
     }
 
-    /// Takes back the pages of one frame. A lent frame has no page of its own. A lent frame that
-    /// lies outside of this queue's blocks did not come from this queue, so it is not counted.
+    /// Takes back the pages of one frame. A lent frame has no page of its own. A lent frame outside
+    /// of this queue's memory blocks belongs to another queue, so the frame is not counted.
     #[inline(always)]
     pub(crate) fn recycle_frame(&mut self, frame: Completion) {
         match frame.into_page() {
@@ -302,14 +304,15 @@ impl PagePool {
             self.counters.lpc_wrong_numa.add(foreign);
             self.counters.recycle_cache_full.add(spilt - foreign);
             self.give_spilt();
-            // Pages that are taken from the shared pool later fill the cache again.
+            // The foreign pages have left the queue, so pages that it later takes from the shared
+            // pool fill the cache again.
             self.has_had = self.has_had.saturating_sub(foreign as usize);
         }
     }
 
     fn give_spilt(&mut self) {
-        // A queue may return more pages than it took. The reason is that the queue gets back pages
-        // which other CPUs took for copies of its lent frames.
+        // A queue may return more pages than it took, because it also gets back pages that other
+        // CPUs took for copies of its lent frames.
         self.has = self.has.saturating_sub(self.spill.len());
         self.shared.give(&mut self.spill);
     }
@@ -335,8 +338,8 @@ impl PagePool {
         self.shared.give(&mut self.cache);
     }
 
-    /// Prefetches a cache line for writing: the first line of the frame in the page that the queue
-    /// will take after `nth` other pages.
+    /// Prefetches, for writing, the first cache line of the frame in a free page: the page that the
+    /// queue will take after `nth` other pages.
     #[inline(always)]
     pub fn prefetch(&self, nth: usize) {
         if let Some(page) = self.cache.len().checked_sub(nth + 1).and_then(|at| self.cache.get(at)) {
@@ -352,7 +355,7 @@ pub struct QueuePages {
     pub pool: PagePool,
     /// The blocks of packet memory that the device lends. `None` if the device lends no memory.
     pub blocks: Option<Blocks>,
-    /// The memory in which the bytes of frames are found: pages and blocks.
+    /// The memory that contains the bytes of frames: pages and blocks.
     pub memory: Memory,
 }
 

@@ -1,8 +1,10 @@
-//! The part of a CPU that carries out requests of control: moves, new limits and hooks.
+//! The part of a packet CPU that carries out requests of control threads: moves, new limits and
+//! hooks.
 //!
-//! Requests are stored in the state under the control lock. A CPU tries to take this lock between
-//! two rounds, and only if a request concerns it. A packet CPU never waits for the lock. If another
-//! thread holds the control lock, the CPU stores its report and tries again in the next round.
+//! Requests are stored in the state that the control lock protects. A CPU tries to take this lock
+//! between two rounds, and only if a request concerns this CPU. A packet CPU never waits for the
+//! lock. If another thread holds the control lock, the CPU stores its report and tries again in the
+//! next round.
 
 use std::sync::{Arc, MutexGuard};
 
@@ -20,15 +22,16 @@ use crate::shared::Shared;
 use crate::sleep::Sleep;
 use crate::steering::{InTransit, Offer, State};
 
-/// The result of the handler's last task for the moving slice. The CPU stores its report until it
-/// has reported to the state machine.
+/// The result of the handler's last task for the moving slice. The CPU stores this result until it
+/// has reported it to the state machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Report {
     /// The handler has nothing to report.
     Nothing,
-    /// The handler has returned the state of the leaving buckets, which is in `states`.
+    /// The handler has returned the state of the buckets that leave this CPU. This state is in
+    /// `states`.
     Left { epoch: u64 },
-    /// The handler has taken over the state of the arriving buckets.
+    /// The handler has taken over the state of the buckets that arrive at this CPU.
     Arrived { epoch: u64 },
 }
 
@@ -45,8 +48,8 @@ pub(crate) struct Own<'a, H: Handler> {
     pub(crate) runner: &'a mut Runner<H>,
 }
 
-/// The parts of this CPU that do not depend on the handler's type. Code that does not depend on the
-/// handler's type is compiled once and not for each handler.
+/// The parts of this CPU that do not depend on the handler's type. Code that uses only these parts
+/// is compiled once and not for each handler.
 #[derive(Clone, Copy)]
 struct Me<'a> {
     index: CpuIndex,
@@ -55,7 +58,7 @@ struct Me<'a> {
 }
 
 pub(crate) struct Participant<M> {
-    /// The version of the control state that this CPU has followed last.
+    /// The version of the control state that this CPU last applied.
     seen: u64,
     pub(crate) pending: bool,
     /// True if this CPU was declared dead. A CPU that was declared dead may steer only after
@@ -71,7 +74,7 @@ pub(crate) struct Participant<M> {
     wake: Vec<CpuIndex>,
     published: Vec<Published>,
     pub(crate) has_other_queues: bool,
-    /// The time of this CPU's last check whether the moving slice takes too long.
+    /// The time at which this CPU last checked whether the moving slice takes too long.
     checked: Timestamp,
 }
 
@@ -117,16 +120,16 @@ impl<M: Send> Participant<M> {
         !self.is_void
     }
 
-    /// Follows the requests. Also runs the tasks of the handler for the moving slice that can be
-    /// done now.
+    /// Carries out the requests of control. Also runs those tasks of the handler for the moving
+    /// slice that can be done now.
     #[cold]
     #[inline(never)]
     fn apply_requests<H: Handler<Moved = M>>(&mut self, own: &mut Own<'_, H>, sampler: &mut Sampler) {
         let shared = Arc::clone(&own.runner.shared);
         loop {
             let me = Me { index: own.runner.index, now: own.runner.cpu.now, shared: &shared };
-            // The handler runs without the control lock, because it may take time. After the
-            // handler has run, control gets a report.
+            // The handler runs without the control lock, because its task may take time. After the
+            // handler has run, this CPU reports to control.
             let Some(part) = self.follow(me, own.queues, own.sleep, sampler) else { return };
             let is_void = match part.phase {
                 MovePhase::Leave => self.give_up_state(part, own.runner),
@@ -138,8 +141,8 @@ impl<M: Send> Participant<M> {
         }
     }
 
-    /// Follows new limits, and does what this CPU's queues have to do for the moving slice. Returns
-    /// the task for the handler, if there is one.
+    /// Applies new limits, and advances this CPU's queues in the move of the current slice. Returns
+    /// the handler's task in the move, if there is one.
     fn follow(
         &mut self,
         me: Me<'_>,
@@ -148,7 +151,8 @@ impl<M: Send> Participant<M> {
         sampler: &mut Sampler,
     ) -> Option<HandlerPart> {
         let Me { index, now, shared } = me;
-        // The version is read before the state, so that a later change is seen in the next round.
+        // The version is read before the state, so that the next round detects a later change of
+        // the state.
         let version = shared.steering.version();
         self.pending = true;
         let mut state = shared.steering.try_lock()?;
@@ -170,8 +174,8 @@ impl<M: Send> Participant<M> {
         // Some CPU must detect a slice that takes too long. Therefore a CPU watches the moving
         // slice if one of its queues takes part in the slice or waits for it.
         self.pending |= queues.iter().any(|queue| state.moves.awaits_move(queue.id));
-        // A check reads all queues. So many CPUs that watch the same slice must not check it in each
-        // round.
+        // A check reads all queues. Many CPUs may watch the same slice, so no CPU may check it in
+        // each round.
         if self.pending && now.since(self.checked) >= MOVE_LOOK {
             self.checked = now;
             state.check_deadline((index, now), &self.open, &shared.gates, &shared.ledgers.queues);
@@ -180,13 +184,13 @@ impl<M: Send> Participant<M> {
         handler_part
     }
 
-    /// Carries out requests of other threads to this CPU: calls `woken`, and sends the packets of
-    /// these threads.
+    /// Carries out the requests that other threads made to this CPU: calls the handler's `woken`,
+    /// and sends the packets of these threads.
     #[cold]
     pub(crate) fn serve<H: Handler<Moved = M>>(&mut self, runner: &mut Runner<H>) {
         let (me, shared) = (runner.index, Arc::clone(&runner.shared));
         if runner.call("woken", Handler::woken).is_err() {
-            // The request is repeated, so that the new handler gets it.
+            // The request is repeated, so that the new handler gets the request too.
             shared.request(me);
             return self.start_over(runner);
         }
@@ -235,9 +239,9 @@ impl<M: Send> Participant<M> {
         }
     }
 
-    /// Releases the queues that other CPUs should poll. Frames that a queue has received are
-    /// published before the queue is released. A queue that takes part in a slice is not released
-    /// until the slice is over.
+    /// Releases this CPU's queues that other CPUs should poll from now on. Frames that a queue has
+    /// received are published before the queue is released. A queue that takes part in a slice is
+    /// not released until the slice is over.
     fn offer_queues(&mut self, me: Me<'_>, queues: &mut Vec<OwnedQueue>, sleep: &Sleep, state: &mut State) {
         for at in (0..queues.len()).rev() {
             let Some(to) = state.wanted_owner(queues[at].id, me.index).filter(|_| !queues[at].state.ended) else {
@@ -274,8 +278,8 @@ impl<M: Send> Participant<M> {
         match self.pending_report {
             Report::Nothing => {}
             Report::Left { epoch } => {
-                // The state machine ignores state from a CPU that was declared dead, or for an old
-                // slice.
+                // The state machine ignores handler state if its CPU was declared dead, or if it
+                // belongs to an old slice.
                 let slice = state.moves.slice();
                 if !slice.is_some_and(|s| s.is_at(epoch, MovePhase::Leave) && s.waits_for(usize::from(me))) {
                     self.states.clear();
@@ -296,7 +300,7 @@ impl<M: Send> Participant<M> {
     }
 
     /// Advances the move of the current slice for this CPU's queues, through as many phases as
-    /// possible. Returns the task for the handler, if there is one.
+    /// possible. Returns the handler's task in the move, if there is one.
     fn advance_move(&mut self, me: Me<'_>, queues: &mut [OwnedQueue], state: &mut State) -> Option<HandlerPart> {
         let Me { index, .. } = me;
         self.open.clear();
@@ -323,7 +327,8 @@ impl<M: Send> Participant<M> {
                 MovePhase::Release => self.release(me, queues, state),
             }
             let next = state.moves.slice()?;
-            // Packets wait while this CPU moves buckets. A round takes part in at most one slice.
+            // Packets wait while this CPU moves buckets. In one round, a CPU takes part in the move
+            // of at most one slice.
             self.pending |= next.epoch != epoch;
             if next.epoch != epoch || next.phase == phase {
                 return None;
@@ -338,7 +343,7 @@ impl<M: Send> Participant<M> {
             let epoch = slice.epoch;
             // A queue that has ended and has no frame in flight is closed in this round. A closed
             // queue counts as finished with the move. If an ended queue parked its buckets for each
-            // move, it would never be closed.
+            // new move, the queue would never be closed.
             let is_part = slice.phase == MovePhase::Park && slice.waits_for(queue.id);
             if !is_part || (!queue.is_parked() && queue.is_at_rest()) {
                 continue;
@@ -403,8 +408,8 @@ impl<M: Send> Participant<M> {
         arrived.is_err()
     }
 
-    /// Called when this CPU finds that it was declared dead. The CPU drops all outdated state.
-    /// After the CPU has reported to control, it counts as alive again: see
+    /// Called when this CPU detects that it was declared dead. The CPU drops all outdated state.
+    /// After the CPU has reported to control, the CPU counts as alive again: see
     /// [`take_part`](Self::take_part).
     #[cold]
     pub(crate) fn start_over<H: Handler>(&mut self, runner: &mut Runner<H>) {

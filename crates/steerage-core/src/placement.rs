@@ -1,7 +1,7 @@
-//! What a policy reads from an instance, and what it stores in the instance. A policy reads
-//! counters and groups through the [`Handle`](crate::control::Handle), decides on its own thread,
-//! and stores its plan. The core never calls a policy and never waits for a policy. If a mask or
-//! the set of usable CPUs changes, the core follows the stored [`Plan`].
+//! The data that a policy reads from an instance, and the data that it stores in the instance. A
+//! policy reads counters and groups through the [`Handle`](crate::control::Handle), decides on its
+//! own thread, and stores its plan. The core never calls a policy and never waits for a policy. If
+//! a mask or the set of usable CPUs changes, the core follows the stored [`Plan`].
 
 use std::fmt;
 
@@ -17,9 +17,9 @@ pub use steerage_moves::{GroupVersion, Plan};
 pub struct View {
     /// True if no bucket is moving or about to move.
     pub is_settled: bool,
-    /// The number of slices of buckets that have moved so far.
+    /// The number of slices (sets of buckets) that have been moved so far.
     pub slices: u64,
-    /// For each CPU, the share of its time that other programs used recently.
+    /// For each CPU, the fraction of its time that other programs used recently.
     pub others: Vec<f64>,
     /// The groups of queues, by group number.
     pub groups: Vec<GroupView>,
@@ -30,8 +30,8 @@ pub struct View {
 pub struct GroupView {
     /// The number and version of the group. A policy passes the group's version with each request.
     pub version: GroupVersion,
-    /// The CPUs that the group can use, in the order in which they should join. CPUs that poll a
-    /// queue of the group come first.
+    /// The CPUs that the group can use, in the order in which they should be added to the group.
+    /// CPUs that poll a queue of the group come first.
     pub order: Vec<CpuIndex>,
     /// The number of CPUs at the front of `order` that poll queues of the group. At least 1.
     pub owners: usize,
@@ -42,7 +42,7 @@ pub struct GroupView {
     pub queues: Vec<usize>,
 }
 
-/// What an instance knows about its policy.
+/// The properties of a policy that its instance needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PolicyInfo {
     /// The policy's name, a single word.
@@ -51,10 +51,10 @@ pub struct PolicyInfo {
     pub measures: bool,
 }
 
-/// For reports: what a policy has found out about a group.
+/// A policy's findings about a group, for reports.
 #[derive(Clone, Debug, Default)]
 pub struct GroupFindings {
-    /// The group that the findings are about.
+    /// The group to which the findings apply.
     pub version: GroupVersion,
     /// The findings about the whole group.
     pub findings: Findings,

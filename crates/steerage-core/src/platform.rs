@@ -1,5 +1,5 @@
-//! The interface between the receive path and its surroundings: clock, sleep and random numbers.
-//! The same receive path runs on a machine and in a simulator.
+//! The interface through which the receive path gets the clock, sleep and random numbers. With this
+//! interface, the same receive path runs on a machine and in a simulator.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -42,10 +42,10 @@ pub trait Platform {
     fn now(&self) -> Timestamp;
 
     /// Sleeps until the bell rings, a device is readable, or the time `until` has come (`None`: no
-    /// time limit). The function may return earlier.
+    /// time limit). `park` may also return earlier.
     ///
     /// # Errors
-    /// Returns the kernel's error if the CPU cannot wait for one of `devices`.
+    /// Returns the kernel's error if the CPU cannot wait for one of the `devices`.
     fn park(&mut self, bell: &Bell, devices: &[BorrowedFd<'_>], until: Option<Timestamp>) -> io::Result<()>;
 
     /// Returns a random number, which decides which backlog a CPU handles first. A simulator

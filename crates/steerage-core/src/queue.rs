@@ -1,10 +1,10 @@
 //! A receive queue: everything that its owner needs to poll it and to hand its frames to other
 //! CPUs.
 //!
-//! General idea: [`poll`](OwnedQueue::poll) fetches up to a budget of frames from the device.
+//! In outline, [`poll`](OwnedQueue::poll) takes frames from the device, up to a budget.
 //! [`steer`](OwnedQueue::steer) determines the hash, the bucket and the CPU of each frame, and
 //! writes a slot of 16 bytes to the ring of that CPU. The frames for the polling CPU itself stay in
-//! the [lane](steerage_mem::ring::Lane), and become this CPU's next batch.
+//! a list, the [lane](steerage_mem::ring::Lane), and become this CPU's next batch.
 //! [`publish`](OwnedQueue::publish) makes whole lists of slots visible to the other CPUs, with one
 //! store for each list. After these CPUs have finished the slots, [`reclaim`](OwnedQueue::reclaim)
 //! reads the same slots again, and returns their pages to the queue's cache.
@@ -14,9 +14,10 @@
 //! | `hash` | the hashes of a poll's frames |
 //! | `moving` | the queue's part in a move: park, wait for the fences, release |
 //!
-//! The flow limit is the same as in Linux: while a backlog is more than half full, a flow that has
-//! more than half of the backlog's latest packets loses packets. The packets that a flow limit
-//! drops are counted by the queue's owner, because the owner detects that the backlog is full.
+//! The flow limit is the same as in Linux: while a backlog is more than half full, packets of a
+//! flow are dropped if that flow has more than half of the backlog's latest packets. The packets
+//! that a flow limit drops are counted by the queue's owner, because the owner detects that the
+//! backlog is full.
 
 pub(crate) mod hash;
 mod moving;
@@ -59,8 +60,9 @@ pub(crate) struct OwnedQueue {
     /// The number of frames that the queue has steered. The number of steered frames is also the
     /// arrival number of the last frame.
     arrivals: u64,
-    /// After a poll, the lane of this outbox has the poll's frames. After steering, the lane has
-    /// the frames that stay on this CPU. The queue is not polled while frames are in the lane.
+    /// After a poll, the lane of this outbox contains the poll's frames. After steering, the lane
+    /// contains only the frames that stay on this CPU. The queue is not polled while frames are in
+    /// the lane.
     pub(crate) outbox: Outbox,
     polls_unpublished: u32,
     moving: Moving,
@@ -82,7 +84,8 @@ pub(crate) struct PollState {
     /// True if the queue is not polled again, because it has ended, has failed or was stopped.
     pub(crate) ended: bool,
     pub(crate) blocked: bool,
-    /// Set if the queue waits only for a limited time: the time since which a ring has had no room.
+    /// The time since which a ring has had no room. It is set only if the queue may wait for a
+    /// limited time.
     full_since: Option<Timestamp>,
     pub(crate) listens: bool,
 }
@@ -187,15 +190,15 @@ impl OwnedQueue {
             self.state.full_since = None;
             return room;
         }
-        // A CPU that has made no room within [`PATIENCE`] is overloaded. The queue waits for an
-        // overloaded CPU again only after there was room.
+        // A CPU whose ring has got no room within [`PATIENCE`] is overloaded. The queue waits for
+        // this CPU again only after its ring has had room.
         let since = *self.state.full_since.get_or_insert(now);
         if now.since(since) < PATIENCE { 0 } else { weight }
     }
 
-    /// Returns how many frames may be received now, so that each of them has room in any ring. This
-    /// is a whole poll or 0. If a backlog is almost full, polling for a few frames would cost as
-    /// much as polling for many.
+    /// Returns how many frames may be received now, so that any ring has room for all of these
+    /// frames. The result is a whole poll or 0. If a backlog is almost full, polling for a few
+    /// frames would cost as much as polling for many.
     fn room_everywhere(&mut self) -> usize {
         let weight = self.limits.weight;
         let budget = weight.min(self.outbox.backlog()).min(self.outbox.lot().limit());
@@ -223,8 +226,8 @@ impl OwnedQueue {
         let (polled, first, prefetch) = (self.outbox.staying(), self.arrivals + 1, self.prefetch);
         self.arrivals += polled as u64;
         let (table, pool) = (&self.table.ring_of, &self.pages.pool);
-        // One page is prefetched with each frame. If all pages were prefetched at once, they would
-        // fill the CPU's line fill buffers, and the CPU would have to wait.
+        // One page is prefetched with each frame. Prefetching all pages at once would fill the
+        // CPU's line fill buffers, and the CPU would have to wait.
         let prefetch_page = |nth| {
             if nth < prefetch {
                 pool.prefetch(nth);
@@ -241,8 +244,8 @@ impl OwnedQueue {
         self.ledger.in_lane.set(self.outbox.staying() as u64);
     }
 
-    /// Stages the frames of a poll one by one, without the first `staged` frames. This function is
-    /// for polls whose frames go to too many rings, or to rings that are full.
+    /// Stages the frames of a poll one by one, except the first `staged` frames. This function is
+    /// used if the frames of a poll are for too many rings, or for rings that are full.
     #[inline]
     fn stage_singly(&mut self, staged: usize, first: u64) {
         self.outbox.touch(&self.table.in_use);
@@ -260,12 +263,14 @@ impl OwnedQueue {
     /// Takes up to `most` of this CPU's frames from the lane.
     #[inline]
     pub(crate) fn take(&mut self, most: usize) -> Hand<'_> {
-        // A device has just written the frames if it announces its stores or provides blocks.
+        // A device that announces its stores or provides blocks has written its frames just now, so
+        // these frames are in the cache.
         let is_cold = self.prefetch == 0 && self.pages.blocks.is_none();
         self.outbox.lane().take(most, is_cold)
     }
 
-    /// Finishes the frames in hand. The memory of these frames returns to the queue at once.
+    /// Finishes the frames that were last taken from the lane. The memory of these frames returns
+    /// to the queue at once.
     #[inline]
     pub(crate) fn finish(&mut self) {
         let pool = &mut self.pages.pool;
@@ -277,8 +282,8 @@ impl OwnedQueue {
         self.ledger.in_lane.set(self.outbox.staying() as u64);
     }
 
-    /// Returns true if frames in the lane wait for this CPU. With `held_back`, frames of a queue
-    /// that can wait are not counted.
+    /// Returns true if frames in the lane wait for this CPU. If `held_back` is true, frames of a
+    /// queue that can wait are not counted.
     #[inline]
     pub(crate) fn is_due(&self, held_back: bool) -> bool {
         self.outbox.staying() > 0 && !(held_back && self.limits.can_wait)
@@ -302,11 +307,12 @@ impl OwnedQueue {
     }
 
     /// Drops frames that exceed a flow limit. The newest frames are dropped first, so that the
-    /// oldest frames can pass. Frames that stay on this CPU do not wait in a backlog.
+    /// oldest frames can pass. Frames that stay on this CPU do not wait in a backlog, so no flow
+    /// limit applies to them.
     #[cold]
     fn limit_flows(&mut self) {
-        // Before the check, finished frames are taken back, so that they no longer count as
-        // waiting.
+        // Finished frames are taken back before the limit is checked, so that they no longer count
+        // as waiting.
         self.reclaim_all();
         let mut frames = self.outbox.take_list();
         for at in (0..frames.len()).rev() {
@@ -321,9 +327,9 @@ impl OwnedQueue {
         self.outbox.put_list(frames);
     }
 
-    /// Publishes each ring that has enough staged frames. Publishes all rings if the poll was not
-    /// full, or if all rings were last published many polls ago. Each CPU that got frames is added
-    /// to `published`.
+    /// Publishes each ring that has enough staged frames. All rings are published if the poll was
+    /// not full, or if the last publication of all rings was many polls ago. Each CPU that got
+    /// frames is added to `published`.
     pub(crate) fn publish(&mut self, published: &mut Vec<Published>) {
         self.polls_unpublished += 1;
         let all = self.frames_polled < self.limits.weight || self.polls_unpublished >= PUBLISH_POLLS;
@@ -356,8 +362,8 @@ impl OwnedQueue {
         self.pages.pool.collect_kept();
     }
 
-    /// Takes back the finished frames of one ring. (Frames in the parking lot are never finished,
-    /// because they leave the parking lot in another way.)
+    /// Takes back the finished frames of one ring. (Frames in the parking lot are never finished
+    /// there: `unpark` takes them out.)
     fn reclaim(&mut self, target: usize) {
         let QueuePages { pool, blocks, .. } = &mut self.pages;
         let recycled = match blocks {
@@ -375,14 +381,15 @@ impl OwnedQueue {
         self.outbox.set_backlog(limits.backlog);
         // A queue that waits for room loses no packets, so it needs no flow limit.
         let flow_limited = if self.limits.can_wait { &[] } else { flow_limited };
-        // Setting a new flow limit allocates its tables here, outside of a round. No packet does.
+        // Setting a new flow limit allocates its tables, which is allowed outside of a round. No
+        // packet allocates memory.
         let _outside = round::leave();
         self.flow_limits.set(flow_limited, limits.flow_limit_table_len);
     }
 
     /// The device's file descriptor, if the queue waits for the device. A queue does not wait for
     /// its device if it is blocked, has returned the time of its next frames, or has ended. In
-    /// these cases, the device may be readable all the time.
+    /// these three cases, the device's file descriptor may be readable all the time.
     pub(crate) fn waits_on(&self) -> Option<BorrowedFd<'_>> {
         let drained = self.state.polled == Polled::Drained && !self.state.blocked && !self.state.ended;
         if drained { self.rx.wait_on() } else { None }
@@ -396,8 +403,8 @@ impl OwnedQueue {
         self.limits.can_wait
     }
 
-    /// Asks the CPUs that block this queue to wake the queue's owner when half of their backlog is
-    /// finished.
+    /// Requests that each CPU whose backlog blocks this queue wakes the queue's owner when half of
+    /// that backlog is finished.
     pub(crate) fn wake_when_there_is_room(&mut self) {
         self.outbox.wake_when_there_is_room(self.limits.weight);
     }
@@ -407,13 +414,13 @@ impl OwnedQueue {
     }
 
     /// Ends the run for this queue. After a stop, a live queue is polled as long as its device
-    /// still hands over frames that arrived before the stop. A queue that is not live is not polled
-    /// again.
+    /// still hands over frames that arrived before the stop. After a stop, a queue that is not live
+    /// is not polled again.
     pub(crate) fn stop(&mut self) {
         if !self.state.ended {
             self.state.ended = !self.rx.stop();
-            // The device may have returned a later time for its next poll, but the remaining frames
-            // are due now.
+            // The device may have returned a later time for its next poll, but its remaining frames
+            // must be polled now.
             self.state.polled = Polled::More;
         }
     }

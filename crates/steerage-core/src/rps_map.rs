@@ -1,4 +1,4 @@
-//! Maps a hash to its bucket, and each bucket to its first CPU.
+//! Maps a flow hash to its bucket, and each bucket to the CPU that has the bucket at the start.
 
 use crate::limits::{BUCKET_SHIFT, BUCKETS};
 use steerage_flow::FlowHash;
@@ -20,8 +20,8 @@ pub const fn bucket_of(hash: FlowHash) -> u16 {
     (hash.0 >> BUCKET_SHIFT) as u16
 }
 
-/// Returns a hash that belongs to this bucket, for a device that chooses buckets itself. Buckets
-/// are numbered from 0 to [`BUCKETS`] - 1. Larger numbers wrap around.
+/// Returns a hash that belongs to the bucket with the number `bucket`, for a device that chooses
+/// buckets itself. Buckets are numbered from 0 to [`BUCKETS`] - 1. Larger numbers wrap around.
 ///
 /// ```
 /// # mod steerage { pub mod device { pub use steerage_core::completions::*; } pub mod flow { pub use steerage_core::rps_map::*; } }
@@ -39,8 +39,8 @@ pub const fn hash_of_bucket(bucket: u16) -> FlowHash {
 }
 
 /// The CPU of `bucket` (an index from 0 to `cpus` - 1), if the buckets are divided into `cpus`
-/// equal ranges. The map for a mask begins with this division: `hash * cpus >> 32`, as in Linux.
-/// Returns 0 if `cpus` is 0.
+/// equal ranges. After a mask was set, buckets are first mapped to CPUs by this division: `hash *
+/// cpus >> 32`, as in Linux. Returns 0 if `cpus` is 0.
 #[must_use]
 pub const fn even_share(bucket: u16, cpus: usize) -> usize {
     steerage_moves::even_share(bucket as usize, cpus, BUCKETS)

@@ -1,10 +1,11 @@
 //! The receiving side of a device ([`RxQueue`]). The receive path sees a device as [`RxQueue`]
 //! objects. Each [`RxQueue`] hands over filled buffers when it is polled.
 //!
-//! A stop calls [`RxQueue::stop`] of each queue. After a stop, a file is not polled again. A live
-//! queue may still have received frames in a ring. After a stop, a live queue receives no more
-//! frames. It is polled until it has handed over the frames in the ring, and then reports that it
-//! has ended. Frames that are not handed over in time count as lost.
+//! When a run is stopped, [`RxQueue::stop`] is called for each queue. After a stop, a capture file
+//! is not polled again. A live queue receives no more frames after a stop, but its ring may still
+//! contain received frames. The live queue is polled until it has handed over the frames in its
+//! ring, and then reports that it has ended. Frames that the queue does not hand over in time count
+//! as lost.
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -43,17 +44,17 @@ use steerage_mem::{Page, Region};
 /// }
 /// ```
 pub trait RxQueue: Send {
-    /// The requirements and capabilities of the queue. They must not change. Called during the
-    /// build.
+    /// The requirements and capabilities of the queue. The returned values must not change.
+    /// `capabilities` is called when the instance is built.
     fn capabilities(&self) -> Capabilities;
 
-    /// Opens the queue. Opens the queue. `open` is called once, before the first poll. Frames in
-    /// pages will lie in pages of `region`. A queue that [provides blocks](Capabilities::lends)
-    /// returns its blocks here.
+    /// Opens the queue. `open` is called once, before the first poll. If the queue fills pages,
+    /// these are pages of `region`. If the queue [provides memory blocks](Capabilities::lends),
+    /// `open` returns these blocks.
     ///
     /// # Errors
-    /// Returns an error if the device cannot work with these pages, cannot allocate its own memory,
-    /// or was opened before.
+    /// Returns an error if the device cannot work with pages of `region`, cannot allocate its own
+    /// memory, or was opened before.
     fn open(&mut self, region: &Arc<Region>) -> Result<Opened, DeviceError> {
         let _ = region;
         Ok(Opened::default())
@@ -64,21 +65,22 @@ pub trait RxQueue: Send {
     /// `poll` must not block. `poll` must not allocate memory after the first few calls.
     ///
     /// # Errors
-    /// An error ends the queue. Frames that were pushed before an error are still handled.
+    /// An error ends the queue. Frames that the queue handed over before an error are still
+    /// handled.
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError>;
 
     /// Returns true if a live queue has memory of its own for the frames that arrive during the
-    /// next [`PATIENCE`](crate::limits::PATIENCE). A queue with memory of its own is not polled
-    /// while a CPU has no room for the frames of a poll, but only for that time. After
-    /// [`PATIENCE`](crate::limits::PATIENCE), the queue is polled again, and frames for which there
-    /// is no room are dropped.
+    /// next [`PATIENCE`](crate::limits::PATIENCE). While a CPU has no room for the frames of a
+    /// poll, a queue with memory of its own is not polled, but for no longer than that time. After
+    /// [`PATIENCE`](crate::limits::PATIENCE), the queue is polled again, and frames for which a CPU
+    /// has no room are dropped.
     fn has_room(&self) -> bool {
         false
     }
 
     /// The file descriptor that becomes readable when frames arrive. The CPU waits for the file
-    /// descriptor after [`Polled::Drained`]. Returns `None` if the queue never returns `Drained`,
-    /// but returns the time of its next frames.
+    /// descriptor after [`Polled::Drained`]. Returns `None` if polls of this queue never return
+    /// `Drained`, but return the time of the next frames.
     fn wait_on(&self) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -93,15 +95,15 @@ pub trait RxQueue: Send {
 
     /// Informs the queue that it will not be polled again, because it has ended or because the run
     /// stops. The queue appends its remaining pages of `region` to `pages`, except pages to which
-    /// the device may still write. The pages of a frame that it was
-    /// [assembling](steerage_mem::Gather::close) are included. If a page is not returned, it cannot
-    /// be used until the region ends.
+    /// the device may still write. The appended pages include those of a frame that the queue was
+    /// [assembling](steerage_mem::Gather::close). If the queue does not return a page, nobody can
+    /// use this page as long as the region exists.
     fn close(&mut self, region: &Region, pages: &mut Vec<Page>) {
         let _ = (region, pages);
     }
 }
 
-/// The result of a poll. A poll's result says when the queue has to be polled again.
+/// The result of a poll. This result states when the queue has to be polled again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Polled {
@@ -111,10 +113,11 @@ pub enum Polled {
     Drained,
     /// No more frames will arrive before the returned time.
     NotBefore(Timestamp),
-    /// No more frames have arrived. Frames that arrive before the returned time may wait until
-    /// then. If all queues of a CPU return `Coalesce`, and the CPU has no other work, the CPU
-    /// sleeps until the earliest time. After [`NotBefore`](Self::NotBefore), the CPU would continue
-    /// to poll for a while. Interrupts of a network card are *coalesced* in the same way.
+    /// No more frames have arrived. Frames that arrive before the returned time may wait until that
+    /// time. If all queues of a CPU return `Coalesce`, and the CPU has no other work, the CPU
+    /// sleeps at once, until the earliest of the returned times. If a queue returns
+    /// [`NotBefore`](Self::NotBefore) instead, the CPU continues to poll for a while before it
+    /// sleeps. Interrupts of a network card are *coalesced* in the same way.
     Coalesce(Timestamp),
     /// No more frames will ever arrive.
     Ended,
@@ -130,7 +133,7 @@ impl Polled {
     }
 }
 
-/// A device with its receive queues, as it is given to the builder.
+/// A device with its receive queues, which a program passes to the builder.
 ///
 /// ```
 /// # mod steerage { pub use steerage_core::rx::Input; pub mod device { pub use steerage_core::rx::RxQueue; } }
@@ -143,20 +146,19 @@ impl Polled {
 /// ```
 #[non_exhaustive]
 pub struct Input {
-    /// The name that the user gave the device. If the device was renamed, its current name.
+    /// The name that the user gave the device. If the device was renamed, this is its current name.
     pub name: DeviceName,
-    /// The kind of the device: The kind of device, such as `synthetic`, `capture`, `af_packet` or
-    /// `af_xdp`.
+    /// The kind of the device, such as `synthetic`, `capture`, `af_packet` or `af_xdp`.
     pub kind: &'static str,
-    /// The mode of the device, such as `zero-copy` or `copy`. The mode is empty if the device has
-    /// only one.
+    /// The mode of the device, such as `zero-copy` or `copy`. The text is empty if the device has
+    /// only one mode.
     pub mode: &'static str,
     /// The receive queues, in the order of their numbers.
     pub queues: Vec<Box<dyn RxQueue>>,
 }
 
 impl Input {
-    /// Describes a device with this name and kind that has only one mode.
+    /// Describes a device that has the given name and kind, and only one mode.
     pub fn new(name: impl Into<DeviceName>, kind: &'static str, queues: Vec<Box<dyn RxQueue>>) -> Self {
         Self { name: name.into(), kind, mode: "", queues }
     }

@@ -1,5 +1,5 @@
-//! Samples what receiving and handling cost, for policies that steer by load. CPUs take samples
-//! only if the policy measures load.
+//! Samples the CPU time of receiving and handling, for policies that steer by load. CPUs take
+//! samples only if the policy measures load.
 //!
 //! A policy mainly uses counters that the receive path always maintains. In addition, CPUs take
 //! three samples:
@@ -9,8 +9,8 @@
 //! - the load of the buckets, for which one frame of each poll represents the whole poll (in
 //!   `steer`).
 //!
-//! The exactly measured work of each CPU decides whether buckets move. The samples only decide
-//! which buckets move.
+//! Whether buckets move depends on the work of each CPU, which is measured exactly. The samples
+//! only decide which buckets move.
 
 use std::time::Duration;
 
@@ -26,15 +26,16 @@ use steerage_ledger::CpuLedger;
 
 pub(crate) struct Sampler {
     is_on: bool,
-    /// The numbers of the current round and batch, by which one of many rounds and batches is
-    /// chosen.
+    /// The numbers of the current round and batch. These numbers select the few rounds and batches
+    /// that are timed.
     nth_round: u32,
     nth_batch: u32,
     /// Set while a packet is timed: the start of the measurement, the packet's queue, and the
     /// packet's bucket, if it is known.
     timed: Option<(Timestamp, usize, Option<u16>)>,
     mean: u64,
-    /// The buckets for which some packets are examined, in order to name the bucket's largest flow.
+    /// The buckets of which some packets are examined, in order to identify the largest flow of
+    /// each bucket.
     to_name: Vec<BucketId>,
 }
 
@@ -58,7 +59,8 @@ impl Sampler {
         self.is_on && self.nth_batch % TIMED_ONCE_IN == 0
     }
 
-    /// Begins to time the packet in hand, which came from the queue `queue`.
+    /// Begins to time the single packet in `hand`, which came from the queue with the index
+    /// `queue`.
     pub(crate) fn begin(&mut self, queue: usize, hand: &mut Hand<'_>, shared: &Shared, now: Timestamp) {
         let hash = hand.frames().next().and_then(|frame| frame.hash());
         if !self.to_name.is_empty() {
@@ -96,7 +98,7 @@ impl Sampler {
     }
 }
 
-/// Records how long the last batch took: the time since the clock was last read.
+/// Records the duration of the last batch: the time since this CPU last read the clock.
 #[inline(always)]
 pub(crate) fn note_batch(ledger: &CpuLedger, cpu: &Cpu, now: Timestamp) {
     if ledger.note_batch(now.as_nanos().saturating_sub(cpu.now.as_nanos())) {

@@ -15,11 +15,11 @@ use crate::shared::Shared;
 use steerage_flow::LinkType;
 use steerage_mem::outlet::Outlet;
 
-/// A sender sends packets from any thread. `Builder::add_sender` creates a sender. Clones of a
-/// sender send through the same queue.
+/// A sender sends packets from any thread. `Builder::add_sender` creates a sender. All clones of a
+/// sender share one queue of waiting packets.
 ///
-/// The packets are counted as `originated` and `originated_dropped` of the CPU that sends them. An
-/// instance with a sender does not end while handlers still have kept packets. After a stop, an
+/// The packets are counted in `originated` and `originated_dropped` of the CPU that sends the
+/// packets. An instance with a sender does not end as long as packets are kept. After a stop, an
 /// instance with a sender ends after [`DRAIN_MAX`](crate::limits::DRAIN_MAX) at the latest.
 ///
 /// ```
@@ -43,11 +43,12 @@ pub(crate) struct SendQueue {
     pub(crate) to: TxId,
     pub(crate) waiting: Outlet<Item>,
     path: OnceLock<(Arc<Shared>, QueueHasher)>,
-    /// Empty buffers, which are reused for copies, so that no CPU of the receive path frees memory.
+    /// Empty buffers, which are reused for copies of packets, so that no CPU of the receive path
+    /// frees memory.
     pub(crate) buffers: Mutex<Vec<Vec<u8>>>,
 }
 
-/// A packet that waits until its CPU sends it.
+/// A packet that waits until the CPU that should send it does so.
 pub(crate) enum Item {
     Kept(Kept),
     Copy(LinkType, Vec<u8>),
@@ -61,7 +62,8 @@ impl fmt::Debug for Sender {
 
 impl Sender {
     /// Creates a sender to the output `to`, with room for `places` waiting packets. The sender can
-    /// be used after it was in the [`Spec`](crate::build::Spec) of an instance that was built.
+    /// be used after an instance was built from a [`Spec`](crate::build::Spec) that contains the
+    /// sender.
     ///
     /// # Errors
     /// Returns the kernel's error if the process has no free file descriptor.
@@ -70,13 +72,13 @@ impl Sender {
         Ok(Self(Arc::new(SendQueue { to, waiting: Outlet::new(places)?, path: OnceLock::new(), buffers })))
     }
 
-    /// Asks the CPU that kept the packet to send it. The packets of a flow are sent in the order of
-    /// these calls. If the CPU sleeps, `try_send` wakes it.
+    /// Asks the CPU that kept the packet to send it. The packets of a flow are sent in the order in
+    /// which `try_send` was called for them. If the CPU sleeps, `try_send` wakes the CPU.
     ///
     /// # Errors
-    /// Returns the packet in three cases: there is no room, the instance has ended, or another
-    /// instance kept the packet. [`ready_fd`](Self::ready_fd) becomes readable when there is room
-    /// again.
+    /// Returns the packet in three cases: the sender has no room, the instance has ended, or the
+    /// packet was kept in another instance. [`ready_fd`](Self::ready_fd) becomes readable when the
+    /// sender has room again.
     pub fn try_send(&self, packet: Kept) -> Result<(), Kept> {
         let is_its = |(shared, _): &&(Arc<Shared>, QueueHasher)| packet.frame.is_in(shared.supply.region());
         let (Some((shared, _)), Some((cpu, bucket))) = (self.0.path.get().filter(is_its), packet.home) else {
@@ -91,8 +93,8 @@ impl Sender {
     }
 
     /// Like [`try_send`](Self::try_send), but sends a copy of `frame`, which begins with a header
-    /// of type `link`. Returns true if there was room for the copy. The copy is sent in order with
-    /// the other packets of its flow that this sender sends.
+    /// of type `link`. Returns true if the sender had room for the copy. This sender sends the copy
+    /// in order with its other packets of the same flow.
     pub fn try_send_copy(&self, link: LinkType, frame: &[u8]) -> bool {
         let Some((shared, hasher)) = self.0.path.get() else { return false };
         let mut buffer = self.0.buffers.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default();
@@ -108,7 +110,7 @@ impl Sender {
     }
 
     /// A file descriptor for an event loop. The file descriptor is readable as long as the sender
-    /// has room. Reading from the file descriptor is an error.
+    /// has room. The program must not read from this file descriptor.
     ///
     /// # Errors
     /// Returns the kernel's error if the process has no free file descriptor.
@@ -118,7 +120,8 @@ impl Sender {
 }
 
 impl SendQueue {
-    /// A sender belongs to the first instance that was built with this sender.
+    /// Connects the sender to an instance. A sender belongs to the first instance that was built
+    /// with it.
     pub(crate) fn open(&self, shared: &Arc<Shared>, hasher: &QueueHasher) {
         self.waiting.open(shared.cpus.len(), BUCKETS);
         let _ = self.path.set((Arc::clone(shared), hasher.clone()));

@@ -15,8 +15,8 @@ use crate::steering::{State, Steering};
 use steerage_ledger::{Facts, Ledgers, MemoryUse, Snapshot};
 use steerage_moves::cpus_in;
 
-/// The state that all CPUs of an instance share. The function that creates handlers is not included
-/// here. So a handle that outlives the instance does not keep the handler's `make` function alive.
+/// The state that all CPUs of an instance share. The state does not include `make`, the function
+/// that creates handlers. So a handle that outlives the instance does not keep this function alive.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) steering: Steering,
@@ -24,7 +24,8 @@ pub(crate) struct Shared {
     pub(crate) sleepers: Sleepers,
     pub(crate) bells: Vec<Bell>,
     pub(crate) inboxes: Arc<[Inbox]>,
-    /// For each CPU, the number of frames that wait for it, if there are several live queues.
+    /// For each CPU, the number of frames that wait for this CPU. The numbers exist only if there
+    /// are several live queues.
     pub(crate) admissions: Arc<[Admission]>,
     pub(crate) gates: Vec<Gate>,
     pub(crate) ledgers: Ledgers,
@@ -34,20 +35,21 @@ pub(crate) struct Shared {
     /// The size of the blocks of all devices, in bytes.
     pub(crate) lent_bytes: u64,
     pub(crate) start: Instant,
-    /// The number of queues that are not closed yet. At 0, all received packets are finished.
+    /// The number of queues that are not closed yet. When this number is 0, all received packets
+    /// are finished.
     pub(crate) open_queues: AtomicUsize,
     pub(crate) stopping: AtomicBool,
     pub(crate) finished: Signal,
-    /// For each CPU, a flag that is set if another thread wants the CPU to call [`woken`] and to
-    /// send packets.
+    /// For each CPU, a flag that is set if another thread requests that the CPU calls [`woken`] and
+    /// sends packets.
     ///
     /// [`woken`]: crate::handler::Handler::woken
     pub(crate) requests: Requests,
 }
 
 impl Shared {
-    /// Wakes the sleeping CPUs among `cpus` after any change other than published packets. `by` is
-    /// the calling CPU, if a CPU calls this function. It is not woken.
+    /// Wakes the sleeping CPUs in `cpus` after any change except the publication of packets. `by`
+    /// is the calling CPU, if a CPU calls this function. The calling CPU is not woken.
     pub(crate) fn wake(&self, cpus: impl IntoIterator<Item = CpuIndex>, by: Option<CpuIndex>) {
         self.sleepers.after_publishing();
         self.wake_sleepers(cpus, by, false);
@@ -64,7 +66,7 @@ impl Shared {
     }
 
     /// Wakes the sleeping CPUs for which the CPU `by` has published frames. A CPU that is awake
-    /// finds the frames through its inbox.
+    /// finds the published frames through its inbox.
     pub(crate) fn notify(&self, published: &mut Vec<Published>, by: CpuIndex) {
         self.sleepers.after_publishing();
         published.iter().for_each(|(cpu, queue)| self.inboxes[usize::from(*cpu)].note(*queue));
@@ -90,13 +92,14 @@ impl Shared {
     }
 
     pub(crate) fn stop(&self) {
-        // T1. Relaxed: no memory is handed over through this store. The fence in `wake_all` ensures
-        // that sleeping CPUs see the store.
+        // T1. Relaxed: the store does not hand over other memory. The memory fence in `wake_all`
+        // ensures that sleeping CPUs see the stored value.
         self.stopping.store(true, Ordering::Relaxed);
         self.wake_all();
     }
 
-    /// Asks a CPU to call `Handler::woken` and to send the packets of senders. Also wakes the CPU.
+    /// Requests that a CPU calls `Handler::woken` and sends the packets of senders. Also wakes the
+    /// CPU.
     pub(crate) fn request(&self, cpu: CpuIndex) {
         if self.requests.set(usize::from(cpu)) {
             self.wake([cpu], None);
@@ -116,10 +119,10 @@ impl Shared {
         self.stopping.load(Ordering::Relaxed)
     }
 
-    /// Counts a queue as closed. The CPU that closes the last queue wakes all other CPUs.
+    /// Counts a queue as closed. If this was the last open queue, all other CPUs are woken.
     pub(crate) fn close_one(&self) {
         // O1, release: pairs with O2. O1 is also an acquire operation. So the CPU that closes the
-        // last queue makes everything visible that the other CPUs did before.
+        // last queue also publishes all earlier stores of the other CPUs.
         if self.open_queues.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.finished.set(true);
             self.wake_all();
@@ -177,8 +180,8 @@ impl Shared {
         visible.collect()
     }
 
-    /// After all queues have ended, no owner collects the pages of kept packets any more. This
-    /// function returns pages of kept packets to the shared pool.
+    /// Returns the pages of kept packets that were dropped to the shared pool, after all queues
+    /// were closed. The owners of the queues no longer collect these pages.
     pub(crate) fn collect_kept(&self) {
         if self.all_closed() {
             let mut pages = Vec::new();
@@ -189,7 +192,8 @@ impl Shared {
 }
 
 /// Stops the instance if a CPU ends before the run has finished, because of a panic or because its
-/// future was dropped. If the instance continued, the other CPUs would wait for that CPU forever.
+/// future was dropped. Otherwise, the other CPUs of the instance would wait forever for the CPU
+/// that has ended.
 #[derive(Debug)]
 pub(crate) struct StopsUnlessFinished {
     pub(crate) shared: Arc<Shared>,

@@ -1,16 +1,16 @@
 //! The rules by which a CPU goes to sleep and is woken.
 //!
-//! A CPU without work first continues to poll for up to [`IDLE_POLL`](crate::limits::IDLE_POLL),
-//! and for less time if recent polls found no packets. KVM's `halt_poll_ns` adapts its polling in
-//! the same way (`Softnet::run`). Then the CPU sets its bit in `Sleepers`, executes a memory fence,
-//! and checks for work once more. Finally, one call of `ppoll` waits on the CPU's eventfd (its
-//! bell), and on those devices that have no waiting frames. A CPU that hands frames to other CPUs
-//! executes one fence per poll, and then checks the bits of those CPUs. So either the sleeping CPU
-//! sees the frames, or the CPU that hands them over sees the bit and rings the bell.
+//! A CPU without work first continues to poll for up to [`IDLE_POLL`](crate::limits::IDLE_POLL).
+//! This time is shorter if recent polls found no packets. KVM's `halt_poll_ns` adapts its polling
+//! in the same way (`Softnet::run`). Then the CPU sets its bit in `Sleepers`, executes a memory
+//! fence, and checks for work once more. Finally, one call of `ppoll` waits on the CPU's eventfd
+//! (its bell), and on those devices that have no waiting frames. A CPU that hands frames to other
+//! CPUs executes one fence per poll, and then checks the bits of those CPUs. So either the sleeping
+//! CPU sees the frames, or the CPU that hands over the frames sees the bit and rings the bell.
 //!
 //! A caller with its own event loop gets a single epoll file descriptor for the bell and all
 //! devices (`Softnet::event_fd`). A device is added to the epoll when the CPU begins to wait for
-//! it, and removed afterwards.
+//! this device, and removed after the wait.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -25,11 +25,11 @@ use crate::queue::OwnedQueue;
 use crate::rx::Polled;
 use crate::shared::Shared;
 
-/// The result of [`arm`](crate::softnet::Softnet::arm): says whether a CPU may sleep.
+/// The result of [`arm`](crate::softnet::Softnet::arm), which states whether the CPU may sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Armed {
-    /// The CPU may sleep until its event file descriptor is readable, or until this time. After
-    /// this result, CPUs that hand work to this CPU ring its bell.
+    /// The CPU may sleep until its event file descriptor is readable, or until the returned time.
+    /// After `arm` has returned `Sleep`, CPUs that hand work to this CPU ring its bell.
     Sleep(Option<Timestamp>),
     /// The CPU has work: call `step` again.
     Work,
@@ -39,8 +39,8 @@ pub enum Armed {
 pub(crate) struct Sleep {
     armed: bool,
     events: Option<Events>,
-    /// The number of CPUs that have cleared the bit of this CPU. Each CPU that has cleared the bit
-    /// has also rung the bell, or is about to ring it.
+    /// The number of times that other CPUs have cleared the bit of this sleeping CPU. A CPU that
+    /// has cleared the bit has also rung the bell, or is about to ring it.
     rings: u64,
 }
 
@@ -61,8 +61,8 @@ impl Sleep {
 
     pub(crate) fn awake(&mut self, me: CpuIndex, shared: &Shared) {
         self.armed = false;
-        // Each CPU that clears the bit rings the bell once. The other CPU may ring the bell only
-        // after this CPU is awake again.
+        // A CPU that clears this CPU's bit rings the bell once, but possibly only after this CPU is
+        // awake again.
         self.rings += u64::from(!shared.sleepers.awake(usize::from(me)));
         if self.rings > 0 {
             self.rings = self.rings.saturating_sub(shared.bells[usize::from(me)].hush());
@@ -120,7 +120,8 @@ pub(crate) struct Patience {
     longest: Duration,
     now: Duration,
     idle_since: Option<Timestamp>,
-    /// The last round without work, and whether the frames of all queues may wait since that round.
+    /// The time of the last round without work, and true if the frames of all queues could wait at
+    /// that time.
     idle: (Timestamp, bool),
 }
 
@@ -141,20 +142,20 @@ impl Patience {
         now.since(*self.idle_since.get_or_insert(now)) < self.now && !self.idle.1
     }
 
-    /// Adapts the polling time to the length of the sleep that has just ended.
+    /// Adapts the polling time to the duration of the sleep that has just ended.
     pub(crate) fn slept(&mut self, now: Timestamp) {
         let (since, may_wait) = self.idle;
-        // The length of a sleep with coalesced frames does not show when packets arrive, so it is
-        // ignored.
+        // The duration of a sleep in which frames were coalesced does not show when packets arrive,
+        // so this duration is ignored.
         if !may_wait {
             self.now = if now.since(since) < self.longest { self.longest } else { self.now / 2 };
         }
     }
 }
 
-/// Returns the time up to which a CPU's queues have no work unless the CPU is woken. The returned
-/// time is the earliest of `until` and of the times of the queues. Returns `None` if a queue has
-/// work now.
+/// Returns the time until which a CPU's queues have no work, unless the CPU is woken earlier. This
+/// time is the earliest of `until` and the times that the queues returned. Returns `None` if a
+/// queue has work now.
 pub(crate) fn queues_sleep_until(
     queues: &mut [OwnedQueue],
     now: Timestamp,

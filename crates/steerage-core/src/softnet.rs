@@ -1,10 +1,10 @@
 //! [`Softnet`] is one CPU of the receive path: the object that a thread steps, with everything that
 //! only this CPU uses.
 //!
-//! A round runs the phases from top to bottom, like the two halves of a Linux softirq. The CPU
-//! first receives from the queues that it owns. The CPU then handles the packets that stay on it,
-//! and last the packets that other CPUs have handed to it. Between two rounds without work, the CPU
-//! waits (`waiting`).
+//! A round of a CPU runs the phases of [`Phase`] in order. The phases are like the two halves of a
+//! Linux softirq. The CPU first receives from the queues that it owns. The CPU then handles those
+//! received packets that stay on this CPU, and last the packets that other CPUs have handed to this
+//! CPU. Between two rounds without work, the CPU waits (`waiting`).
 
 mod waiting;
 
@@ -48,9 +48,9 @@ pub enum Stepped {
 /// rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Follow changes that were requested: moves, limits, the end of the run.
+    /// Carry out requested changes: moves, new limits, the end of the run.
     Control,
-    /// Take frames from a queue's device.
+    /// Take received frames from a queue's device.
     Poll(usize),
     /// Choose each frame's CPU.
     Steer(usize),
@@ -64,15 +64,15 @@ pub enum Phase {
     Finish(usize),
 }
 
-/// The part of an instance that one CPU runs, before its thread starts. `Instance::split` of the
-/// crate `steerage` creates these parts.
+/// The part of an instance that one CPU will run. This is its form before the CPU's thread starts.
+/// `Instance::split` of the crate `steerage` creates these parts.
 pub struct CpuPart<H: Handler> {
     pub(crate) side: CpuSide,
     pub(crate) make: MakeHandler<H>,
     pub(crate) in_transit: Arc<InTransit<H::Moved>>,
 }
 
-/// The parts of a CPU that do not depend on the type of its handler.
+/// The data of a [`CpuPart`] that does not depend on the type of the handler.
 pub(crate) struct CpuSide {
     pub(crate) index: CpuIndex,
     pub(crate) shared: Arc<Shared>,
@@ -106,7 +106,7 @@ impl<H: Handler> CpuPart<H> {
         Softnet::new(self, platform)
     }
 
-    /// Like [`enter`](Self::enter), with the clock and sleep of this machine.
+    /// Like [`enter`](Self::enter), but always uses the clock and the sleep of this machine.
     pub fn enter_machine(self) -> Softnet<H, Machine> {
         let machine = Machine::new(self.side.shared.start, u64::from(self.side.index));
         self.enter(machine)
@@ -159,7 +159,7 @@ pub struct Softnet<H: Handler, P: Platform> {
     sampler: Sampler,
     sleep: Sleep,
     /// True if the instance has a queue that can wait, and there are outputs for which it can wait.
-    /// Outputs are asked whether they have room only if this is true.
+    /// Only if this field is true, the CPU checks whether its outputs have room.
     can_wait: bool,
     phase: Phase,
     round: Round,
@@ -167,7 +167,8 @@ pub struct Softnet<H: Handler, P: Platform> {
     /// called.
     received: usize,
     handled: usize,
-    /// Set after a stop was requested: packets in flight are handled until this time.
+    /// The time until which packets in flight are still handled. It is set after a stop was
+    /// requested.
     drain_until: Option<Timestamp>,
     finished: bool,
 }
@@ -231,13 +232,13 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
     }
 
     /// Returns how many packets the handler got since the last call of [`poll`](Self::poll) began.
-    /// Before the first call of `poll`, the count begins at the start.
+    /// If `poll` was never called, returns how many packets the handler got since the start.
     pub fn handled(&self) -> usize {
         self.handled
     }
 
-    /// Runs only the next phase of a round. Returns `Some` if this phase has ended a round. A
-    /// simulator uses `advance` to run the phases of many CPUs in any order.
+    /// Runs only the next phase of a round. Returns `Some` if this phase was the last phase of a
+    /// round. A simulator uses `advance` to run the phases of many CPUs in any order.
     #[inline]
     pub fn advance(&mut self) -> Option<Stepped> {
         self.next_phase()
@@ -292,7 +293,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
                     let again = if self.control.is_void() { place + 1 } else { place };
                     let next = self.next_to_handle(again);
                     // If the round ends at this point, it need not read the clock, because the next
-                    // round reads it.
+                    // round reads the clock when it begins.
                     if next != Phase::Control || self.sampler.is_timing() {
                         self.end_batch();
                     }
@@ -318,7 +319,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         Some(if self.round.worked { Stepped::Worked } else { Stepped::Idle })
     }
 
-    /// Returns true if [`Stepped::Finished`] was returned.
+    /// Returns true if this CPU has returned [`Stepped::Finished`].
     pub fn is_finished(&self) -> bool {
         self.finished
     }
@@ -338,7 +339,8 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         if queue < self.queues.len() { Phase::Poll(queue) } else { Phase::Wake }
     }
 
-    /// The lanes of the CPU's own queues come first. Then the rings follow.
+    /// Returns the next phase. The lanes of the CPU's own queues are handled first, and then the
+    /// rings.
     #[inline(always)]
     fn next_to_handle(&mut self, from: usize) -> Phase {
         let held_back = self.can_wait && self.holds_back();
@@ -359,9 +361,10 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         self.queues.get(place).map_or_else(|| place - self.queues.len(), |queue| queue.id)
     }
 
-    /// Returns true if packets of a queue that can wait must wait, because an output is full. So a
-    /// file is read only as fast as its packets are written to the output. After a stop was
-    /// requested, packets wait for outputs only during the first half of the time for draining.
+    /// Returns true if an output is full, so that packets from queues that can wait must wait. So a
+    /// capture file is read only as fast as its packets are written to the output. After a stop was
+    /// requested, packets wait for outputs only during the first half of the maximum time for
+    /// draining.
     #[inline(never)]
     fn holds_back(&self) -> bool {
         let time_left = self.drain_until.is_none_or(|until| self.runner.cpu.now + DRAIN_MAX / 2 < until);
@@ -407,7 +410,8 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
     fn begin_round(&mut self, now: Timestamp) {
         let round = &mut self.round;
         if std::mem::take(&mut round.worked) {
-            // The last round has just ended, so one reading of the clock serves both rounds.
+            // The last round has just ended, so one reading of the clock is its end and the start
+            // of this round.
             note_batch(self.runner.ledger(), &self.runner.cpu, now);
             let ledger = self.runner.ledger();
             ledger.busy_nanos.add(now.since(round.start).as_nanos() as u64);
@@ -430,7 +434,7 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
             state.on(Event::Closed { queue: queue.id });
             self.control.publish(&self.shared, state, self.runner.index);
             self.sleep.forget(&queue);
-            // Closing a device does not belong to the packet path, and may allocate memory.
+            // Closing a device is not part of the packet path, so it may allocate memory.
             let _outside = round::leave();
             queue.close();
             self.shared.close_one();
@@ -447,8 +451,8 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         let polled = queue.frames_polled;
         if polled > 0 {
             self.round.worked = true;
-            // If the device's next poll is due now, the device has more frames and has ended this
-            // poll for another reason.
+            // If the device's next poll is due now, the device has more frames, although this poll
+            // returned fewer frames than allowed.
             let has_more = matches!(queue.state.polled, Polled::NotBefore(due) if due <= self.runner.cpu.now);
             self.round.full |= has_more || polled >= self.control.limits.dev_weight;
             self.received += polled;
@@ -542,10 +546,10 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
     }
 
     /// Ends this CPU, and returns the report of its handler. Packets that are still in this CPU's
-    /// rings stay in these rings, and count as in flight.
+    /// rings stay in the rings, and count as in flight.
     pub fn finish(mut self) -> H::Report {
-        // If this CPU ends too early, other CPUs would wait for it forever. Dropping `stops`
-        // therefore stops the other CPUs.
+        // If this CPU ends before the run has finished, other CPUs would wait for this CPU forever.
+        // Dropping `stops` then stops the other CPUs too.
         self.stops.finished = self.is_finished();
         self.runner.cpu.now = self.platform.now();
         self.runner.finish()

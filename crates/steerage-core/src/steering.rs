@@ -3,8 +3,9 @@
 //!
 //! Control threads wait for this lock. A packet CPU only tries to take the lock, between two rounds
 //! and only if a request concerns the CPU. If another thread holds the lock, the CPU stores its
-//! report and tries again in the next round. A CPU loads one version number to see whether the
-//! state has changed. The data path's own part in a move (park, fence, release) takes no lock.
+//! report and tries again in the next round. A CPU detects a change of the state by loading one
+//! version number. The steps of a move that the data path executes (park, fence, release) take no
+//! lock.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -43,14 +44,14 @@ pub(crate) struct State {
     pub(crate) policy: PolicyInfo,
     pub(crate) findings: Vec<GroupFindings>,
     pub(crate) others: Vec<f64>,
-    /// The buckets for which packets are examined to name the largest flow, and the flows that were
-    /// seen.
+    /// The buckets of which some packets are examined to identify the largest flow, and the flows
+    /// that were found.
     to_name: Vec<BucketId>,
     flows_seen: Vec<(BucketId, FlowKey)>,
     hooks: Vec<Option<Arc<dyn BetweenRounds>>>,
     wanted: Vec<(usize, CpuIndex)>,
-    /// The queues that their owners have released. No CPU polls a released queue until a CPU takes
-    /// it.
+    /// The queues that their owners have released. A released queue is not polled until a CPU takes
+    /// the queue.
     offers: Vec<Offer>,
 }
 
@@ -71,12 +72,13 @@ impl fmt::Debug for Offer {
 pub(crate) struct Steering {
     state: ControlLock<State>,
     version: AtomicU64,
-    /// A slice is published here before queues park for it, and its end after they have released.
-    /// A CPU that has taken a packet which a queue received after it had parked a bucket reads
-    /// `None` until the queue has sent the parked packets on.
+    /// A slice is stored here before queues park its buckets. Its end is stored after the queues
+    /// have released the parked packets. A CPU may take a packet that a queue received after the
+    /// queue had parked a bucket. This CPU reads `None` until the queue has released the parked
+    /// packets.
     pub(crate) slice: LastSlice,
-    /// A signal that shows whether [`State::is_settled`] returns true. The thread that holds the
-    /// lock sets the signal.
+    /// A signal that shows whether [`State::is_settled`] returns true. The signal is set by the
+    /// thread that holds the control lock.
     pub(crate) settled: Signal,
 }
 
@@ -109,8 +111,8 @@ impl Steering {
 
     #[inline(always)]
     pub(crate) fn version(&self) -> u64 {
-        // The acquire load pairs with the release in `publish`. The lock orders all other memory
-        // accesses.
+        // The acquire load pairs with the release in `publish`. All other memory accesses are
+        // ordered by the control lock.
         self.version.load(Ordering::Acquire)
     }
 
@@ -122,8 +124,8 @@ impl Steering {
         self.state.lock()
     }
 
-    /// Releases the lock. If the state has changed, its version is incremented. The CPUs that must
-    /// be woken are added to `wake`.
+    /// Releases the control lock. If the state has changed, its version number is incremented. The
+    /// CPUs that must be woken are added to `wake`.
     pub(crate) fn publish(&self, mut state: MutexGuard<'_, State>, wake: &mut Vec<CpuIndex>) {
         wake.clear();
         wake.append(&mut state.actions.wake);
@@ -141,7 +143,7 @@ impl State {
     }
 
     /// Checks whether the current phase of the moving slice takes too long, and acts if it does.
-    /// The list `open` has the CPUs for whose fences the caller waits.
+    /// The list `open` contains the CPUs whose fences the caller waits for.
     pub(crate) fn check_deadline(
         &mut self,
         (me, now): (CpuIndex, Timestamp),
@@ -154,8 +156,8 @@ impl State {
             return;
         }
         self.on(Event::Overdue { by: me, open });
-        // The outcome of each action is the next event of the state machine, which may request more
-        // actions.
+        // The outcome of each action is passed to the state machine as an event, which may request
+        // more actions.
         let mut nth = 0;
         while let Some(ask) = self.actions.asks.get(nth).copied() {
             nth += 1;
@@ -175,8 +177,8 @@ impl State {
         self.actions.asks.clear();
     }
 
-    /// Returns true if `cpu` has frames of a queue that can wait. None of the frames of a queue
-    /// that can wait may be lost.
+    /// Returns true if `cpu` has frames of a queue that can wait. A queue that can wait must not
+    /// lose any frame.
     fn is_waited_for(&self, cpu: CpuIndex, queues: &[QueueInfo]) -> bool {
         let has_frames = |at: usize, queue: &QueueInfo| {
             let is_in_lane = self.moves.owner_of(at) == cpu && queue.ledger.in_lane.get() > 0;
@@ -185,9 +187,9 @@ impl State {
         queues.iter().enumerate().any(|(at, queue)| self.moves.waits(at) && has_frames(at, queue))
     }
 
-    /// Checks the frames of a dead CPU's queue. Returns the slice's epoch if the dead CPU's frames
-    /// are finished on all old CPUs that are alive. Frames that the queue sent to dead CPUs are
-    /// revoked.
+    /// Checks the frames of a dead CPU's queue. Returns the slice's epoch (number) if all old CPUs
+    /// that are alive have finished the frames of this queue. Frames that the queue sent to dead
+    /// CPUs are revoked.
     fn are_fences_passed(&self, rings: &[Arc<RingLedger>]) -> Option<u64> {
         let slice = self.moves.slice()?;
         let mut all_passed = true;
@@ -238,8 +240,8 @@ impl State {
         self.offers.iter().any(|offer| offer.from == cpu)
     }
 
-    /// Takes a queue that another CPU has released for `cpu`. Also takes back a queue that `cpu`
-    /// has released, if no other CPU has taken it.
+    /// Removes and returns a queue that another CPU has released for `cpu`. Also takes back a queue
+    /// that `cpu` has released, if no other CPU has taken it.
     pub(crate) fn take_queue(&mut self, cpu: CpuIndex, now: Timestamp) -> Option<Offer> {
         let in_vain = |offer: &Offer| now.since(offer.since) >= OFFER_WAIT || self.moves.is_dead(offer.to);
         let mine = |offer: &Offer| offer.to == cpu || (offer.from == cpu && in_vain(offer));
@@ -280,7 +282,7 @@ impl State {
     pub(crate) fn set_policy(&mut self, policy: PolicyInfo) {
         self.policy = policy;
         self.findings.clear();
-        // Sleeping CPUs are woken, because they must see whether load is measured.
+        // Sleeping CPUs are woken, so that they learn whether the new policy measures load.
         (0..self.hooks.len() as CpuIndex).for_each(|cpu| self.actions.wake(cpu));
     }
 
@@ -295,8 +297,9 @@ impl State {
         }
     }
 
-    /// Records the flow of a packet in one of the buckets in [`to_name`](Self::to_name). If the
-    /// policy does not collect the recorded flows, flows above a limit are ignored.
+    /// Records the flow of a packet that belongs to one of the buckets in
+    /// [`to_name`](Self::to_name). If the policy does not collect the recorded flows, flows above a
+    /// limit are ignored.
     pub(crate) fn saw_flow(&mut self, bucket: BucketId, flow: FlowKey) {
         if self.flows_seen.len() < FLOWS_SEEN_MAX {
             self.flows_seen.push((bucket, flow));

@@ -1,20 +1,20 @@
 //! Sends the packets that a packet function transmits.
 //!
-//! Each CPU has its own queue to each output, so no CPU waits for a lock to send. The packets of a
-//! batch for one output are passed to this CPU's queue in one call, in order of arrival. The CPU
-//! makes this call after it has left its gate, because the verdicts of a dead CPU do not count. The
-//! call of `send` comes before the batch counts as finished, so that the fence of a move covers all
-//! sent packets. So when a flow moves, its new CPU sends nothing before all earlier packets of the
-//! flow were sent, and the flow keeps its order on the wire.
+//! Each CPU has its own queue to each output, so no CPU waits for a lock to send. All packets of a
+//! batch for one output are passed to the CPU's queue in one call of `send`, in order of arrival.
+//! The CPU calls `send` after it has left its gate, because the verdicts of a CPU that was declared
+//! dead do not count. The batch counts as finished only after the call of `send`, so that the fence
+//! of a move covers all sent packets. So when a flow moves, its new CPU sends nothing before all
+//! earlier packets of the flow were sent, and the flow keeps its order on the wire.
 //!
 //! If a device cannot send a packet at once, it copies the packet, or takes the packet's page in
-//! exchange for a page of its own ([`OutgoingPacket::swap`]). For the exchange of pages, the device
-//! has pages of the pool ([`TxCapabilities::pages_max`]). The device's page returns through the
-//! packet's slot. The packet's page belongs to the device after it was sent. Without an exchange, a
-//! device that keeps pages would need a counter, a limit and a second way to return pages.
-//! (Measured with AF_XDP on a veth, in five pairs of runs on a busy machine: with frames of 64
-//! bytes, the exchange was as fast as a copy. With 1500 bytes, the exchange had 1.06 times the
-//! packet rate of a copy.)
+//! exchange for a page of its own ([`OutgoingPacket::swap`]). For this exchange, the device gets
+//! pages of the pool ([`TxCapabilities::pages_max`]). The page that the device gives away returns
+//! through the packet's slot. The device keeps the packet's page after the packet was sent. Without
+//! an exchange, a device that keeps pages would need a counter, a limit and a second way to return
+//! pages. (Measured with AF_XDP on a veth, in five pairs of runs on a busy machine: with frames of
+//! 64 bytes, the exchange was as fast as a copy. With frames of 1500 bytes, the exchange had 1.06
+//! times the packet rate of a copy.)
 
 use std::fmt;
 use std::slice;
@@ -56,16 +56,17 @@ use steerage_topology::CpuId;
 /// assert_eq!(output.kind, "example");
 /// ```
 pub trait TxQueue: Send {
-    /// The requirements and capabilities of the queue. They must not change. Called during the
-    /// build.
+    /// The requirements and capabilities of the queue. The returned values must not change.
+    /// `capabilities` is called when the instance is built.
     fn capabilities(&self) -> TxCapabilities {
         TxCapabilities::default()
     }
 
-    /// Opens the queue with its resources. `open` is called once, before the first packet.
+    /// Opens the queue, and passes the memory resources for sending. `open` is called once, before
+    /// the first packet.
     ///
     /// # Errors
-    /// Returns an error if the device cannot work with these pages.
+    /// Returns an error if the device cannot work with the pages in `resources`.
     fn open(&mut self, resources: TxResources) -> Result<(), DeviceError> {
         let _ = resources;
         Ok(())
@@ -74,17 +75,16 @@ pub trait TxQueue: Send {
     /// Returns true if the queue has room for a batch now. If a queue of the instance can wait,
     /// `has_room` is called before each batch is handled. If the packets of a batch [can
     /// wait](crate::device::Capabilities::can_wait), the batch waits until all outputs of the CPU
-    /// have room. An output that accepts no more packets must not return false forever. After a
-    /// stop, packets wait for half of the time for draining, and then count as `tx_full`.
+    /// have room. If an output accepts no more packets at all, it must not return false forever.
+    /// After a stop, packets wait for half of the time for draining, and then count as `tx_full`.
     fn has_room(&self) -> bool {
         true
     }
 
-    /// Sends packets, in order. After `send` has returned, the queue no longer accesses the
-    /// packets. The queue has sent each packet, or copied it, or swapped its pages for pages of the
-    /// queue ([`OutgoingPacket::swap`]). `send` must not block. `send` must not allocate memory
-    /// after the first few calls. `send` is called once for each batch that has packets for this
-    /// output.
+    /// Sends packets, in order. After `send` has returned, the queue must not access the packets.
+    /// For each packet, `send` sends it, copies it, or swaps its pages for pages of the queue
+    /// ([`OutgoingPacket::swap`]). `send` must not block. `send` must not allocate memory after the
+    /// first few calls. `send` is called once for each batch that has packets for this output.
     ///
     /// # Errors
     /// An error of `send` ends the queue of this CPU. All packets of this batch and all later
@@ -93,8 +93,8 @@ pub trait TxQueue: Send {
 
     /// Sends the packets that the queue has held back to fill a larger unit. `flush` is called when
     /// this CPU has no other work, and when the CPU ends. `flush` is called only if packets were
-    /// sent since the last flush. The packets that a queue holds back must leave first: another CPU
-    /// may later send packets of the same flow.
+    /// sent since the last flush. The held-back packets must be sent first, because another CPU may
+    /// later send packets of the same flow.
     ///
     /// # Errors
     /// The same errors as [`send`](Self::send). In case of an error, the packets that were held
@@ -103,15 +103,16 @@ pub trait TxQueue: Send {
         Ok(())
     }
 
-    /// Informs the queue that the run is over, or that the queue has failed. The queue appends its
-    /// pages to `pages`. If a page is not returned, it cannot be used until the region ends.
+    /// Informs the queue that the run is over, or that the queue ends because of an error. The
+    /// queue appends its pages to `pages`. If the queue does not return a page, nobody can use this
+    /// page as long as the region exists.
     fn close(&mut self, pages: &mut Vec<Page>) {
         let _ = pages;
     }
 }
 
-/// The result of [`TxQueue::send`]. If a packet is in none of the counts of [`Sent`], there was no
-/// room for it.
+/// The result of [`TxQueue::send`]. A packet that is in none of the counts of [`Sent`] was not
+/// sent, because the queue had no room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Sent {
@@ -123,7 +124,7 @@ pub struct Sent {
     pub too_long: u64,
     /// The number of packets that have a link type that the device cannot send.
     pub link_type: u64,
-    /// The number of packets that were truncated by a capture.
+    /// The number of packets that the device did not send because a capture had truncated them.
     pub cut: u64,
     /// The number of packets that the device cannot send for another reason, for example because
     /// its interface is down.
@@ -134,7 +135,7 @@ pub struct Sent {
 }
 
 impl Sent {
-    /// The result if all packets were given to the device.
+    /// Returns the result for a call in which all packets were given to the device.
     pub const fn all(packets: u64, bytes: u64) -> Self {
         Self { packets, bytes, too_long: 0, link_type: 0, cut: 0, refused: 0, deferred: 0 }
     }
@@ -143,10 +144,10 @@ impl Sent {
 /// Creates the queue of an output for one CPU.
 pub type OpenTx = Box<dyn FnMut(CpuId) -> Result<Box<dyn TxQueue>, DeviceError> + Send>;
 
-/// A device that sends, as it is given to the builder.
+/// A device that sends packets, which a program passes to the builder.
 #[non_exhaustive]
 pub struct Output {
-    /// The name that the user gave the device. If the device was renamed, its current name.
+    /// The name that the user gave the device. If the device was renamed, this is its current name.
     pub name: DeviceName,
     /// The kind of the device, for example `pcap`.
     pub kind: &'static str,
@@ -155,7 +156,8 @@ pub struct Output {
 }
 
 impl Output {
-    /// Describes a device with this name and kind. `open` creates its queues.
+    /// Describes a device that has the given name and kind. The function `open` creates the
+    /// device's queues.
     pub fn new(
         name: impl Into<DeviceName>,
         kind: &'static str,
@@ -188,7 +190,7 @@ impl fmt::Debug for Outgoing<'_> {
 }
 
 impl<'a> Outgoing<'a> {
-    /// The packets in `frames` whose verdict is to be sent to `to`.
+    /// Selects the packets in `frames` that the handler transmits to the output `to`.
     pub(crate) fn new(
         frames: Frames<'a>,
         (verdicts, copies): (slice::Iter<'a, Verdict>, slice::Iter<'a, Option<Kept>>),
@@ -203,7 +205,7 @@ impl<'a> Outgoing<'a> {
         self.now
     }
 
-    /// The source of the packets. A device that finishes packets later reports this source to its
+    /// The source of the packets. A device that finishes packets later passes this source to its
     /// [`TxAccount`].
     pub fn source(&self) -> TxSource {
         self.source
@@ -236,7 +238,8 @@ impl OutgoingPacket<'_> {
         received(&self.frame, self.copy)
     }
 
-    /// The bytes to send, part by part. [`received`](Self::received) returns the first part.
+    /// Returns the bytes to send, one part for each page. [`received`](Self::received) returns only
+    /// the first part.
     #[inline]
     pub fn segments(&self) -> Segments<'_> {
         self.copy.map_or_else(|| self.frame.segments(), |copy| copy.segments_with(&self.frame))
@@ -244,7 +247,8 @@ impl OutgoingPacket<'_> {
 
     /// The offload work that the packet still needs: see
     /// [`Packet::offload`](crate::packet::Packet::offload). If an output cannot send super-frames,
-    /// it splits them into packets. If an output does not check for super-frames, they are refused.
+    /// it splits them into packets. If an output does not check for super-frames, all super-frames
+    /// for this output are refused.
     #[inline]
     pub fn offload(&self) -> Option<Offload> {
         offload(&self.frame, self.copy)
@@ -256,16 +260,17 @@ impl OutgoingPacket<'_> {
         parts(&self.frame, self.copy, offload)
     }
 
-    /// Returns the number of packets that this packet counts as in [`Sent`]: the number of received
-    /// frames that were merged into it, or 1. A super-frame that arrived as one frame counts as 1.
+    /// Returns how many packets this packet counts as in [`Sent`]: the number of received frames
+    /// that were merged into this packet, or 1. A super-frame that arrived as one frame counts as
+    /// 1.
     pub fn frames(&self) -> u64 {
         self.copy.map_or(1, Kept::frames)
     }
 
     /// Takes the packet together with its pages, so that the device can send the packet without a
     /// copy. In exchange, the same number of pages is taken from the end of `pages`. After the
-    /// exchange, the packet in the batch is empty. Returns `None` and takes nothing if `pages` has
-    /// too few pages, or if the packet does not lie in pages of the pool.
+    /// call, the packet in the batch is empty. Returns `None` and takes nothing if `pages` has too
+    /// few pages, or if the bytes of the packet are not in pages of the pool.
     #[inline]
     pub fn swap(&mut self, pages: &mut Vec<Page>) -> Option<Completion> {
         if self.copy.is_some() { None } else { self.frame.swap(pages) }
@@ -281,7 +286,7 @@ pub(crate) struct OwnedTx {
     pub(crate) can: TxCapabilities,
 }
 
-/// Counts the outcome of a batch's packets for one output.
+/// The outcome of sending a batch's packets to one output: packet counts.
 pub(crate) struct Fate {
     pub(crate) sent: u64,
     pub(crate) deferred: u64,
@@ -296,7 +301,8 @@ impl OwnedTx {
         self.unflushed = true;
         self.ledger.packets.add(sent.packets);
         self.ledger.bytes.add(sent.bytes);
-        // A device may report more packets than it was given, but the ledger must balance.
+        // A faulty device may report more packets than it was given, but the ledger must still
+        // balance.
         let left = count.saturating_sub(sent.packets);
         let deferred = if self.can.defers { sent.deferred.min(left) } else { 0 };
         if let Some(account) = self.ledger.deferred.as_ref().filter(|_| deferred > 0) {
@@ -348,7 +354,7 @@ impl OwnedTx {
 }
 
 /// Creates the queues of each CPU to all outputs. Returns the descriptions of the outputs, and the
-/// queues by CPU.
+/// queues of each CPU.
 pub(crate) fn make_outputs(
     outputs: Vec<Output>,
     cpus: &[CpuId],

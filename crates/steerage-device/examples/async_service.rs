@@ -1,8 +1,9 @@
-//! A service whose answers take time. Each query is a packet that is kept. An async task decides on
-//! the answer, and the CPU that kept the packet sends it: `cargo run --release -p steerage-device
-//! --example async_service -- eth0`
+//! A network service that needs time for each answer. Each query is a packet that the handler
+//! keeps. An async task decides on the answer, and the CPU that kept the packet sends it: `cargo
+//! run --release -p steerage-device --example async_service -- eth0`
 //!
-//! The service answers UDP packets to port 7 (echo), which it takes from the interface by AF_XDP.
+//! The service answers UDP packets to port 7 (echo). With AF_XDP, it takes these packets away from
+//! the kernel.
 #![expect(clippy::print_stdout, reason = "an example shows what it did")]
 
 use std::{error::Error, time::Duration};
@@ -11,13 +12,13 @@ use steerage::{Batch, Builder, Cpu, Handler, Output, Packet, Snapshot, flow::pro
 use steerage_device::af_xdp::{AfXdpOptions, AfXdpOutput};
 use tokio::{runtime, signal, sync::mpsc, task, time::sleep};
 
-/// The most queries that wait for a task, and the most answers that wait for a CPU.
+/// The maximum number of queries that wait for a task, and of answers that wait for a CPU.
 const WAITING_MAX: usize = 512;
 
-/// The bytes of a query before its payload: Ethernet, IPv4 without options, UDP.
+/// The number of bytes before the payload of a query: Ethernet, IPv4 without options, UDP.
 const HEADER_BYTES: u32 = 42;
 
-/// Passes queries to async code. Queries that find no room are dropped.
+/// Passes queries to async code. Queries for which the channel has no room are dropped.
 struct Ask(mpsc::Sender<Kept>);
 
 fn is_query(packet: &Packet<'_>) -> bool {
@@ -43,14 +44,16 @@ impl Handler for Ask {
     fn finish(self, _cpu: &mut Cpu) {}
 }
 
-/// Makes the answer of a query: addresses and ports change places, which leaves all checksums valid.
+/// Turns a query into its answer: swaps the addresses and the ports, which leaves all checksums
+/// valid.
 fn answer(frame: &mut [u8]) {
     frame[..12].rotate_left(6);
     frame[26..34].rotate_left(4);
     frame[34..38].rotate_left(2);
 }
 
-/// Serves until the inputs end or `stop` is ready. A task thinks about each query for this time.
+/// Answers queries until the inputs end or `stop` is ready. The answer to each query is delayed by
+/// the time `think`.
 pub(crate) async fn serve(
     mut builder: Builder,
     output: Output,
@@ -120,8 +123,8 @@ mod tests {
         let serving = serve(builder, output, Duration::from_millis(1), pending::<()>());
         let ledger = runtime.block_on(serving).unwrap();
         let sent: BTreeSet<Vec<u8>> = recorded.packets().into_iter().map(|packet| packet.bytes).collect();
-        // Frames of the builder have the same Ethernet addresses in both directions, except that
-        // they change places too.
+        // The frame builder uses the same Ethernet addresses for both directions. In the answers,
+        // these addresses are swapped too.
         let turned = |number: u16| {
             let mut frame = datagram((us, 7), (client, 1000 + number), number);
             frame[..12].rotate_left(6);

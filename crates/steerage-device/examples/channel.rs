@@ -1,4 +1,5 @@
-//! A device whose packets are made by another thread of the program, and come through a channel.
+//! A device whose packets are created by another thread of the program, and are received through a
+//! channel.
 //!
 //! ```sh
 //! cargo run --release -p steerage-device --example channel
@@ -13,17 +14,17 @@ use steerage::{DeviceError, Timestamp};
 
 /// The longest frame, in bytes.
 const LONGEST: usize = 1514;
-/// How often an empty channel is looked at. A packet is late by up to this time.
+/// The interval at which an empty channel is checked. A packet is delayed by up to this time.
 const REFINE_EVERY: Duration = Duration::from_millis(1);
 
 struct Channel {
     frames: Receiver<Vec<u8>>,
-    /// A frame for which there was no page.
+    /// A frame that was taken from the channel when no page was free.
     next: Option<Vec<u8>>,
 }
 
 impl RxQueue for Channel {
-    /// The sender waits for room in the channel, so nothing is lost while nobody polls.
+    /// The sender waits for room in the channel, so no frame is lost while the queue is not polled.
     fn capabilities(&self) -> Capabilities {
         Capabilities::pages(LONGEST).can_wait()
     }

@@ -1,5 +1,5 @@
-//! Counts packets and bytes by application, which the first bytes of the payload tell, or else the
-//! ports: `cargo run --release -p steerage-device --example dpi -- eth0`
+//! Counts packets and bytes by application. The first bytes of the payload, or else the ports,
+//! identify the application: `cargo run --release -p steerage-device --example dpi -- eth0`
 #![expect(clippy::print_stdout, reason = "an example shows what it found")]
 
 use std::sync::{Arc, atomic::AtomicBool, atomic::Ordering};
@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, error::Error, time::Duration};
 
 use steerage::{Batch, Builder, Cpu, Handler, Packet};
 
-/// What the payload of an application begins with.
+/// The bytes with which the payload of an application begins.
 const SIGNATURES: [(&[u8], &str); 8] = [
     (b"\x16\x03", "TLS"),
     (b"SSH-", "SSH"),
@@ -19,7 +19,7 @@ const SIGNATURES: [(&[u8], &str); 8] = [
     (b"\x13BitTorrent protocol", "BitTorrent"),
 ];
 
-/// The applications of packets whose payload has no signature.
+/// The applications by port, for packets whose payload has no known signature.
 const PORTS: [(u16, &str); 5] = [(22, "SSH"), (53, "DNS"), (80, "HTTP"), (123, "NTP"), (443, "TLS or QUIC")];
 
 fn application(packet: &Packet<'_>) -> &'static str {
@@ -33,7 +33,7 @@ fn application(packet: &Packet<'_>) -> &'static str {
     ports.find_map(|port| Some(PORTS.iter().find(|(known, _)| *known == port)?.1)).unwrap_or("other")
 }
 
-/// Packets and bytes on the wire, by application.
+/// The number of packets, and of their bytes on the wire, for each application.
 pub(crate) type Counts = BTreeMap<&'static str, (u64, u64)>;
 
 #[derive(Default)]
@@ -55,7 +55,7 @@ impl Handler for Dpi {
     }
 }
 
-/// Runs until the device ends or `stop` is set. Returns the counts of all CPUs together.
+/// Runs until the device ends or `stop` is set. Returns the counts, summed over all CPUs.
 pub(crate) fn run(device: &str, stop: &AtomicBool) -> Result<Counts, Box<dyn Error>> {
     let input = steerage_device::open(device)?;
     let running = Builder::new().input(input).build(|_cpu| Dpi::default())?.start()?;

@@ -29,13 +29,13 @@ impl RxQueue for Card {
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
         let count = out.fill(budget.min(self.left as usize), |page| {
             let tenant = (self.next % u32::from(TENANTS)) as u8;
-            // The ports differ in each packet, which makes it a new flow.
+            // Each packet has other ports, so each packet is a new flow.
             let (from, to) = ((self.next >> 16) as u16, self.next as u16);
             let udp = FrameBuilder::udp(([10, 0, 0, tenant], from), ([0; 4], to));
             page[..60].copy_from_slice(&udp.frame_of(60));
             self.next += 1;
-            // Neighbouring tenants get buckets that are far apart, because each CPU starts with a
-            // contiguous range of buckets.
+            // Tenants with consecutive numbers get buckets that are far apart, because each CPU
+            // starts with a contiguous range of buckets.
             let bucket = u16::from(tenant).wrapping_mul(41);
             Some(Filled::whole(60).with_hash(Some(hash_of_bucket(bucket))))
         });
@@ -62,7 +62,7 @@ impl Handler for Tenants {
 
 pub(crate) fn run(card: Card, cpus: CpuMask) -> Result<Outcome<BTreeSet<u8>>, Box<dyn Error>> {
     let input = Input::new("card", "example", vec![Box::new(card)]);
-    // A bucket that the device names is not a hash, so that it counts even without device hashes.
+    // The option `device_hash` does not matter: the device chooses buckets, which are not hashes.
     let builder = Builder::new().virtual_cpus(cpus.len()).policy(Hash).check_order(true).device_hash(false);
     Ok(builder.input(input).build(|_cpu| Tenants::default())?.start()?.join())
 }

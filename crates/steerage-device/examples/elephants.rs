@@ -1,6 +1,6 @@
-//! A policy of one's own: elephants, which are buckets with much work, go to the last CPU of the
-//! mask, and all other buckets share the other CPUs. A small flow then never waits behind a large
-//! one. `cargo run --release -p steerage-device --example elephants`
+//! A custom policy: buckets with much work (elephants) are handled by the last CPU of the mask, and
+//! all other buckets by the other CPUs. A small flow then never waits for a large flow. `cargo run
+//! --release -p steerage-device --example elephants`
 #![expect(clippy::print_stdout, reason = "an example shows what it found")]
 
 use std::error::Error;
@@ -9,8 +9,9 @@ use steerage::packet::each;
 use steerage::policy::{GroupLoad, GroupStart, MapRequest, Plan, Policy};
 use steerage::{Builder, Snapshot, stats::MoveCause};
 
-/// A bucket becomes an elephant with this share of a CPU's time, and stays one until it has less
-/// than half of it, so that a bucket near the limit does not move forth and back.
+/// A bucket becomes an elephant when it takes this share of a CPU's time. It stays an elephant
+/// until it takes less than half of this share, so that a bucket near the limit does not move back
+/// and forth.
 const ELEPHANT: f64 = 0.1;
 
 #[derive(Clone, Debug)]
@@ -73,7 +74,7 @@ mod tests {
         (tester.work()[7], tester.work()[9]) = (0.3, 0.09);
         assert_eq!((tester.check(), tester.map()[7], tester.busy(3)), (Some(MoveCause::Balance), 3, 0.3));
         assert_eq!((tester.check(), tester.buckets_of(3)), (None, 1));
-        // Below the limit, but not below half of it.
+        // The bucket's load is below the limit, but not below half of the limit.
         tester.work()[7] = 0.06;
         assert_eq!(tester.check(), None);
         tester.work()[7] = 0.04;

@@ -9,10 +9,11 @@ use steerage::messages::TakesMessages;
 use steerage::{Batch, Builder, Cpu, Handler, TxId, flow::protocol::has_ports};
 use steerage_device::tap::{Layer, TapOptions};
 
-/// The blocked ports, for either end of a flow. The file has one port per line.
+/// The blocked ports. A flow is blocked if either of its two ports is in this set. The file has one
+/// port per line.
 pub(crate) type Rules = HashSet<u16>;
 
-/// Without rules, at the beginning and after a panic, nothing passes.
+/// At the start and after a panic, the firewall has no rules, and no packet passes.
 pub(crate) struct Firewall(Option<Arc<Rules>>, [TxId; 2]);
 
 impl Handler for Firewall {
@@ -89,7 +90,7 @@ mod tests {
         let firewall = move |cpu| WithMessages::new(cpu, Firewall(None, [TxId(0), TxId(1)]), &of_cpu);
         let mut tester = HandlerTester::new(firewall);
         post.connect(tester.control());
-        // A ping whose identifier is the number of a blocked port.
+        // A ping whose ICMP identifier has the same number as a blocked port.
         let mut ping = Vec::new();
         let packet = PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4(HOST, [10, 0, 0, 2], 64);
         packet.icmpv4_echo_request(25, 1).write(&mut ping, &[]).unwrap();
@@ -120,7 +121,7 @@ mod tests {
         assert!(post.to_all(&Arc::default()).is_empty());
         instance.start().unwrap().join();
         let mut sent = recorded.map(|side| side.packets().into_iter().map(|packet| packet.bytes).collect::<Vec<_>>());
-        // The order of packets is defined within a flow only, and these are two flows.
+        // Only packets of the same flow keep their order, and these packets belong to two flows.
         sent[1].sort_by_key(|frame| frame[37]);
         assert_eq!(sent, [vec![frame(HOST, BAD, 1)], vec![frame(BAD, HOST, 2), frame(BAD, HOST, 3)]]);
     }

@@ -1,8 +1,9 @@
-//! State that moves with its bucket: a flow table on each CPU, while the mask changes under load.
+//! An example of state that moves with its bucket: each CPU has a flow table, and the mask changes
+//! under load.
 //!
-//! Each packet of synthetic traffic carries its number within its flow. The table expects the
-//! numbers in order. A gap would mean that the state of a flow was lost or left on another CPU, or
-//! that two packets of a flow were reordered.
+//! Each packet of synthetic traffic contains its number within its flow. The table expects these
+//! numbers in order. A gap in the numbers would mean that the state of a flow was lost or left on
+//! another CPU, or that two packets of a flow were reordered.
 #![expect(clippy::print_stdout, reason = "an example shows what it found")]
 
 use std::collections::HashMap;
@@ -24,7 +25,7 @@ pub(crate) struct Flow {
 
 pub(crate) type Flows = HashMap<u32, Flow>;
 
-/// The most flows of a CPU, and the time after which a full table forgets one.
+/// The maximum number of flows per CPU, and the idle time after which a full table removes a flow.
 const FLOWS_MAX: usize = 1_000_000;
 const IDLE: Duration = Duration::from_secs(60);
 
@@ -75,7 +76,7 @@ pub(crate) fn run(device: &str, cpus: u16) -> Result<Outcome, Box<dyn Error>> {
         .build(|_cpu| FlowTable(Table::new(FLOWS_MAX, IDLE)))?
         .start()?;
     let handle = running.handle();
-    // Use one CPU, then two, up to all of them, and start again.
+    // Use one CPU, then two, and so on up to all CPUs, and start again with one.
     for count in (1..=cpus).cycle() {
         if handle.is_finished() {
             break;

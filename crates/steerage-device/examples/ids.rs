@@ -1,5 +1,5 @@
-//! Finds port scans, and stops after ten: `cargo run --release -p steerage-device --example ids --
-//! capture.pcap`
+//! Finds port scans, and stops after ten scans: `cargo run --release -p steerage-device --example
+//! ids -- capture.pcap`
 #![expect(clippy::print_stdout, reason = "an example shows what it found")]
 
 use std::{collections::HashMap, error::Error, net::IpAddr, net::SocketAddr, time::Duration};
@@ -7,16 +7,17 @@ use std::{collections::HashMap, error::Error, net::IpAddr, net::SocketAddr, time
 use steerage::flow::{Layers, PacketClock, Part, Table, flow_key};
 use steerage::{Batch, BucketId, Builder, Cpu, FlowKey, Handler, LinkType, WallTime};
 
-/// A source that tries this many ports within the window is a scanner.
+/// A source that tries this many ports within the time `WINDOW` is a scanner.
 const PORTS: usize = 20;
 const WINDOW: Duration = Duration::from_secs(60);
 /// The run stops when a CPU has found this many scans.
 const ALERTS_MAX: usize = 10;
 
-/// A CPU knows at most this many sources. One that is silent for the window makes room for another.
+/// The maximum number of sources in the table of a CPU. A source that is silent for the time
+/// `WINDOW` is removed to make room for another source.
 const SOURCES_MAX: usize = 100_000;
 
-/// For each port, the time at which a source last tried to connect to it.
+/// For each port that a source tried, the time of its last attempt to connect.
 type Ports = HashMap<u16, WallTime>;
 
 pub(crate) struct Ids {
@@ -100,8 +101,8 @@ mod tests {
         WallTime::from_nanos(seconds * 1_000_000_000)
     }
 
-    /// A SYN to this port, or the response to such a SYN, sent by the source at this time in
-    /// seconds.
+    /// Builds a SYN packet to the given port, or the response to such a SYN. `source` sends it at
+    /// the given time in seconds.
     fn syn(source: [u8; 4], port: u16, time: u64, is_response: bool) -> Frame {
         let packet = PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4(source, TARGET, 64).tcp(4000, port, 0, 1000).syn();
         let packet = if is_response { packet.ack(1) } else { packet };
@@ -133,10 +134,11 @@ mod tests {
         assert_eq!(alerts(attempts(3)), [(seconds(57), source.into()), (seconds(117), source.into())]);
         // 19 intervals are longer than the window.
         assert_eq!(alerts(attempts(4)), []);
-        // A source that tries one port repeatedly, and a server that answers many clients.
+        // No scanners: a source that tries one port repeatedly, and a server that answers many
+        // clients.
         assert_eq!(alerts((0..40).map(|_| syn(source, 80, 1, false)).collect()), []);
         assert_eq!(alerts((0..40).map(|port| syn(source, port, 1, true)).collect()), []);
-        // Two sources try as many ports together as one scanner.
+        // Two sources together try as many ports as a scanner tries, which is no scan.
         assert_eq!(alerts((0..38).map(|nth| syn([10, 0, 0, nth as u8 % 2], nth, 1, false)).collect()), []);
     }
 
@@ -148,14 +150,15 @@ mod tests {
         assert!(outcome.reports[0].1.len() >= ALERTS_MAX);
     }
 
-    /// The test steps two CPUs. Each source has tried some ports when its bucket moves to the other
-    /// CPU.
+    /// The test runs the rounds of two CPUs. Each source has tried some ports when its bucket moves
+    /// to the other CPU.
     #[test]
     fn a_scan_is_seen_although_its_bucket_moves() {
         let sources: Vec<[u8; 4]> = (0..ALERTS_MAX as u8 - 1).map(|source| [10, 0, 1, source]).collect();
         let ports =
             |ports: Range<u16>| ports.flat_map(|port| sources.iter().map(move |source| syn(*source, port, 1, false)));
-        // Enough further packets for the move to end before the second half of the ports.
+        // So many other packets come between the two halves of the ports that the move ends before
+        // the second half.
         let between = (0..30_000).map(|port| syn([10, 0, 2, 1], port, 1, true));
         let frames = ports(0..PORTS as u16 / 2).chain(between).chain(ports(PORTS as u16 / 2..PORTS as u16));
         let (parts, handle) = instance(2, frames).split();

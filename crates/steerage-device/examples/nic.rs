@@ -1,5 +1,5 @@
-//! A device with a ring of pages, as a network card has one: `cargo run --release -p
-//! steerage-device --example nic`
+//! A device that has a ring of pages, like a network card: `cargo run --release -p steerage-device
+//! --example nic`
 #![expect(clippy::print_stdout, reason = "an example shows what it found")]
 
 use std::error::Error;
@@ -38,8 +38,8 @@ impl RxQueue for Nic {
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
-        // Refill the ring. The first poll fills the whole ring. Later polls replace the pages that
-        // have left the ring.
+        // Refill the ring. The first poll fills the whole ring. Later polls replace only the pages
+        // that have left the ring.
         out.refill(RING - self.ring.len(), Fit::new(FRAME_BYTES_MAX), |page| {
             self.ring.push(page);
             Ok(())
@@ -51,8 +51,8 @@ impl RxQueue for Nic {
                 self.ring.drain(..).for_each(|page| out.give_page(page));
                 return Ok(Polled::Ended);
             };
-            // The frame goes on to a CPU, and the page that `rx_finish` returns replaces its page
-            // in the ring.
+            // The frame is handed to a CPU. In the ring, the page that `rx_finish` returns replaces
+            // the frame's page.
             self.ring.push(out.rx_finish(page, HEADROOM, Filled::whole(len)));
             self.next = (self.next + 1) % self.ring.len();
         }

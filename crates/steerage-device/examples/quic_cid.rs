@@ -1,19 +1,20 @@
 //! Steers QUIC packets by connection id, with a custom flow key. A connection whose address changes
 //! stays on the CPU that has its state.
 //!
-//! Other traffic is steered by addresses and ports. With that key, a QUIC connection would move to
-//! another CPU whenever a phone leaves its WLAN or a NAT forgets a mapping. QUIC therefore puts a
-//! connection id into each packet (RFC 9000, 5.1). A short header does not contain the length of
-//! the id, but the server that chose the id knows its length.
+//! Other traffic is steered by addresses and ports. If QUIC were steered by addresses and ports
+//! too, a connection would move to another CPU whenever a phone leaves its WLAN or a NAT forgets a
+//! mapping. QUIC therefore puts a connection id into each packet (RFC 9000, 5.1). A short QUIC
+//! header does not contain the length of the connection id, but the server that chose the id knows
+//! this length.
 //!
 //! The server cannot freely choose the CPU for two kinds of ids, and this example handles both:
 //!
-//! * The first packets of a client carry an id that the *client* chose. The server answers with an
-//!   id in the same *bucket*: it draws random ids until one is in the bucket. So the connection
-//!   keeps its CPU, even if the bucket moves meanwhile.
+//! * The first packets of a client contain an id that the *client* chose. The server answers with
+//!   an id in the same *bucket*: it draws random ids until one of them is in this bucket. So the
+//!   packets of the connection stay on one CPU, even if the bucket moves meanwhile.
 //! * A client that changes its address on purpose switches to another id, so that observers cannot
-//!   link the two addresses (9.5). The server issued those ids earlier, and they are in the same
-//!   bucket too. The hash has a secret key, so an observer learns nothing from the ids.
+//!   link the two addresses (9.5). The server issued these other ids earlier, and chose them from
+//!   the same bucket too. The hash has a secret key, so an observer learns nothing from the ids.
 //!
 //! The example creates its own packets in a small [`RxQueue`]. Run it without arguments.
 #![expect(clippy::print_stdout, reason = "an example shows what it found")]
@@ -35,8 +36,8 @@ const QUIC_PORT: u16 = 443;
 
 // ---- the flow key
 
-/// The key of QUIC packets to this server is their connection id. Other packets get `None`, and are
-/// keyed by flow.
+/// Returns the connection id as the flow key of QUIC packets to this server. Returns `None` for
+/// other packets, which are steered by their flow.
 fn quic_key(frame: &[u8]) -> Option<FlowKey> {
     match SlicedPacket::from_ethernet(frame).ok()?.transport? {
         TransportSlice::Udp(udp) if udp.destination_port() == QUIC_PORT => {
@@ -46,8 +47,8 @@ fn quic_key(frame: &[u8]) -> Option<FlowKey> {
     }
 }
 
-/// The destination connection id of a packet, whose position is the same in all versions of QUIC
-/// (RFC 8999, 5).
+/// Returns the destination connection id of a packet. The position of this id is the same in all
+/// versions of QUIC (RFC 8999, 5).
 fn destination_cid(packet: &[u8]) -> Option<&[u8]> {
     match packet {
         [first, rest @ ..] if first & LONG_HEADER == 0 => rest.get(..CID_BYTES),
@@ -91,12 +92,14 @@ impl Issuer {
         self.rng.u64(..).to_be_bytes()
     }
 
-    /// The bucket of packets to `cid`. A handler gets it from [`steerage::Packet::bucket`].
+    /// Returns the bucket of packets to the connection id `cid`. A handler gets the bucket from
+    /// [`steerage::Packet::bucket`].
     fn bucket(&self, cid: &[u8]) -> u16 {
         bucket_of(self.hasher.hash(&FlowKey::from_bytes(cid)))
     }
 
-    /// An id in the bucket of `cid`. Takes 4096 draws on average, in less than 100 us.
+    /// Returns an id in the bucket of `cid`. On average, this takes 4096 random draws and less than
+    /// 100 us.
     fn issue_beside(&mut self, cid: &[u8]) -> [u8; CID_BYTES] {
         let bucket = self.bucket(cid);
         loop {
@@ -110,7 +113,8 @@ impl Issuer {
 
 // ---- the clients
 
-/// The packets of `connections` clients. Each client sends from three addresses to three ids.
+/// Returns the packets of `connections` clients. Each client sends from three addresses to three
+/// connection ids.
 fn traffic(connections: u32, issuer: &mut Issuer) -> Vec<Vec<u8>> {
     let mut stages = [const { Vec::new() }; 4];
     for connection in 0..connections {
@@ -122,8 +126,8 @@ fn traffic(connections: u32, issuer: &mut Issuer) -> Vec<Vec<u8>> {
 
         stages[0].push(frame(home, 40_000, &initial(&chosen_by_client), connection));
         stages[1].push(frame(home, 40_000, &short(&first), connection));
-        // A NAT gave the client another port. The client does not know this, so the id stays the
-        // same.
+        // A NAT gave the client another port. The client does not know this, so it continues to use
+        // the same id.
         stages[2].push(frame(home, 50_000, &short(&first), connection));
         // The client moved to another network and knows this, so it uses its next id.
         stages[3].push(frame(abroad, 40_000, &short(&second), connection));
@@ -187,8 +191,8 @@ pub(crate) struct Seen {
 }
 
 pub(crate) fn run(cpus: usize, connections: u32) -> Result<(Seen, Seen), Box<dyn Error>> {
-    // A real key must be random and secret. A client that knows the key can send everything to one
-    // CPU.
+    // A real key must be random and secret. A client that knows the key can direct all packets to
+    // one CPU.
     let hasher = FlowHasher::keyed(&HashKey::new([0x51; HashKey::LEN]));
     let frames = traffic(connections, &mut Issuer { hasher: hasher.clone(), rng: fastrand::Rng::with_seed(1) });
     let builder = || {

@@ -1,5 +1,5 @@
-//! Passes packets to async code, with each CPU as a future: `cargo run --release -p steerage-device
-//! --example tokio -- eth0`
+//! Passes packets to async code. Each CPU of the receive path is a future: `cargo run --release -p
+//! steerage-device --example tokio -- eth0`
 #![expect(clippy::print_stdout, reason = "an example shows what it found")]
 
 use std::{error::Error, io, os::fd::OwnedFd, thread, time::Duration};
@@ -8,7 +8,8 @@ use steerage::threads::{Armed, CpuPart, Stepped};
 use steerage::{Batch, Builder, Cpu, Handler, Snapshot, packet::Kept};
 use tokio::{io::unix::AsyncFd, runtime, signal, sync::mpsc, task, time::timeout};
 
-/// Sends packets to async code, and drops packets that do not fit into its channel.
+/// Sends packets to async code through a channel, and drops packets for which the channel has no
+/// room.
 struct ToAsync(mpsc::Sender<Kept>);
 
 impl Handler for ToAsync {
@@ -44,8 +45,8 @@ async fn serve<H: Handler>(part: CpuPart<H>) -> io::Result<H::Report> {
     Ok(softnet.finish())
 }
 
-/// Runs until the device or `stop` has ended. Returns the number of packets that async code
-/// received, and the ledger.
+/// Runs until the device has ended or `stop` is ready. Returns the number of packets that async
+/// code received, and the ledger.
 fn run<S: Future + Send + 'static>(device: &str, cpus: usize, stop: S) -> Result<(u64, Snapshot), Box<dyn Error>> {
     let runtime = || runtime::Builder::new_current_thread().enable_all().build();
     let (sender, mut receiver) = mpsc::channel(512);
@@ -55,7 +56,7 @@ fn run<S: Future + Send + 'static>(device: &str, cpus: usize, stop: S) -> Result
     let threads: Vec<_> = parts.into_iter().map(serve).collect();
     let (policy, running, mut packets) = (handle.clone(), handle.clone(), 0);
     runtime()?.block_on(async {
-        // This task starts further CPUs, and ends with this runtime.
+        // This task runs the policy, which adds further CPUs. The task ends with this runtime.
         task::spawn(async move {
             while let Some(next) = policy.control(policy.now()) {
                 tokio::time::sleep(next.since(policy.now())).await;

@@ -1,5 +1,5 @@
-//! Passes packets between two TUNs, each in its own network namespace. The program is a minimal
-//! tunnel without encryption.
+//! Passes packets between two TUN interfaces, each in its own network namespace. The program is a
+//! minimal tunnel without encryption.
 //!
 //! ```text
 //! ip netns add a; ip netns add b
@@ -8,10 +8,11 @@
 //! ip netns exec b iperf3 -s -D; ip netns exec a iperf3 -c 10.99.0.2
 //! ```
 //!
-//! With `on`, super-frames pass in one piece. With `off`, the kernel cuts them first.
+//! With the argument `on`, super-frames pass in one piece. With `off`, the kernel splits
+//! super-frames into packets first.
 //!
-//! Each packet is handled by the CPU that receives it, and each TUN has its own CPU. Such a small
-//! handler gains nothing on another CPU, and super-frames stay in the cache of one CPU. With
+//! Each packet is handled by the CPU that receives it, and each TUN has its own CPU. This small
+//! handler would not be faster on another CPU, and super-frames stay in the cache of one CPU. With
 //! `steered` as a further argument, the default policy spreads packets, which helps a tunnel that
 //! encrypts. The program ends when its standard input ends.
 #![expect(clippy::print_stdout, reason = "an example shows what it counted")]

@@ -1,5 +1,5 @@
-//! A UDP socket as a device, over the loopback interface: `cargo run --release -p steerage-device
-//! --example udp_device`
+//! A UDP socket as a device. The datagrams are sent over the loopback interface: `cargo run
+//! --release -p steerage-device --example udp_device`
 #![expect(clippy::print_stdout, reason = "an example shows what it found")]
 
 use std::os::fd::{AsFd, BorrowedFd};
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     /// An empty socket produces no packet, even if it is polled often. A datagram of zero bytes
-    /// produces one.
+    /// produces one packet.
     #[test]
     fn each_datagram_makes_one_packet_unless_it_is_too_long() {
         let tunnel = Tunnel::bind().unwrap();
@@ -111,8 +111,8 @@ mod tests {
         let tunnel = Tunnel::bind().unwrap();
         let to = tunnel.0.local_addr().unwrap();
         let sender = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        // These datagrams fit into the socket's buffer. All of them belong to one flow, so they
-        // arrive on one CPU.
+        // The datagrams of this test fit into the socket's buffer. They all belong to one flow, so
+        // they arrive on one CPU.
         for _ in 0..50 {
             sender.send_to(&[0x45; 40], to).unwrap();
         }

@@ -1,10 +1,10 @@
-//! A Unix datagram socket as a device, to receive and to send, which a network card of another
-//! process or a virtual machine monitor could use: `cargo run --release -p steerage-device --example
-//! unix_device`
+//! A Unix datagram socket as a device that receives and sends. A virtual machine monitor, or
+//! another process that simulates a network card, could use such a device: `cargo run --release -p
+//! steerage-device --example unix_device`
 //!
-//! A frame is in up to three datagrams, because the buffers of the other process are short. Each
-//! datagram begins with a header of four bytes: the flow's number, or 0, and whether the datagram is
-//! the first and the last one of its frame. An empty datagram ends the input.
+//! A frame is split into up to three datagrams, because the buffers of the other process are short.
+//! Each datagram begins with a header of four bytes: the number of the flow (or 0), and flags for
+//! the first and the last datagram of a frame. An empty datagram ends the input.
 #![expect(clippy::print_stdout, reason = "an example shows what it found")]
 
 use std::os::{fd::AsFd, fd::BorrowedFd, unix::net::UnixDatagram};
@@ -20,7 +20,7 @@ const HEADER_BYTES: usize = 4;
 const FIRST: u8 = 1;
 const LAST: u8 = 2;
 
-/// The longest part of a frame, and the most parts.
+/// The maximum length of a part of a frame in bytes, and the maximum number of parts.
 const PART_BYTES_MAX: usize = 1500;
 const PARTS_MAX: usize = 3;
 const DATAGRAM_BYTES_MAX: usize = HEADER_BYTES + PART_BYTES_MAX;
@@ -36,7 +36,8 @@ impl Receiver {
         Ok(Self { socket, frame: Gather::default() })
     }
 
-    /// Adds the next part to the frame. A frame with a missing part is lost, and counted once.
+    /// Adds the next part to the frame. A frame with a missing part is lost, and is counted as one
+    /// lost frame.
     fn add(&mut self, out: &mut Completions<'_>, page: Page, len: usize, [low, high, marks, _]: [u8; HEADER_BYTES]) {
         match (marks & FIRST != 0, self.frame.is_empty()) {
             (true, false) => {
@@ -55,16 +56,18 @@ impl Receiver {
 }
 
 impl RxQueue for Receiver {
-    /// The sender waits for room in the socket, so nothing is lost while nobody polls.
+    /// The sender waits for room in the socket, so no frame is lost while the queue is not polled.
     fn capabilities(&self) -> Capabilities {
-        // A datagram that is too long fills the extra byte.
+        // One byte is added to the length, because a datagram that is too long also fills this
+        // extra byte.
         Capabilities::pages(PART_BYTES_MAX + 1).segments(PARTS_MAX).hashes(Affinity::BothDirections).can_wait()
     }
 
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
         for _ in 0..budget {
             let Some(mut page) = out.take_page() else { break }; // All pages are in use.
-            // The header lands in the headroom, so that the part begins where a frame has to begin.
+            // The header is written to the headroom of the page, so that the part begins at the
+            // position where a frame must begin.
             let place = &mut out.page_mut(&mut page)[HEADROOM - HEADER_BYTES..][..=DATAGRAM_BYTES_MAX];
             let received = self.socket.recv(place);
             let header = [place[0], place[1], place[2], place[3]];
@@ -94,7 +97,7 @@ impl RxQueue for Receiver {
     }
 }
 
-/// Sends each part of a frame in a datagram. All CPUs send through one socket.
+/// Sends each part of a frame in a datagram of its own. All CPUs send through one socket.
 struct Sender(Arc<UnixDatagram>, Vec<u8>);
 
 impl Sender {
@@ -147,8 +150,8 @@ pub(crate) fn echo(socket: UnixDatagram, cpus: usize) -> Result<Snapshot, Box<dy
     Ok(builder.build(each(move |packet| packet.transmit(to)))?.start()?.join().snapshot)
 }
 
-/// The program at the other end of the socket. It sends a few frames at a time, and waits until as
-/// many frames have come back.
+/// The program at the other end of the socket. `peer` sends a few frames at a time, and waits until
+/// the same number of frames has come back.
 pub(crate) fn peer(socket: &UnixDatagram, frames: &[Vec<u8>], flows: u16) -> io::Result<Vec<Vec<u8>>> {
     socket.set_read_timeout(Some(Duration::from_secs(60)))?; // If a frame is lost, this is an error.
     let (mut received, mut buffer) = (Vec::new(), [0; DATAGRAM_BYTES_MAX]);
@@ -160,7 +163,7 @@ pub(crate) fn peer(socket: &UnixDatagram, frames: &[Vec<u8>], flows: u16) -> io:
             let [low, high] = flow.to_le_bytes();
             socket.send(&[&[low, high, marks, 0], bytes].concat())?;
         }
-        // So few frames fit into the socket's buffer.
+        // At most eight frames are in flight, which fit into the socket's buffer.
         while nth + 1 - received.len() >= 8 || (nth + 1 == frames.len() && received.len() < frames.len()) {
             let mut frame = Vec::new();
             while frame.is_empty() || buffer[2] & LAST == 0 {
@@ -207,7 +210,7 @@ mod tests {
             let peer = scope.spawn(|| peer(&other, &sent, 100).unwrap());
             (echo(ours, 2).unwrap(), peer.join().unwrap())
         });
-        // Frames of different flows may change places.
+        // Frames of different flows may overtake each other.
         let mut sent = sent;
         sent.sort();
         received.sort();

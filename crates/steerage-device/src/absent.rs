@@ -1,11 +1,11 @@
-//! The devices that belong to a cargo feature, and the error for a device whose feature is off.
+//! The devices that require a cargo feature, and the error for a device whose feature is off.
 
 use std::io;
 
 use steerage::DeviceError;
 
-/// The devices that belong to a feature. Each entry has the first characters of the device's text,
-/// the feature, and true if the feature is on.
+/// The devices that belong to a feature. Each entry has the first characters of the text that names
+/// the device, the feature, and true if the feature is on.
 const FEATURES: [(&str, Feature, bool); 3] = [
     ("af_xdp:", Feature::AfXdp, cfg!(feature = "af_xdp")),
     ("tap:", Feature::Tap, cfg!(feature = "tap")),
@@ -20,8 +20,8 @@ enum Feature {
     Tap,
 }
 
-/// Returns true if `spec` names a device that belongs to a feature. The path of a capture file has
-/// no fixed first characters.
+/// Returns true if `spec` names a device that requires a feature. Capture files are not detected,
+/// because their paths have no fixed first characters.
 pub(crate) fn has_feature(spec: &str) -> bool {
     FEATURES.iter().any(|(begins, ..)| spec.starts_with(begins))
 }
@@ -32,7 +32,7 @@ pub(crate) fn check(spec: &str) -> Result<(), DeviceError> {
     absent.map_or(Ok(()), |(_, feature, _)| Err(error(spec, *feature)))
 }
 
-/// Returns the error for a capture file without the feature `capture`.
+/// Returns the error for a capture file in a program that was built without the feature `capture`.
 #[cfg(not(feature = "capture"))]
 pub(crate) fn no_captures(spec: &str) -> DeviceError {
     error(spec, Feature::Capture)
@@ -51,7 +51,7 @@ fn error(spec: &str, feature: Feature) -> DeviceError {
 
 #[cfg(test)]
 mod tests {
-    /// The script .ci/full runs this test with and without the features.
+    /// The script .ci/full runs this test both with and without the cargo features.
     #[test]
     fn a_device_whose_feature_is_off_is_named() {
         let said = |spec: &str| crate::check(spec).err().map(|error| error.to_string()).unwrap_or_default();

@@ -2,19 +2,20 @@
 //! packets. The user's guide is docs/interfaces.md.
 //!
 //! Each queue is a socket with a TPACKET_V3 ring. The kernel copies each frame into a block of the
-//! ring, and passes on the block when it is full or its timeout expires. The queue lends the frames
-//! directly from the ring, without another copy. Before each frame is a
+//! ring. It passes a block to the program when the block is full or its timeout expires. The queue
+//! lends the frames directly from the ring, without another copy. Before each frame is a
 //! [`FrameHeader`](steerage::device::FrameHeader). With PACKET_FANOUT, several sockets share an
 //! interface. Frames that the kernel drops because the ring is full are counted as
 //! [lost](steerage::device::Completions::lost).
 //!
 //! The kernel fills the blocks of a ring in turn, and stops at the first block that was not
 //! returned to the kernel. If a block is not returned for too long, a copy replaces this block, so
-//! that no handler can stop the ring: see `af_packet/ring.rs`.
+//! that a slow handler cannot stop the ring: see `af_packet/ring.rs`.
 //!
 //! Each socket is set up in the same order as in libpcap, so that it never receives an unwanted
-//! frame. The steps are a socket without a protocol, its ring, a filter that accepts nothing, the
-//! interface, the fanout group, and finally the real filter.
+//! frame. The steps are: create a socket without a protocol, create its ring, attach a filter that
+//! accepts no frame, bind to the interface, join the fanout group, and finally attach the real
+//! filter.
 
 mod interface;
 mod program;
@@ -48,21 +49,21 @@ use sys::{Memory, Shape, Socket};
 pub use send::AfPacketOutput;
 pub use spec::Named;
 
-/// The default size of a ring in bytes. At a million frames per second, the ring has room for the
-/// small frames of 0.2 s.
+/// The default size of a ring in bytes. At a million small frames per second, the ring has room for
+/// the frames of 0.2 s.
 pub const BUFFER_DEFAULT: usize = 32 << 20;
 
-/// The minimum size of a ring. Such a ring has just enough blocks to rescue one block while the
-/// kernel fills other blocks.
+/// The minimum size of a ring. A ring of this size has just enough blocks to rescue (copy) one
+/// block while the kernel fills other blocks.
 pub const BUFFER_MIN: usize = BLOCKS_MIN * BLOCK_BYTES_MIN;
 
-/// The maximum size of a ring. The kernel counts its bytes in 32 bits, and never swaps the ring
-/// out.
+/// The maximum size of a ring. The kernel counts the bytes of the ring in 32 bits, and never swaps
+/// out the ring.
 pub const BUFFER_MAX: usize = 2 << 30;
 
-/// The default block timeout. After this time, the kernel passes on a block that is not full. A
-/// delay of 10 ms is short enough for counting and metering, and a hundred wake-ups per second cost
-/// little. Users who need less delay can set 1 ms.
+/// The default block timeout. After this time, the kernel passes a block to the program even if the
+/// block is not full. A delay of 10 ms is short enough for counting and metering, and a hundred
+/// wake-ups per second cost little. Users who need less delay can set 1 ms.
 pub const BLOCK_TIMEOUT_DEFAULT: Duration = Duration::from_millis(10);
 
 /// The longest block timeout. With a longer timeout, frames would appear so late that a user might
@@ -86,22 +87,22 @@ const BLOCK_BYTES_MIN: usize = 128 << 10;
 /// blocks are lent or wait for their timeout.
 const BLOCKS: usize = 64;
 const BLOCKS_MIN: usize = 4;
-/// The limit on lent memory per CPU counts in units (see
+/// The limit on lent memory per CPU is counted in units (see
 /// [`Blocks::shared`](steerage::device::Blocks::shared)), and a full block has this many units. A
-/// block that was passed on before it was full counts for fewer units. With the default ring, a
-/// unit is 64 KiB, the size of a super-frame.
+/// block that the kernel passed on before it was full counts for fewer units. With the default
+/// ring, a unit is 64 KiB, the size of a super-frame.
 const BLOCK_UNITS: usize = 8;
 
 /// The number of bytes that a sending socket may have in flight, as the kernel counts them. The
-/// number is enough for about 1800 frames of 1500 bytes, which is more than the ring of a network
-/// card holds. The kernel's default is enough for 90 frames.
+/// number is enough for about 1800 frames of 1500 bytes, which is more frames than the ring of a
+/// network card holds. The kernel's default is enough for 90 such frames.
 const SEND_BUFFER: i32 = 4 << 20;
 
 /// The number of bytes that the kernel leaves free before each frame. The frame header and a
 /// reinserted VLAN tag fit into this space, so that they do not overwrite the kernel's data.
 const RESERVE_BYTES: u32 = 8;
 
-/// The length of the longest frame that a handler can keep or write to, in bytes. The limit is
+/// The length of the longest frame that a handler can keep or write to, in bytes. This length is
 /// above the length of a jumbo frame. Every page has this length.
 const COPY_BYTES_MAX: usize = 9_728;
 
@@ -153,18 +154,18 @@ pub struct AfPacketOptions {
     /// the cargo feature `capture`, which compiles filters.
     #[cfg(feature = "capture")]
     pub filter: Option<Filter>,
-    /// The condition on which the kernel's hash of each frame is used. The page docs/interfaces.md
-    /// lists the packets that this hash does not keep together.
+    /// The condition under which the hash that the kernel reports for a frame is used. The page
+    /// docs/interfaces.md lists packets of the same flow that this hash may send to different CPUs.
     pub device_hash: DeviceHash,
-    /// If true, the device computes checksums that were left to a network card. Programs that
-    /// forward packets need the finished checksums. The device cannot split merged datagrams. With
-    /// this option, the device drops merged datagrams and counts them as lost.
+    /// If true, the device computes checksums that the sender left to a network card. Programs that
+    /// forward packets need the finished checksums. The device cannot split merged datagrams: with
+    /// this option, it drops them and counts them as lost.
     pub finish_checksums: bool,
     /// If true, super-frames are delivered whole, and are marked as super-frames. The output that
     /// sends a super-frame completes its checksums.
     pub offloads: bool,
-    /// If true, the time of a frame is taken from the card's clock, provided that the card stamps
-    /// the frame.
+    /// If true, a frame has the time of the network card's clock, provided that the card stamps the
+    /// frame.
     pub card_time: bool,
 }
 
@@ -179,7 +180,7 @@ pub struct AfPacket {
 }
 
 impl AfPacketOptions {
-    /// Listens to `interface`, with default options.
+    /// Creates options to listen to `interface`, with default values.
     pub fn new(interface: impl Into<String>) -> Self {
         Self {
             interface: interface.into(),
@@ -217,12 +218,13 @@ impl AfPacketOptions {
         /// filter in text form, use [`filtered`](Self::filtered).
         #[cfg(feature = "capture")]
         filter: Filter => Some;
-        /// The condition on which the kernel's hash of each frame is used. Default: never.
+        /// The condition under which the hash that the kernel reports for a frame is used. Default:
+        /// never.
         /// [`DeviceHash::IfSafe`] does not use a hash that the card computes, because the frames do
         /// not show whether they are fragments.
         device_hash: DeviceHash;
-        /// Sets whether steerage computes checksums that were left to a network card. Programs that
-        /// forward packets need the finished checksums. Default: no.
+        /// Sets whether steerage computes checksums that the sender left to a network card.
+        /// Programs that forward packets need the finished checksums. Default: no.
         finish_checksums: bool;
         /// Sets whether merged packets (GRO) and packets that are not segmented yet (TSO, USO) are
         /// received as [super-frames](steerage::Packet::offload) with unfinished checksums. Use
@@ -259,7 +261,7 @@ impl AfPacketOptions {
     /// The type of the first header of the interface's frames.
     #[cfg(feature = "capture")]
     pub(crate) fn link(&self) -> LinkType {
-        // If the interface is missing or not supported, `open` reports this.
+        // If the interface is missing or not supported, `open` reports this error later.
         Interface::read(&self.interface).map_or(LinkType::ETHERNET, |interface| interface.link)
     }
 
@@ -285,9 +287,9 @@ impl AfPacketOptions {
         let offloads = (self.finish_checksums || self.offloads) && !interface.cooked;
         let mut shape = Shape { offloads, hash: hash.is_some(), ..self.shape()? };
         if self.offloads {
-            // Super-frames cannot be copied to pages. Therefore CPUs hold at most a part of the
-            // ring. There are enough places (address ranges of blocks) for all lent frames and for
-            // the whole ring.
+            // Super-frames cannot be copied to pages. Therefore the frames that wait for CPUs may
+            // occupy at most a part of the ring. There are enough places (address ranges of blocks)
+            // for all lent frames and for the whole ring.
             let units = BLOCK_UNITS * shape.blocks;
             (shape.units, shape.places) = (Some(units as u32), units + shape.blocks);
         }
@@ -350,8 +352,8 @@ impl AfPacketOptions {
         None
     }
 
-    /// Returns a note for the user if the card cannot stamp frames. Frames of a virtual interface
-    /// may have the time of the physical card that received them.
+    /// Returns a note for the user if the network card cannot stamp frames. Frames of a virtual
+    /// interface may have the time of the physical card that received them.
     fn note_on_time(&self) -> Option<String> {
         let (_, has_card) = crate::sys::driver(&self.interface).ok()?;
         let stamped = Ethtool::open().and_then(|mut ethtool| ethtool.stamped_frames(&self.interface)).ok()?;
@@ -382,7 +384,7 @@ impl AfPacketOptions {
         socket.attach(&program::NOTHING).map_err(cannot("attach a filter"))?;
         if self.direction_on(interface) == Direction::In && self.queues == 1 {
             // Kernels before 4.20 do not have the option `PACKET_IGNORE_OUTGOING`, and a fanout
-            // group ignores it. The filter excludes outgoing frames too.
+            // group ignores this option. The filter excludes outgoing frames in any case.
             let _ = socket.ignore_outgoing();
         }
         socket.bind(interface.index).map_err(cannot("listen to the interface"))?;
@@ -395,8 +397,8 @@ impl AfPacketOptions {
         Ok(Ring::new(memory))
     }
 
-    /// Returns the direction to listen to on this interface. On the loopback interface, a socket
-    /// sees each frame twice: when it is sent and when it is received.
+    /// Returns the direction of the frames to receive from this interface. On the loopback
+    /// interface, a socket sees each frame twice: when it is sent and when it is received.
     fn direction_on(&self, interface: &Interface) -> Direction {
         match self.direction {
             Direction::InOut if interface.loopback => Direction::In,
@@ -430,8 +432,8 @@ impl AfPacketOptions {
 
 const _: () = assert!(BUFFER_MIN == 512 << 10, "it is named in a message");
 
-/// Returns the names of the interfaces that `any` stands for: all interfaces that are up and that
-/// steerage can listen to.
+/// Returns the names of the interfaces that the name `any` selects: all interfaces that are up and
+/// that steerage can listen to.
 #[cfg_attr(not(feature = "capture"), allow(dead_code, reason = "for several devices at once"))]
 pub(crate) fn all_interfaces() -> Result<Vec<String>, DeviceError> {
     let failed = |operation| move |cause| DeviceError::new("any", operation, cause);

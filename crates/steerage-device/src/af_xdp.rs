@@ -3,14 +3,15 @@
 //!
 //! An XDP program of steerage runs for each frame that the driver receives. The program sends
 //! wanted frames to the AF_XDP socket of their receive queue, and leaves all other frames to the
-//! kernel. Each receive queue has a socket. All sockets share one memory: the pages of the pool.
-//! The device posts pages in a queue's fill ring, the kernel fills these pages, and the pages
-//! return through the rx ring as completions. A frame that does not fit into one chunk arrives in
-//! several chunks, and remains a chain of pages.
+//! kernel. Each receive queue has a socket. All sockets share one memory region: the pages of the
+//! pool. The device posts free pages in a queue's fill ring, the kernel fills these pages, and the
+//! filled pages return through the rx ring as completions. A frame that does not fit into one chunk
+//! (the part of a page that the kernel fills) arrives in several chunks, and remains a chain of
+//! pages.
 //!
 //! The program is attached by a link, which the kernel removes when the process ends, even after a
-//! crash. A program that was attached before is not replaced by default. The device takes frames
-//! from its first poll on.
+//! crash. By default, an XDP program that is already attached is not replaced. The device begins to
+//! take frames at its first poll.
 
 mod assembler;
 mod attach;
@@ -59,32 +60,32 @@ pub use spec::Named;
 pub use take::{TESTS_MAX, Take, TakeError};
 
 /// The default length of each ring of a queue, in frames. libbpf and libxdp have the same default.
-/// At a million frames per second, such a ring fills up in 2 ms.
+/// At a million frames per second, a ring of this length fills up in 2 ms.
 pub const RING_DEFAULT: u32 = 2048;
 
-/// The length of the shortest ring. The shortest ring has room for the frames of one poll that are
-/// in flight, and for the same number of frames in the kernel.
+/// The length of the shortest ring. This ring has room for the frames of one poll, which are in
+/// flight, and for the same number of frames that the kernel receives meanwhile.
 pub const RING_MIN: u32 = 128;
 
 /// The length of the longest ring. The length is limited because the kernel pins the memory of the
 /// pages in the rings.
 pub const RING_MAX: u32 = 32_768;
 
-/// The longest time that one busy poll may wait for frames. With a longer wait, the CPU would do
-/// almost nothing except wait.
+/// The longest time for which one busy poll may wait for frames. With a longer time, the CPU would
+/// spend almost all of its time in waiting.
 pub const BUSY_POLL_MAX: Duration = Duration::from_millis(1);
 
-/// The default time for which programs that only listen coalesce frames. By default, a CPU keeps
-/// polling for the same time before it sleeps. Therefore, if a packet arrives every 50 us, a CPU
-/// without coalescing never sleeps.
+/// The default time for which programs that only listen coalesce (collect) frames. By default, a
+/// CPU polls for the same time before it sleeps. Therefore, without coalescing, a CPU never sleeps
+/// if a packet arrives every 50 us.
 pub const COALESCE_DEFAULT: Duration = Duration::from_micros(50);
 
-/// The longest time for which frames are coalesced. This limit is the default block timeout of
-/// AF_PACKET, and users who accept more delay can use AF_PACKET.
+/// The longest time for which frames are coalesced. This limit is equal to the default block
+/// timeout of AF_PACKET. Users who accept more delay can use AF_PACKET.
 pub const COALESCE_MAX: Duration = crate::af_packet::BLOCK_TIMEOUT_DEFAULT;
 
-/// The shortest time for which frames are coalesced. A CPU needs more time than this to go to
-/// sleep, so shorter pauses save nothing.
+/// The shortest time for which frames are coalesced. To go to sleep takes a CPU more time than
+/// this, so shorter pauses save no CPU time.
 pub const COALESCE_MIN: Duration = Duration::from_micros(1);
 
 /// The default number of pages that each CPU has for sending. The tx ring of a CPU has the same
@@ -92,12 +93,12 @@ pub const COALESCE_MIN: Duration = Duration::from_micros(1);
 /// like the ring of a network card.
 pub const SEND_RING_DEFAULT: u32 = 1024;
 
-/// The highest number of ports of a bond that [`AfXdpOptions::ports`] can make room for.
+/// The maximum number of a bond's ports that [`AfXdpOptions::ports`] can reserve room for.
 pub const PORTS_MAX: u32 = 64;
 
 /// The number of bytes that the kernel keeps free before a frame (`XDP_PACKET_HEADROOM`).
 const HEADROOM_BYTES: usize = 256;
-/// The length of the longest chunk that the kernel supports: one page of the kernel.
+/// The length of the longest chunk that the kernel supports, in bytes: one page of the kernel.
 const CHUNK_BYTES_MAX: usize = 4096;
 
 const PERMISSION: &str = "it takes CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF, CAP_PERFMON and CAP_IPC_LOCK: run it with sudo";
@@ -109,40 +110,42 @@ pub fn components() -> Vec<Component> {
 }
 
 /// Returns true if this process takes packets from the ports of a bond, in the network namespace of
-/// this thread. In this case, building the instance starts a thread that binds sockets to the queues
-/// of new ports.
+/// this thread. If so, building the instance starts a thread that binds sockets to the queues of
+/// new ports.
 pub fn follows_bonds() -> bool {
     Device::follows_bonds()
 }
 
 /// Returns the numbers of the interfaces that this process polls busily, in the network namespace
 /// of this thread. The interrupts of these interfaces should be deferred (`napi_defer_hard_irqs`
-/// and `gro_flush_timeout`), which `steerage-tune` does.
+/// and `gro_flush_timeout`). The crate `steerage-tune` does this.
 pub fn busily_polled() -> Vec<u32> {
     Device::busily_polled()
 }
 
 /// Lets this process write a line to the pipe `to` for each interface of [`busily_polled`] whose
-/// driver cannot be polled busily. The line is the number of the interface. The interrupts of this
-/// interface should not be deferred any more, because only the kernel's timer would run the driver.
-/// The first packet shows whether the driver can be polled: the driver must report which of its
-/// NAPI instances delivered the packet.
+/// driver cannot be polled busily. The line is the number of the interface. The interrupts of such
+/// an interface should not be deferred any more, because then only the kernel's timer would run the
+/// driver. The first packet shows whether the driver can be polled: the driver must report which of
+/// its NAPI instances delivered the packet.
 ///
-/// Nothing is written after the last clone of `to` is dropped. A writer that waits for its reader
-/// would stop a packet thread, so the pipe should have room for a line for each interface.
+/// No line is written after the last clone of `to` is dropped. A write that waits for the pipe's
+/// reader would block a packet thread, so the pipe should have room for one line per interface.
 pub fn report_vain_busy_polling(to: &Arc<OwnedFd>) {
     Device::report_vain_busy_polling(to);
 }
 
-/// Lets the [`components`] stay in their dispatchers when this process ends. This function is for a
-/// process that drops its privileges. Another process then removes the programs with
+/// Lets the [`components`], this process's XDP programs, stay in their dispatchers when this
+/// process ends. This function is for a process that drops its privileges. Another process then
+/// removes the programs with
 /// [`dispatcher::remove`]. After this process has ended, the programs leave all packets to the next
 /// program.
 ///
 /// After this call, this process does not notice if other software removes one of its components.
-/// The other process waits for the removal of a component ([`dispatcher::wait_for_removal`]), and
-/// writes a line with the [`Component`] to the pipe `reports`. When this process reads that line
-/// from the pipe, the queues of the component's interface end with an error.
+/// Therefore the other process waits for the removal of a component
+/// ([`dispatcher::wait_for_removal`]), and then writes a line with the [`Component`] to the pipe
+/// `reports`. When this process reads that line from the pipe, the queues of the component's
+/// interface end with an error.
 ///
 /// # Errors
 /// Returns an error if the pipe cannot be made non-blocking.
@@ -153,24 +156,25 @@ pub fn stay_in_dispatchers(reports: OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// The point in the kernel at which the program sees frames, and whether frames are copied.
+/// The point in the kernel at which the XDP program gets frames, and whether frames are copied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Mode {
-    /// Native mode if the driver supports XDP, and otherwise skb mode.
+    /// Native mode if the driver supports XDP, otherwise skb mode.
     #[default]
     Auto,
     /// The program runs in the driver, before the kernel processes the frame. Frames are not copied
-    /// if the driver supports that.
+    /// if the driver supports reception without a copy.
     Native,
     /// Like [`Mode::Native`], but always with a copy.
     Copy,
-    /// The program sees the frame after the driver has processed it. This skb mode is slower, but
-    /// works with every driver.
+    /// The program gets a frame after the driver has processed the frame (skb mode). This mode is
+    /// slower, but works with every driver.
     Skb,
 }
 
-/// The packets to take away from the kernel, the interface to take them from, and the options.
+/// The packets to take away from the kernel, the interface from which to take these packets, and
+/// the options.
 ///
 /// ```no_run
 /// use steerage_device::af_xdp::AfXdpOptions;
@@ -187,29 +191,30 @@ pub struct AfXdpOptions {
     /// The packets to take away from the kernel. There is no default: [`open`](Self::open) fails
     /// without an expression.
     pub take: Option<Take>,
-    /// The first and the last receive queue. `None` means all receive queues.
+    /// The range of the interface's receive queues to use. `None` means all receive queues.
     pub queues: Option<RangeInclusive<u32>>,
-    /// The point in the kernel at which the program sees frames, and whether frames are copied.
+    /// The point in the kernel at which the XDP program gets frames, and whether frames are copied.
     pub mode: Mode,
     /// The length of each queue's rings in frames: a power of two from [`RING_MIN`] to
     /// [`RING_MAX`].
     pub ring: u32,
-    /// The interval at which a CPU that polls runs the driver. If `None`, the driver uses
-    /// interrupts.
+    /// The interval at which a busily polling CPU runs the driver. `None` means that the driver
+    /// uses interrupts.
     pub busy_poll: Option<Duration>,
     /// The longest time for which frames may wait in the ring after a poll that emptied the ring.
     /// `None` means that the ring is polled again at once.
     pub coalesce: Option<Duration>,
     /// Sets whether steerage uses the hash that the hardware computed, if the driver reports the
-    /// hash. The page docs/af_xdp.md lists packets that this hash does not keep together.
+    /// hash. The page docs/af_xdp.md lists packets of the same flow that this hash may send to
+    /// different CPUs.
     pub device_hash: DeviceHash,
     /// The number of ports for which there is room if the interface is a bond: 1 to [`PORTS_MAX`].
-    /// `None` means one more than the bond has at the start.
+    /// `None` means one port more than the bond has at the start.
     pub ports: Option<u32>,
     /// If true, an XDP program that is already attached is replaced.
     pub replace: bool,
-    /// The priority of the program in libxdp's dispatcher. With a priority, a dispatcher is
-    /// attached if no program is attached. `None` means [`dispatcher::PRIORITY_DEFAULT`] if a
+    /// The priority of the program in libxdp's dispatcher. If a priority is set and no program is
+    /// attached, a dispatcher is attached. `None` means [`dispatcher::PRIORITY_DEFAULT`] if a
     /// dispatcher is attached.
     pub priority: Option<u32>,
 }
@@ -228,8 +233,8 @@ pub struct AfXdp {
 }
 
 impl AfXdpOptions {
-    /// Makes options for taking packets from `interface`, with the default of each option. `new`
-    /// itself takes no packets.
+    /// Creates options for taking packets from `interface`, with default values. `new` itself takes
+    /// no packets.
     pub fn new(interface: impl Into<String>) -> Self {
         Self {
             interface: interface.into(),
@@ -250,17 +255,17 @@ impl AfXdpOptions {
         /// The packets to take away from the kernel. There is no default: [`open`](Self::open)
         /// fails without an expression.
         take: Take => Some;
-        /// The first and the last receive queue. Default: all queues.
+        /// The range of the interface's receive queues to use. Default: all queues.
         queues: RangeInclusive<u32> => Some;
-        /// The point in the kernel at which the program sees frames, and whether frames are copied.
-        /// Default: [`Mode::Auto`].
+        /// The point in the kernel at which the XDP program gets frames, and whether frames are
+        /// copied. Default: [`Mode::Auto`].
         mode: Mode;
         /// The length of each queue's rings in frames: a power of two from [`RING_MIN`] to
         /// [`RING_MAX`]. Default: [`RING_DEFAULT`].
         ring: u32;
-        /// The CPU that polls runs the driver itself, and never sleeps. While no frames
-        /// arrive, the driver runs once in this time, at most [`BUSY_POLL_MAX`]. Default:
-        /// the driver uses interrupts.
+        /// Makes the polling CPU run the driver itself, and never sleep. While no frames arrive,
+        /// the driver runs once in this interval, which is at most [`BUSY_POLL_MAX`]. Default: the
+        /// driver uses interrupts.
         busy_poll: Duration => Some;
         /// Sets a pause after each poll that emptied the ring, from [`COALESCE_MIN`] to
         /// [`COALESCE_MAX`]. During the pause, the ring is not polled. The pause is shorter if a
@@ -270,12 +275,13 @@ impl AfXdpOptions {
         /// next frame wakes the CPU at once. A busy poll never sleeps, so `coalesce` and
         /// `busy_poll` exclude each other. Default: off.
         coalesce: Duration => Some;
-        /// Sets whether steerage uses the hash that the hardware computed. Default: no. Fragments
-        /// have no hash of the hardware, so steerage computes the hash of fragments.
+        /// Sets whether steerage uses the hash that the hardware computed. Default: no. The
+        /// hardware computes no hash for fragments, so steerage computes the hash of fragments.
         device_hash: DeviceHash;
         /// Sets the number of ports for which there is room if the interface is a bond: 1 to
-        /// [`PORTS_MAX`]. Packets of further ports go to the kernel. Each place for a port takes as
-        /// much memory as a port. Default: one more than the bond has when it is opened.
+        /// [`PORTS_MAX`]. Packets of further ports are left to the kernel. Room for a port takes as
+        /// much memory as a port. Default: one port more than the bond has when the device is
+        /// opened.
         ports: u32 => Some;
         /// Sets whether to replace an XDP program that is attached already. Default: no.
         replace: bool;
@@ -286,9 +292,9 @@ impl AfXdpOptions {
         priority: u32 => Some;
     }
 
-    /// Attaches the program. No packet is taken before the first poll. When the instance is built,
-    /// the kernel pins the instance's pages. Therefore a program that drops its privileges before
-    /// it builds the instance must keep `CAP_IPC_LOCK`
+    /// Attaches the XDP program. No packet is taken before the first poll. When the instance is
+    /// built, the kernel pins the instance's pages. Therefore a process that drops its privileges
+    /// before it builds the instance must keep `CAP_IPC_LOCK`
     /// ([`Needed::pinned_memory`](https://docs.rs/steerage-guard)), or raise the limit on locked
     /// memory.
     ///
@@ -362,7 +368,8 @@ impl AfXdpOptions {
         let places = places.transpose()?;
         let mut rows: Vec<_> = devices.into_iter().map(|(_, device, queues)| (device, queues)).collect();
         if let Some(places) = &places {
-            // No port has the other places yet. Their queues resemble those of the first port.
+            // The other places are reserved for ports that the bond does not have yet. The queues
+            // of these places resemble those of the first port.
             rows.resize_with(places.count(), || (Arc::clone(places.model()), most.clone()));
         }
         let mut inputs: Vec<Box<dyn RxQueue>> = Vec::new();
@@ -385,12 +392,12 @@ impl AfXdpOptions {
     /// listens.
     ///
     /// The memory of the instance is pinned when the instance is built. If pinning fails at that
-    /// time, the device does not listen instead.
+    /// time, the device does not fall back to listening.
     ///
     /// # Errors
     /// The errors of [`open`](Self::open) if an option is wrong, or if steerage takes packets from
     /// the interface already, in this or in another process. If listening also fails, the function
-    /// returns the error of listening.
+    /// returns the error that occurred when it tried to listen.
     ///
     /// ```no_run
     /// use steerage::Builder;
@@ -434,8 +441,8 @@ impl AfXdpOptions {
 }
 
 /// Returns true if the error is a reason not to listen to the interface instead. The reason is
-/// either a wrong option, or packets that steerage already takes away and that a listener would not
-/// see. The kernel does not cause these errors.
+/// either a wrong option, or that steerage already takes away the packets, so that a listener would
+/// not get them. Such errors are created by steerage and not by the kernel.
 fn is_final(error: &DeviceError) -> bool {
     let is_ours = error.cause.raw_os_error().is_none();
     is_ours && matches!(error.cause.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::ResourceBusy)

@@ -17,7 +17,7 @@ type Taking = AfXdpOptions;
 #[cfg(not(feature = "af_xdp"))]
 type Taking = std::convert::Infallible;
 
-/// The devices that [`open_all`] opened.
+/// The devices that a call of [`open_all`] has opened.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Opened {
@@ -30,17 +30,18 @@ pub struct Opened {
 }
 
 impl Opened {
-    /// Limits the number of frames: the devices end after this many frames in total.
+    /// Limits the number of frames: the devices end after they have delivered `frames` frames in
+    /// total.
     #[must_use]
     pub fn limited(self, frames: u64) -> Self {
         Self { inputs: Limit::over(self.inputs, frames), ..self }
     }
 }
 
-/// Opens each of `specs` like [`open`]. `any` stands for all interfaces that are up now, and each
-/// of these interfaces becomes a separate device with its own link type. All capture files become
-/// one device with one queue, which delivers them in the given order and with the options in
-/// `files`.
+/// Opens the device of each text in `specs`, like [`open`]. The text `any` means all interfaces
+/// that are up now, and each of these interfaces becomes a separate device with its own link type.
+/// All capture files become one device with one queue, which delivers the files in the given order
+/// and with the options in `files`.
 ///
 /// # Errors
 /// The errors of [`open`], and the errors of the filter in `files`.
@@ -48,11 +49,11 @@ pub fn open_all(specs: &[impl AsRef<str>], files: &CaptureOptions) -> Result<Ope
     open_all_with(specs, files, |interface| Ok(AfPacketOptions::new(interface)))
 }
 
-/// Like [`open_all`], but `live` returns the options for each interface to listen to, given the
-/// interface's name. Options in the text of a device override these options.
+/// Like [`open_all`], but `live` gets the name of each interface to listen to, and returns the
+/// options for this interface. Options in the text of a device override these options.
 ///
 /// `live` is called for all interfaces before any device is opened. Therefore `live` may compile
-/// filters, which runs child processes.
+/// filters, which requires child processes.
 ///
 /// # Errors
 /// The errors of [`open`], and the errors of `live`.
@@ -80,8 +81,8 @@ pub fn open_all_with(
     open_each(specs, files, live, taking)
 }
 
-/// Like [`open_all_with`], but `taking` returns the options for each
-/// `af_xdp:NAME,option=value,...`, given the interface's name.
+/// Like [`open_all_with`], but also for AF_XDP: for each text `af_xdp:NAME,option=value,...`,
+/// `taking` gets the interface's name and returns the options.
 ///
 /// # Errors
 /// The errors of [`open`], and the errors of `live`.
@@ -131,7 +132,7 @@ fn open_each(
         plans.push(if let Some(options) = taking(spec)? {
             Plan::Take(options)
         } else if !takes_filter(spec) {
-            // If the cargo feature of the device is off, `open` reports this.
+            // If the cargo feature of the device is off, `open` returns an error.
             Plan::Spec(spec)
         } else if let Some(named) = Named::read(spec) {
             Plan::Listen(named.apply(live(named.interface)?).map_err(OpenError::Spec)?)
@@ -141,7 +142,7 @@ fn open_each(
             Plan::Files
         });
     }
-    // Open the capture first, because opening it may run the filter's compiler.
+    // The capture is opened first, because this may run the filter's compiler.
     let mut capture = if paths.is_empty() { None } else { Some(files.open(&paths)?) };
     let info = capture.as_ref().map(Capture::info);
     let mut opened = Opened { inputs: Vec::new(), capture: info, notes: of_any };
@@ -172,6 +173,6 @@ enum Plan<'a> {
     Spec(&'a str),
     Take(Taking),
     Listen(AfPacketOptions),
-    /// A device whose text is the path of a capture file. All capture files are one device.
+    /// The device for a text that is the path of a capture file. All capture files are one device.
     Files,
 }

@@ -1,11 +1,11 @@
-//! Decides whether steerage uses the flow hash that an interface provides, and finds out where the
-//! key of this hash comes from.
+//! Decides whether steerage uses the flow hash that an interface provides, and determines whether
+//! the key of this hash is random.
 //!
 //! A network card that hashes packets uses a key that its driver sets. Most drivers use the
 //! kernel's random key (`netdev_rss_key`). Some drivers use a published key, so that an attacker
 //! can compute which packets get the same hash. If the card does not hash, the kernel hashes with
-//! its own random key. A packet keeps its hash when the kernel forwards it, so that a packet of a
-//! bridge or a veth may have the hash of a card that steerage does not see.
+//! its own random key. A packet keeps its hash when the kernel forwards it. So a packet from a
+//! bridge or a veth may have the hash of a card that steerage does not know.
 
 use std::fs;
 
@@ -34,11 +34,11 @@ pub enum DeviceHash {
     Never,
     /// The device's hash is used under two conditions. First, steerage knows that the key of the
     /// hash is random. Second, either all fragments of a datagram get the same hash, or fragments
-    /// get no hash. The device keeps together each direction of a flow separately
+    /// get no hash. With the device's hash, the two directions of a flow may get different hashes
     /// ([`Affinity::OneDirection`]).
     IfSafe,
-    /// The device's hash is used if the device provides a hash. The user guarantees that the hash
-    /// keeps the packets of a flow together.
+    /// The device's hash is used if the device provides a hash. The user guarantees that all
+    /// packets of a flow have the same hash.
     Always,
 }
 
@@ -55,21 +55,23 @@ pub(crate) enum HashedBy {
     /// The card hashes. The card's key may or may not be random, and the card may hash a first
     /// fragment by its ports.
     Card { random_key: bool },
-    /// steerage does not know which part hashes. Packets may have arrived through another
-    /// interface, and keep the hash that they got at that interface.
+    /// steerage cannot determine which part hashes the packets. They may have arrived through
+    /// another interface, and have the hash that they got at that interface.
     Unknown,
 }
 
 impl DeviceHash {
-    /// The packets that the hash keeps together if frames are read by AF_PACKET. `None` if steerage
-    /// hashes. A packet that this machine sends has the hash of its socket, or of the card that it
-    /// came by, so that the hash is known only for received packets.
+    /// Returns which packets get the same device hash if frames are received by AF_PACKET. Returns
+    /// `None` if steerage computes the hash. A packet that this machine sends has the hash of its
+    /// socket, or of the card that received it. So the origin of the hash is known only for
+    /// received packets.
     pub(crate) fn of_af_packet(self, by: HashedBy, only_received: bool) -> Option<Affinity> {
         self.if_safe(only_received && by == HashedBy::Kernel)
     }
 
-    /// The packets that the hash keeps together if frames are taken by AF_XDP. `None` if steerage
-    /// hashes. AF_XDP only takes received packets, and its program hashes no fragments.
+    /// Returns which packets get the same device hash if frames are received by AF_XDP. Returns
+    /// `None` if steerage computes the hash. AF_XDP takes only received packets, and steerage's XDP
+    /// program reports no hash for fragments.
     pub(crate) fn of_af_xdp(self, by: HashedBy) -> Option<Affinity> {
         self.if_safe(matches!(by, HashedBy::Kernel | HashedBy::Card { random_key: true }))
     }
@@ -84,19 +86,19 @@ impl DeviceHash {
 }
 
 /// The driver of TUN and TAP devices. A program that writes packets to a TUN or TAP provides no
-/// hash, so the kernel hashes these packets. Other drivers without a card pass on packets of other
-/// interfaces.
+/// hash, so the kernel hashes these packets. Other drivers without a card may pass on packets from
+/// other interfaces.
 const TUN: &str = "tun";
 
-/// Finds the part of the system that hashes the packets of this interface, if `wanted` requests the
-/// device's hash.
+/// Determines which part of the system hashes the packets of the interface, if `wanted` requests
+/// the device's hash.
 pub(crate) fn hashed_by(interface: &str, wanted: DeviceHash) -> HashedBy {
     if wanted == DeviceHash::Never {
         return HashedBy::Unknown;
     }
     let Ok((driver, has_card)) = sys::driver(interface) else { return HashedBy::Unknown };
     let features = Ethtool::open().and_then(|mut ethtool| ethtool.features(interface));
-    // If `/proc` shows another network namespace, the file `netdev_rss_key` is missing.
+    // The file `netdev_rss_key` is missing if `/proc` shows another network namespace.
     let kernels = fs::read_to_string("/proc/sys/net/core/netdev_rss_key").unwrap_or_default();
     judge(
         (&driver, has_card),
@@ -120,12 +122,13 @@ fn judge(driver: (&str, bool), hashes: Option<bool>, key: Option<&[u8]>, kernels
     }
 }
 
-/// Parses bytes such as `6d:5a:56`.
+/// Parses a key in hexadecimal bytes, such as `6d:5a:56`.
 fn key_of(text: &str) -> Vec<u8> {
     text.trim().split(':').map_while(|byte| u8::from_str_radix(byte, 16).ok()).collect()
 }
 
-/// Returns a warning for a user who requires the device's hash although its key is not random.
+/// Returns a warning for a user who requires the device's hash, if the key of this hash is not
+/// random.
 pub(crate) fn note(interface: &str, by: HashedBy) -> Option<String> {
     (by == HashedBy::Card { random_key: false }).then(|| {
         format!(
@@ -139,8 +142,8 @@ pub(crate) fn note(interface: &str, by: HashedBy) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// The key that was published with the RSS specification. Many drivers use this published key
-    /// for the hash of the card.
+    /// The key that was published with the RSS specification. Many drivers set this published key
+    /// in the card.
     const PUBLISHED: &str = "6d:5a:56:da:25:5b:0e:c2:41:67:25:3d:43:a3:8f:b0:d0:ca:2b:cb:ae:7b:30:b4:77:cb:2d:a3:80:30:\
                              f2:0c:6a:42:b7:3b:be:ac:01:fa";
 
@@ -149,7 +152,7 @@ mod tests {
         let kernels: Vec<u8> = (1..=52).collect();
         let card = |key: Option<&[u8]>, kernels: &[u8]| judge(("mlx5_core", true), Some(true), key, kernels);
         let random = HashedBy::Card { random_key: true };
-        // In this test, the driver uses only as many bytes of the published key as its card needs.
+        // A driver uses only as many bytes of the kernel's key as its card needs.
         assert_eq!([card(Some(&kernels), &kernels), card(Some(&kernels[..40]), &kernels)], [random; 2]);
         let known = HashedBy::Card { random_key: false };
         assert_eq!(card(Some(&key_of(PUBLISHED)), &kernels), known);

@@ -1,5 +1,5 @@
-//! A wrapper around a device. The wrapped input ends later than the device: only after another part
-//! of the program has processed all packets.
+//! A wrapper around a device. With this wrapper, the input ends only after another part of the
+//! program has processed all packets of the device.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,25 +13,25 @@ use steerage::{
 
 use crate::wrapper::delegate_to_queue;
 
-/// The interval at which a queue checks whether the input may end.
+/// The interval at which a queue whose device has ended checks whether the input may end.
 const LOOK: Duration = Duration::from_millis(2);
 
 /// The part of the program that processes an input's frames. The input ends only after this part of
-/// the program allows it. The polling CPUs call the methods of this trait, so the methods must not
-/// block.
+/// the program allows the end. The polling CPUs call the methods of this trait, so the methods must
+/// not block.
 pub trait Downstream: Send + Sync {
-    /// Returns true if the input is allowed to end, after it has delivered this number of frames.
-    /// The queues call `may_end` every 2 ms after their frames have ended.
+    /// Returns true if the input, which has delivered `handed_over` frames, is allowed to end. The
+    /// queues call `may_end` every 2 ms after their frames have ended.
     fn may_end(&self, handed_over: u64) -> bool;
 
-    /// Returns the time for which the input should deliver nothing, because enough packets are
+    /// Returns the time for which the input should deliver no frames, because enough packets are
     /// waiting. The queues call `pause` before each poll.
     fn pause(&self) -> Option<Duration> {
         None
     }
 }
 
-/// One queue of a wrapped device. This queue ends later than the queue of the device.
+/// One queue of a wrapped device. The wrapped queue ends later than the queue of the device.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -71,7 +71,7 @@ impl fmt::Debug for Drain {
 }
 
 impl Drain {
-    /// Wraps `inputs`. The queues of the inputs end when no queue has more frames and
+    /// Wraps `inputs`. The queues of the wrapped inputs end when no queue has more frames and
     /// [`Downstream::may_end`] returns true. The names, kinds and modes of the inputs stay
     /// unchanged.
     ///
@@ -101,7 +101,8 @@ impl RxQueue for Drain {
             shared.handed_over.fetch_add((out.len() - before) as u64, Ordering::Relaxed);
             self.ended = Some(match polled {
                 Ok(Polled::Ended) => Ok(()),
-                // The packets that were delivered before the error are valid.
+                // The error is returned only when the input ends, because the packets that were
+                // delivered before the error are valid.
                 Err(error) => Err(error),
                 polled => return polled,
             });

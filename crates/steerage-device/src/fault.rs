@@ -1,6 +1,6 @@
 //! A wrapper around a device that simulates the faults of a network: the wrapper loses, duplicates,
-//! reorders, corrupts and delays frames. With the same seed, a run can be repeated exactly if the
-//! device delivers the same frames again.
+//! reorders, corrupts and delays frames. If the device delivers the same frames again, the same
+//! seed causes exactly the same faults.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,14 +16,15 @@ use steerage::{
 use crate::options::setters;
 use crate::wrapper::delegate_to_queue;
 
-/// The maximum number of frames that a queue delays at a time. While a queue delays this many
-/// frames, all further frames pass without delay.
+/// The maximum number of frames that a queue delays at the same time. While a queue delays this
+/// many frames, all further frames pass without delay.
 pub const HELD_MAX: usize = 1024;
 
 /// The longest time that a reordered frame waits for later frames to overtake it.
 const OVERTAKE_MAX: Duration = Duration::from_millis(5);
 
-/// The seed, and for each type of fault the number of affected frames per thousand.
+/// The seed of the random numbers, and for each type of fault, the number of affected frames per
+/// thousand.
 ///
 /// ```
 /// use steerage_device::fault::{Fault, Faults};
@@ -40,13 +41,14 @@ const OVERTAKE_MAX: Duration = Duration::from_millis(5);
 pub struct Faults {
     /// The seed of the random numbers that choose the fault of each frame.
     pub seed: u64,
-    /// Lost frames per thousand.
+    /// The number of frames per thousand that are lost.
     pub lose: u32,
-    /// Duplicated frames per thousand.
+    /// The number of frames per thousand that are duplicated.
     pub duplicate: u32,
     /// The number of frames per thousand that get a flipped bit after their first 14 bytes.
     pub corrupt: u32,
-    /// Frames per thousand that arrive after the frames of the next poll that has frames.
+    /// The number of frames per thousand that are reordered: they arrive after the frames of the
+    /// next poll that has frames.
     pub reorder: u32,
     /// The number of frames per thousand that are delayed by `delay_time`.
     pub delay: u32,
@@ -55,7 +57,7 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// Makes options without faults, with this seed.
+    /// Creates options without faults, with the seed `seed`.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self { seed, ..Self::default() }
@@ -75,7 +77,7 @@ impl Faults {
         reorder: u32;
     }
 
-    /// Delays this many frames per thousand by `time`.
+    /// Delays `per_thousand` of each thousand frames by `time`.
     #[must_use]
     pub fn delay(mut self, per_thousand: u32, time: Duration) -> Self {
         (self.delay, self.delay_time) = (per_thousand, time);
@@ -107,19 +109,19 @@ impl FaultCounts {
     }
 }
 
-/// For each type of fault, the number of affected frames: see [`FaultCounts::read`].
+/// The number of affected frames for each type of fault: see [`FaultCounts::read`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FaultTotals {
-    /// Frames that were lost.
+    /// The number of frames that were lost.
     pub lost: u64,
-    /// Frames that were duplicated.
+    /// The number of frames that were duplicated.
     pub duplicated: u64,
-    /// Frames with a flipped bit.
+    /// The number of frames with a flipped bit.
     pub corrupted: u64,
-    /// Frames that arrived after the frames of the next poll.
+    /// The number of frames that arrived after the frames of the next poll.
     pub reordered: u64,
-    /// Frames that were delayed.
+    /// The number of frames that were delayed.
     pub delayed: u64,
 }
 
@@ -132,13 +134,13 @@ struct Held {
     until_overtaken: bool,
 }
 
-/// One queue of a device with simulated faults.
+/// A wrapper around one queue of a device, which simulates faults.
 pub struct Fault {
     queue: Box<dyn RxQueue>,
     faults: Faults,
     rng: Rng,
     held: VecDeque<Held>,
-    /// The duplicates that the current poll must deliver.
+    /// The duplicates of frames that the current poll must still deliver.
     now: Vec<Vec<u8>>,
     counts: Arc<FaultCounts>,
 }
@@ -154,9 +156,9 @@ enum Happens {
 }
 
 impl Fault {
-    /// Simulates faults in each queue of `input`. The second result has the counts of the faults.
-    /// The input's name, kind and mode stay unchanged. The wrapper copies frames and allocates
-    /// memory, so use it in tests only.
+    /// Simulates faults in each queue of `input`. Returns the new input and the counts of its
+    /// faults. The input's name, kind and mode stay unchanged. The wrapper copies frames and
+    /// allocates memory, so use it in tests only.
     #[expect(clippy::new_ret_no_self, reason = "a device goes in and a device comes out")]
     pub fn new(input: Input, faults: Faults) -> (Input, Arc<FaultCounts>) {
         let counts = Arc::new(FaultCounts::default());
@@ -212,15 +214,15 @@ impl Fault {
         });
     }
 
-    /// Delivers the delayed frames that are due, in the order in which they were delayed, while
-    /// there is room.
+    /// Delivers the delayed frames that are due, in the order in which they were delayed, until the
+    /// budget is reached.
     fn release(&mut self, out: &mut Completions<'_>, is_overtaken: bool, budget: usize) {
         let now = out.now();
         let mut at = 0;
         while at < self.held.len() && out.len() < budget {
             let held = &self.held[at];
             if held.due <= now || held.until_overtaken && is_overtaken {
-                // If there is no page for the copy of a frame, the frame is lost too.
+                // If no page is free for the copy of a delayed frame, this frame is lost.
                 let _ = out.copy_in(&held.frame);
                 self.held.remove(at);
             } else {
@@ -267,7 +269,7 @@ impl RxQueue for Fault {
         self.release(out, came, budget);
         self.held.extend(later);
         match (polled, self.held.iter().map(|held| held.due).min()) {
-            // The queue must deliver the delayed frames before it ends.
+            // The device has ended, but the queue must deliver the delayed frames before it ends.
             (Polled::Ended, Some(_)) => {
                 self.held.iter_mut().for_each(|held| held.due = Timestamp::ZERO);
                 Ok(Polled::More)
@@ -278,8 +280,8 @@ impl RxQueue for Fault {
     }
 }
 
-/// The interval at which a queue with delayed frames polls its device, instead of sleeping on the
-/// device.
+/// The interval at which a queue with delayed frames polls its device. Such a queue does not sleep
+/// until the device is readable.
 const LOOK: Duration = Duration::from_micros(500);
 
 #[cfg(test)]
@@ -327,8 +329,8 @@ mod tests {
             let FaultTotals { lost, duplicated, corrupted, reordered, delayed } = totals;
             let counts = [lost, duplicated, corrupted, reordered, delayed];
             assert!(counts.iter().enumerate().all(|(at, count)| at == nth || *count == 0), "{counts:?}");
-            // The expected count is a tenth of 20,000. The allowed difference is six standard
-            // deviations.
+            // The expected number of affected frames is a tenth of 20,000. The allowed difference
+            // is six standard deviations.
             assert!(counts[nth].abs_diff(2000) < 260, "{counts:?}");
             (frames, counts[nth])
         };

@@ -16,17 +16,17 @@
 //! | [`rules`] | no device: the rules by which a card leads chosen traffic to chosen queues |
 //! | [`limit`] | a wrapper that ends the input after a number of frames |
 //!
-//! All features are on by default. The feature `capture` adds most of the dependencies.
+//! All features are on by default. The cargo feature `capture` adds most of the dependencies.
 //!
-//! [`open`] opens a device from the text of a user. A device has a [`steerage::device::RxQueue`]
-//! for each of its queues. [`steerage::testing::QueueTester`] tests such queues.
+//! [`open`] opens a device that a text describes. A device has a [`steerage::device::RxQueue`]
+//! for each of its queues. [`steerage::testing::QueueTester`] tests queues of devices.
 //!
-//! Architecture invariant: no device knows about CPUs, hashes or handlers. No device has its own
-//! clock, and only two kinds of devices have threads. A thread writes each capture file or stream,
-//! because writing may block. For each capture that is read, a thread opens the files, so that
-//! packet threads never open files.
-// Only the `sys` modules contain unsafe code. Each device has such a module for its system calls,
-// and one module has shared system calls.
+//! Architecture invariant: the code of devices does not depend on CPUs, hashes or handlers. No
+//! device has its own clock, and only two kinds of devices have threads. Each capture file or
+//! stream is written by its own thread, because writing may block. For each capture that is read, a
+//! thread opens the files, so that packet threads never open files.
+// Only the `sys` modules contain unsafe code. Each device has a `sys` module for its system calls,
+// and one more `sys` module contains system calls that several devices use.
 #![deny(unsafe_code)]
 
 mod absent;
@@ -84,17 +84,17 @@ use udp::UdpOptions;
 /// - The name of an interface, or `af_packet:NAME,option=value,...`: listens to the interface
 ///   ([`af_packet`]).
 /// - `af_xdp:NAME,option=value,...`: takes packets from an interface ([`af_xdp`]).
-/// - `tap:NAME` or `tun:NAME`: the other end of an interface ([`tap`]).
+/// - `tap:NAME` or `tun:NAME`: the program's end of a TAP or TUN interface ([`tap`]).
 /// - `udp:ADDR:PORT` or `udp:ADDR:PORT,option=value,...`: UDP sockets ([`udp`]).
-/// - Any other text: the path of a capture file ([`steerage_capture`]). `-` is a capture on
-///   standard input.
+/// - Any other text: the path of a capture file ([`steerage_capture`]). The path `-` means a
+///   capture that is read from standard input.
 ///
-/// If a file has the name of a device or an interface, write `./synthetic` or `./eth0`. `any`
-/// stands for several devices, so only [`open_all`] accepts it.
+/// If a file has the name of a device or an interface, write `./synthetic` or `./eth0`. The text
+/// `any` means several devices, so only [`open_all`] accepts it.
 ///
 /// # Errors
 /// [`OpenError::Spec`] for a mistake in the text, and [`OpenError::Device`] for a device that
-/// cannot be opened. If the cargo feature of a device is off, the device cannot be opened.
+/// cannot be opened. A device whose cargo feature is off cannot be opened.
 ///
 /// ```
 /// let input = steerage_device::open("synthetic:flows=1000,queues=2,packets=100")?;
@@ -158,7 +158,7 @@ pub fn takes_filter(spec: &str) -> bool {
     !is_synthetic(spec) && !udp::is_spec(spec) && !absent::has_feature(spec)
 }
 
-/// Checks `spec` without opening the device.
+/// Checks the text `spec` without opening the device.
 ///
 /// # Errors
 /// [`OpenError::Spec`] for a mistake in the text. A device with a correct text may still fail to
@@ -187,7 +187,7 @@ pub fn check(spec: &str) -> Result<(), OpenError> {
     read.map_err(OpenError::Spec)
 }
 
-/// Returns true if `spec` names [`synthetic`] traffic.
+/// Returns true if the text `spec` names [`synthetic`] traffic.
 ///
 /// ```
 /// assert!(steerage_device::is_synthetic("synthetic:packets=10"));
@@ -216,13 +216,13 @@ struct Guides;
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The text has a mistake, such as a typing error in a command line.
+    /// The text of the device has a mistake, such as a typing error in a command line.
     #[error(transparent)]
     Spec(SpecError),
     /// The device could not be opened.
     #[error(transparent)]
     Device(DeviceError),
-    /// The device does not support this filter.
+    /// The device does not support the filter.
     #[cfg(feature = "capture")]
     #[error(transparent)]
     Filter(#[from] steerage_capture::filter::FilterError),

@@ -26,24 +26,24 @@ pub struct Limit {
 #[derive(Debug)]
 struct Allowance {
     free: AtomicU64,
-    /// The number of frames that may still be delivered. It is at least `free`. The difference
-    /// between `left` and `free` is reserved for polls that are in progress.
+    /// The number of frames that may still be delivered. It is at least `free`. `left` minus `free`
+    /// frames are reserved for polls that are in progress.
     left: AtomicU64,
 }
 
 impl Limit {
-    /// Limits `input`. The queues of `input` end after they have delivered `packets` frames
-    /// together, or earlier if the devices have fewer frames. Lost frames do not count. The name,
+    /// Limits `input`. The queues of `input` end after they have delivered `packets` frames in
+    /// total, or earlier if the device has fewer frames. Lost frames are not counted. The name,
     /// kind and mode of the input stay unchanged.
     ///
-    /// A queue that sleeps on its [`wait_on`](RxQueue::wait_on) does not learn of the end before
-    /// its next poll.
+    /// A queue that sleeps on its [`wait_on`](RxQueue::wait_on) does not notice before its next
+    /// poll that the limit was reached.
     #[expect(clippy::new_ret_no_self, reason = "a device goes in and a device comes out")]
     pub fn new(input: Input, packets: u64) -> Input {
         Self::with(&Self::allowance(packets), input)
     }
 
-    /// Limits several devices, which end after they have delivered `packets` frames together.
+    /// Limits several devices, which end after they have delivered `packets` frames in total.
     pub fn over(inputs: Vec<Input>, packets: u64) -> Vec<Input> {
         let allowance = Self::allowance(packets);
         inputs.into_iter().map(|input| Self::with(&allowance, input)).collect()
@@ -61,8 +61,8 @@ impl Limit {
 
 impl Allowance {
     fn take(&self, wanted: u64) -> u64 {
-        // `Relaxed` suffices here and below, because `left` and `free` are only counts and no other
-        // memory depends on them.
+        // `Relaxed` suffices for all accesses to `left` and `free`, because these counts do not
+        // guard other memory.
         let taken = |free| Some(free - wanted.min(free));
         let free = self.free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken);
         free.map_or(0, |free| free.min(wanted))
@@ -82,8 +82,8 @@ impl RxQueue for Limit {
     fn poll(&mut self, out: &mut Completions<'_>, budget: usize) -> Result<Polled, DeviceError> {
         let taken = self.allowance.take(budget as u64);
         if taken == 0 {
-            // The poll of another queue may give back frames that it had reserved. Until the poll
-            // of the other queue is over, this queue cannot end.
+            // The poll of another queue may give back frames that it had reserved. Therefore this
+            // queue cannot end before the other queue's poll is over.
             let over = self.allowance.left.load(Ordering::Relaxed) == 0;
             return Ok(if over { Polled::Ended } else { Polled::More });
         }

@@ -1,4 +1,4 @@
-//! The network namespace of a thread, which determines the meaning of an interface's name.
+//! The network namespace of a thread, which determines to which interface a name refers.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -7,8 +7,8 @@ use std::os::unix::fs::MetadataExt;
 pub(crate) struct Namespace(u64, u64);
 
 impl Namespace {
-    /// Returns the namespace of this thread. If /proc does not show the namespace, steerage assumes
-    /// that all threads are in the same namespace.
+    /// Returns the network namespace of this thread. If /proc does not show the namespace, the
+    /// result is the same for all threads.
     pub(crate) fn here() -> Self {
         fs::metadata("/proc/thread-self/ns/net").map_or(Self(0, 0), |file| Self(file.dev(), file.ino()))
     }

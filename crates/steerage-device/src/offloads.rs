@@ -1,5 +1,5 @@
-//! Code that all devices with super-frames share. A super-frame is a packet of up to 64 KiB that
-//! stands for many packets.
+//! Code that all devices with super-frames share. A super-frame is a frame of up to 64 KiB that
+//! represents many packets of a flow.
 //!
 //! | file | what it holds |
 //! |---|---|

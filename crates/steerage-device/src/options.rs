@@ -1,5 +1,5 @@
-//! Parses the options of a device, written as `option=value,...` after its name, and reports
-//! mistakes in them.
+//! Parses the options of a device, which are written as `option=value,...` after the device's name,
+//! and reports mistakes in the options.
 
 use std::fmt::Display;
 use std::str::FromStr;
@@ -8,8 +8,8 @@ use std::time::Duration;
 /// The maximum number of characters of an invalid text that an error message shows.
 const SHOWN_CHARS_MAX: usize = 64;
 
-/// A mistake in a device's options. The error message is one line, and names the option, its value
-/// and the allowed values.
+/// An error for a mistake in a device's options. The message is one line, and contains the option,
+/// its value and the allowed values.
 ///
 /// ```
 /// use steerage_device::synthetic::SyntheticOptions;
@@ -38,7 +38,7 @@ impl SpecError {
 }
 
 /// Defines a setter for each field. Each setter takes the options and returns the changed options.
-/// `=> Some` marks a field of the type `Option`.
+/// `=> Some` marks a field whose type is an `Option`.
 macro_rules! setters {
     ($($(#[$attribute:meta])* $field:ident: $value:ty $(=> $wrap:ident)?;)*) => {$(
         $(#[$attribute])*
@@ -62,7 +62,7 @@ pub(crate) fn shown(text: &str) -> String {
     shown
 }
 
-/// Splits a list into pairs of an option and its value. An option may occur once.
+/// Splits the text `list` into pairs of an option and its value. An option may occur once.
 pub(crate) fn read<'a>(device: &'static str, list: &'a str) -> Result<Vec<(&'a str, &'a str)>, SpecError> {
     let mut read: Vec<(&str, &str)> = Vec::new();
     for item in list.split(',').filter(|item| !item.is_empty()) {

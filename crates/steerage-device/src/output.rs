@@ -1,4 +1,4 @@
-//! Opens outputs from the text of a user.
+//! Opens outputs, each of which is described by a text.
 
 use std::num::NonZero;
 use std::thread;
@@ -43,7 +43,7 @@ const EXPANDED_MAX: usize = steerage::limits::OUTPUTS_MAX;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OutputError {
-    /// The text has a mistake, such as a typing error in a command line.
+    /// The text of the output has a mistake, such as a typing error in a command line.
     #[error("output {spec}: {wrong}")]
     Spec {
         /// The text as the user wrote it.
@@ -59,9 +59,9 @@ pub enum OutputError {
     Device(DeviceError),
 }
 
-/// Returns the outputs that `spec` stands for: `pcap:FILE`, `fifo:PATH`, `tcp-listen:ADDR`,
+/// Returns the texts of the outputs that `spec` names: `pcap:FILE`, `fifo:PATH`, `tcp-listen:ADDR`,
 /// `tap:NAME`, `tun:NAME`, `udp:ADDR:PORT`, `af_xdp:IFACE`, `af_packet:IFACE` or an interface's
-/// bare name. A range in braces stands for one output per number, as in `pcap:part{0..3}.pcapng`.
+/// bare name. A range in braces means one output for each number, as in `pcap:part{0..3}.pcapng`.
 ///
 /// # Errors
 /// [`OutputError::Spec`] if `spec` is not an output, or has braces without numbers.
@@ -104,7 +104,7 @@ fn is_output(spec: &str) -> bool {
 
 /// Creates the output that `spec` names, for as many CPUs as this process may use. If the output's
 /// interface is also an input, the output and the input share the interface: see [`tap`] and
-/// [`af_xdp`]. In that case, open the input before the output.
+/// [`af_xdp`]. If they share it, open the input before the output.
 ///
 /// # Errors
 /// [`OutputError`] if `spec` is not an output, or the output cannot be created. An output whose
@@ -122,8 +122,8 @@ pub fn open(spec: &str) -> Result<Output, OutputError> {
     open_for(spec, thread::available_parallelism().map_or(1, NonZero::get))
 }
 
-/// Like [`open`], but for up to `cpus` CPUs. Some outputs must know the number of CPUs when they
-/// are opened.
+/// Like [`open`], but for up to `cpus` CPUs. To open some outputs, the number of CPUs must be
+/// known.
 ///
 /// # Errors
 /// The errors of [`open`].
@@ -141,8 +141,8 @@ pub fn open_for(spec: &str, cpus: usize) -> Result<Output, OutputError> {
 /// Like [`open_for`], but calls `waits` while it waits for the reader of a FIFO or for a TCP
 /// client.
 ///
-/// The function calls `waits` repeatedly until there is a reader. The arguments are the path of the
-/// FIFO or the listening address, and the state of the wait. `waits` returns true to continue
+/// `waits` is called repeatedly until there is a reader. The arguments of `waits` are the path of
+/// the FIFO or the listening address, and the state of the wait. `waits` returns true to continue
 /// waiting.
 ///
 /// # Errors
@@ -162,7 +162,7 @@ pub fn open_when_read(
     created.map_err(OutputError::Device)
 }
 
-/// Returns the kind of a capture that is written, and its path or address.
+/// If `spec` names a capture output, returns the prefix for its kind, and its path or address.
 fn capture_of(spec: &str) -> Option<(&'static str, &str)> {
     let mut kinds = [PCAP, FIFO, TCP_LISTEN].into_iter();
     kinds.find_map(|kind| Some((kind, spec.strip_prefix(kind).filter(|place| !place.is_empty())?)))

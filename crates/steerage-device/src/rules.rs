@@ -1,6 +1,7 @@
-//! Reads and changes the rules of a network card, which direct chosen traffic to chosen queues
-//! (`ethtool -n`, `ethtool -N`). The kernel's interface for rules is `struct ethtool_rxnfc` of
-//! linux/ethtool.h. Any user may read rules, and `CAP_NET_ADMIN` is needed to change them.
+//! Reads and changes the steering rules of a network card, which direct selected traffic to
+//! selected queues (`ethtool -n`, `ethtool -N`). The kernel's interface for rules is `struct
+//! ethtool_rxnfc` of linux/ethtool.h. Any user may read rules. To change rules requires
+//! `CAP_NET_ADMIN`.
 //!
 //! A rule is written in the syntax of `ethtool -N`:
 //!
@@ -20,8 +21,8 @@ use std::str::FromStr;
 
 use crate::sys;
 
-/// The types of flows. Each type has a name in ethtool, the kernel's number (`TCP_V4_FLOW` and
-/// others), and the fields that a rule compares.
+/// The types of flows. Each entry has the type's name in ethtool, the kernel's number for it
+/// (`TCP_V4_FLOW` and others), and the fields that a rule compares.
 const KINDS: [(&str, u32, &[Field]); 7] = [
     ("ether", 0x12, &ETHER),
     ("tcp4", 1, &IPV4),
@@ -43,27 +44,27 @@ const IPV4: [Field; 4] =
 /// `struct ethtool_tcpip6_spec`.
 const IPV6: [Field; 4] =
     [("src-ip", 0, 16), ("dst-ip", 16, 16), (SOURCE_PORT, 32, PORT_BYTES), ("dst-port", 34, PORT_BYTES)];
-/// The field with the bits that select one of several queues that share a flow.
+/// The field with the bits that select one of the queues, if several queues share a flow.
 const SOURCE_PORT: &str = "src-port";
-/// The length of ports and of a frame's type (EtherType), which are written as numbers.
+/// The length in bytes of a port and of an EtherType. Both are written as numbers.
 const PORT_BYTES: usize = 2;
 const MAC_BYTES: usize = 6;
 const FIELDS_MAX: usize = 4;
 const FIELD_BYTES_MAX: usize = 16;
 
-/// Offsets in `struct ethtool_rxnfc`. The offsets are those of the flow's type, the values to
-/// compare, their masks, the end of all masks, the queue, and the location.
+/// Offsets in `struct ethtool_rxnfc`. They are the offsets of the flow's type, the values to
+/// compare, the masks of these values, the end of all masks, the queue, and the location.
 const KIND: usize = 16;
 const VALUES: usize = 20;
 const MASKS: usize = 92;
 const MASKS_END: usize = 164;
 const QUEUE: usize = 168;
 const LOCATION: usize = 176;
-/// The index of the word that contains the size of the table.
+/// The index of the 32-bit word that contains the size of the table.
 const SIZE: usize = 2;
 
-/// The maximum number of locations that are read. The largest tables of network cards have 64 Ki
-/// rules.
+/// The maximum number of locations that are read. The largest rule tables of network cards have 64
+/// Ki rules.
 const RULES_MAX: usize = 1 << 16;
 
 /// The text that [`read`] returns for a rule that [`Rule`] cannot express.
@@ -73,13 +74,13 @@ const OF_ANOTHER_KIND: &str = "a rule of another kind";
 /// smallest tables of network cards have about this size.
 const SHARING_MAX: usize = 256;
 
-/// The lowest bit of the source port is not used to distribute traffic, because Linux connects from
-/// even ports as long as some even ports are free (`__inet_hash_connect`).
+/// The number of low bits of the source port that are not used to distribute traffic. Linux
+/// connects from even ports as long as an even port is free (`__inet_hash_connect`).
 const PARITY_BITS: u32 = 1;
 
-/// Returns the number of different values that the compared bits of the source port can have.
-/// `queues` queues share the values of the compared bits. The result is the smallest power of two
-/// with which no queue gets more than 1.25 times an equal share.
+/// Returns the number of values that the compared bits of the source port can have, if `queues`
+/// queues share these values. The result is the smallest power of two with which no queue gets more
+/// than 1.25 times an equal share.
 fn values(queues: usize) -> Option<u16> {
     if !(1..=SHARING_MAX).contains(&queues) {
         return None;
@@ -159,13 +160,13 @@ pub struct Table {
 pub struct RuleError(String);
 
 impl Flow {
-    /// Returns rules that direct this flow to these queues. A single queue gets the whole flow. If
+    /// Returns rules that direct this flow to `queues`. A single queue gets the whole flow. If
     /// there are several queues, each queue gets the packets with certain values of some bits of
-    /// the source port. If the number of queues is not a power of two, some queues get one value
-    /// more than others, but at most 1.25 times an equal share.
+    /// the source port. If the number of queues is not a power of two, some queues get one more of
+    /// these values, but at most 1.25 times an equal share.
     ///
     /// # Errors
-    /// Returns an error if the flow cannot be divided among this number of queues.
+    /// Returns an error if the flow cannot be divided among the number of `queues`.
     pub fn to_queues(self, queues: &[u32]) -> Result<Vec<Rule>, RuleError> {
         let Some(values) = values(queues.len()) else {
             return Err(RuleError(format!(
@@ -257,7 +258,7 @@ impl fmt::Display for Flow {
                     write!(f, " {name} {}", address.map_err(|_| fmt::Error)?)?;
                 }
             }
-            // In a mask of ethtool(8), a bit that is 1 is not compared.
+            // In a mask of ethtool(8), a 1 means that the bit is not compared.
             if *length == PORT_BYTES && !compared.is_any() && number(mask) != u16::MAX {
                 write!(f, " m {:#06x}", !number(mask))?;
             }
@@ -283,10 +284,10 @@ impl FromStr for Rule {
     }
 }
 
-/// Returns the table of rules of the interface's card.
+/// Returns the rule table of the interface's network card.
 ///
 /// # Errors
-/// Returns an error if the interface does not exist, or if its driver has no rules.
+/// Returns an error if the interface does not exist, or if its driver does not support rules.
 pub fn table(interface: &str) -> io::Result<Table> {
     let mut words = request(sys::ETHTOOL_GRXCLSRLCNT, 0);
     sys::rules(interface, &mut words)?;
@@ -299,8 +300,8 @@ pub fn table(interface: &str) -> io::Result<Table> {
     Ok(Table { size: u32::try_from(size).unwrap_or(0), used: words[sys::RULE_LOCATIONS..][..count].to_vec() })
 }
 
-/// Returns the rule at a location in the syntax of `ethtool -N`, or `None` if the location has no
-/// rule.
+/// Returns the rule at `location`, in the syntax of `ethtool -N`. Returns `None` if the location
+/// has no rule.
 ///
 /// # Errors
 /// The errors of [`table`].
@@ -317,7 +318,7 @@ pub fn read(interface: &str, location: u32) -> io::Result<Option<String>> {
 /// Adds a rule at a location, or replaces the rule at that location.
 ///
 /// # Errors
-/// Returns an error without `CAP_NET_ADMIN`, or if the driver refuses the rule.
+/// Returns an error if the process lacks `CAP_NET_ADMIN`, or if the driver refuses the rule.
 pub fn insert(interface: &str, location: u32, rule: &Rule) -> io::Result<()> {
     let mut bytes = bytes(&request(sys::ETHTOOL_SRXCLSRLINS, location));
     encode(rule, &mut bytes);
@@ -329,7 +330,7 @@ pub fn insert(interface: &str, location: u32, rule: &Rule) -> io::Result<()> {
 /// Removes the rule at a location.
 ///
 /// # Errors
-/// Returns an error without `CAP_NET_ADMIN`, or if the location has no rule.
+/// Returns an error if the process lacks `CAP_NET_ADMIN`, or if the location has no rule.
 pub fn delete(interface: &str, location: u32) -> io::Result<()> {
     sys::rules(interface, &mut request(sys::ETHTOOL_SRXCLSRLDEL, location))
 }
@@ -364,7 +365,7 @@ fn decoded(bytes: &[u8]) -> Option<Rule> {
         let mask = &mut masks[*at..at + length];
         let is_whole = mask.iter().all(|byte| *byte == u8::MAX);
         let is_any = mask.iter().all(|byte| *byte == 0);
-        // Only fields that are written as numbers have masks.
+        // Only fields that are written as numbers may have a mask.
         if is_whole || *length == PORT_BYTES && !is_any {
             compared.value[..*length].copy_from_slice(bytes.get(VALUES + at..VALUES + at + length)?);
             compared.mask[..*length].copy_from_slice(mask);
@@ -435,8 +436,8 @@ mod tests {
         assert!(with_port.to_queues(&[0, 1]).is_err() && with_port.to_queues(&[0]).is_ok());
     }
 
-    /// Each source port matches exactly one rule. Linux prefers even source ports, and the even
-    /// ports alone reach all queues.
+    /// Tests that each source port matches exactly one rule. Linux prefers even source ports, so
+    /// the even ports alone must reach all queues.
     #[test]
     fn any_number_of_queues_has_equal_shares() {
         let flow: Flow = "udp4".parse().unwrap();
@@ -461,7 +462,7 @@ mod tests {
         }
     }
 
-    /// The test uses the bytes of the kernel's structures on x86-64 and aarch64.
+    /// The test depends on the layout of the kernel's structures on x86-64 and aarch64.
     #[test]
     fn the_kernels_structure_is_read_back() {
         for text in [

@@ -1,4 +1,5 @@
-//! Tracks the free space in the send buffer of a socket, without a system call for each batch.
+//! Tracks the free space in the send buffer of a socket, so that no system call is needed for each
+//! batch.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -8,9 +9,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, sockopt};
 use steerage::limits::HANDLE_BUDGET;
 
-/// The largest number of bytes that the kernel counts for a packet in the send buffer. The kernel
-/// allocates memory in powers of two, so a packet may count for twice its length. The kernel also
-/// counts its own data about the packet.
+/// Returns the largest number of bytes that a packet of `bytes` bytes can take in the send buffer,
+/// as the kernel counts them. The kernel allocates memory in powers of two, so a packet may count
+/// for twice its length. The kernel also counts its own metadata of the packet.
 const fn charged(bytes: usize) -> i64 {
     2 * bytes as i64 + 1024
 }
@@ -18,16 +19,16 @@ const fn charged(bytes: usize) -> i64 {
 /// The packet length for which `BATCH` is computed: the length of a jumbo frame.
 const PACKET_BYTES: usize = 9216;
 
-/// The number of bytes that the kernel counts for a batch in the send buffer.
+/// The largest number of bytes that a batch can take in the send buffer, as the kernel counts them.
 const BATCH: i64 = HANDLE_BUDGET as i64 * charged(PACKET_BYTES);
 
-/// The free space in a send buffer. CPUs that share the socket share this value.
+/// The free space in a send buffer. CPUs that share a socket also share its `SendRoom`.
 ///
 /// The kernel reports a socket as writable while less than half of its send buffer is in use. When
 /// the kernel reports a socket as writable, at least half of the buffer is free. `spend` subtracts
-/// each sent packet from this half. The kernel is asked again only when this half has been spent.
-/// The kernel also frees space while it sends packets, so the real free space is larger than the
-/// known free space.
+/// each sent packet from this half. Only when this half is used up, a system call checks again
+/// whether the socket is writable. The kernel also frees space while it sends packets, so the real
+/// free space is at least the known free space.
 #[derive(Debug)]
 pub(crate) struct SendRoom {
     known: AtomicI64,
@@ -35,7 +36,7 @@ pub(crate) struct SendRoom {
 }
 
 impl SendRoom {
-    /// Makes a `SendRoom` for a socket. The size of the socket's buffer must not change later.
+    /// Creates a `SendRoom` for a socket. The size of the socket's buffer must not change later.
     pub(crate) fn of(socket: &impl AsFd) -> io::Result<Self> {
         let buffer = getsockopt(socket, sockopt::SndBuf)?;
         Ok(Self { known: AtomicI64::new(0), half: (buffer / 2) as i64 })
@@ -44,8 +45,9 @@ impl SendRoom {
     /// Returns true if the buffer has space for a batch. If the buffer is too small for a whole
     /// batch, returns true if a part of the batch fits.
     pub(crate) fn has_room(&self, socket: BorrowedFd<'_>) -> bool {
-        // Relaxed, here and below: no other memory depends on this number. A CPU that reads an old
-        // value makes one unnecessary system call, or sends a packet for which there is no space.
+        // All accesses to `known` are Relaxed, because it does not guard other memory. A CPU that
+        // reads an old value makes one unnecessary system call, or sends a packet for which the
+        // buffer has no space.
         if self.known.load(Ordering::Relaxed) >= BATCH {
             return true;
         }
@@ -54,7 +56,7 @@ impl SendRoom {
         is_writable
     }
 
-    /// Subtracts the space of packets that the kernel accepted: `packets` packets with `bytes`
+    /// Subtracts the space for packets that the kernel accepted: `packets` packets with `bytes`
     /// bytes in total.
     pub(crate) fn spend(&self, packets: usize, bytes: usize) {
         let all = charged(bytes) + charged(0) * packets.saturating_sub(1) as i64;
@@ -71,7 +73,8 @@ fn is_writable(socket: BorrowedFd<'_>) -> bool {
     let mut socket = [PollFd::new(socket, PollFlags::POLLOUT)];
     match poll(&mut socket, PollTimeout::ZERO) {
         Ok(_) => socket[0].revents().is_some_and(|events| events.contains(PollFlags::POLLOUT)),
-        // A signal interrupted the system call. Packets that find no space are counted.
+        // A signal interrupted the system call. If the buffer has no space after all, the packets
+        // are counted as dropped.
         Err(_) => true,
     }
 }

@@ -1,5 +1,5 @@
-//! A device that generates its packets. The packets are valid Ethernet frames, and each frame has a
-//! number that reveals losses and reordering later in the path.
+//! A device that generates its packets itself. The packets are valid Ethernet frames. Each frame
+//! contains a number that reveals losses and reordering in later stages.
 //!
 //! ```text
 //! synthetic
@@ -19,31 +19,33 @@
 //! | `buffer` | bytes of a receive buffer | frames are whole | [`BUFFER_MIN`] to [`SIZE_MAX`] |
 //!
 //! - `seed`: options with the same values and the same seed generate the same frames.
-//! - `mix`: each kind gets the same number of flows.
+//! - `mix`: each kind in the list gets the same number of flows.
 //! - `queues`: each flow belongs to one queue.
-//! - `buffer`: a longer frame arrives in several buffers, as a chain of at most 18 pages.
+//! - `buffer`: a frame that is longer than a buffer is received in several buffers, as a chain of
+//!   at most 18 pages.
 //!
 //! # The frames
 //!
-//! Checksums are correct. The data begins after the UDP or TCP header, in big-endian order. The
-//! data has the magic number [`MAGIC`] and the flow's number in 32 bits each, and the frame's
-//! number within its flow in 64 bits, starting at 0. [`parse_payload`] reads these numbers. If the
-//! headers of a kind need more than `size` bytes, the frames of this kind are longer: `tcp4` frames
-//! have at least 70 bytes, `udp6` frames 78, and `tcp6` frames 90.
+//! Checksums are correct. The data after the UDP or TCP header is in big-endian order. It consists
+//! of the magic number [`MAGIC`] (32 bits), the flow's number (32 bits), and the frame's number
+//! within its flow (64 bits), which starts at 0. [`parse_payload`] reads these numbers. If the
+//! headers and the data of a kind of flow need more than `size` bytes, the frames of this kind are
+//! longer: `tcp4` frames have at least 70 bytes, `udp6` frames 78, and `tcp6` frames 90.
 //!
 //! Each flow has its own source address in 10.0.0.0/8 or 2001:db8:0:1::/104, permuted by the seed,
-//! and a source port between 32768 and 65535. All flows go to port 9 (discard) of 198.18.0.1 or
-//! 2001:db8:0:2::1. Flow `f` is in queue `f % queues`, and has kind number `f / queues % kinds`.
-//! Every TCP segment continues the sequence numbers of the flow's previous segment.
+//! and a source port between 32768 and 65535. The destination of all flows is port 9 (discard) of
+//! 198.18.0.1 or 2001:db8:0:2::1. Flow `f` is in queue `f % queues`, and has the kind with the
+//! index `f / queues % kinds` in `mix`. Every TCP segment continues the sequence numbers of the
+//! flow's previous segment.
 //!
 //! # Timing
 //!
-//! Without `rate` the device [can wait](steerage::device::Capabilities::can_wait): it generates the
-//! frames that a poll requests. With `rate` it is live: frames become due by the path's clock, and
-//! fill a ring of [`RING`] descriptors per queue. Frames that do not fit into the ring are lost and
-//! counted, as in a network card. Lost frames have no number, so a gap in a flow's numbers is a
-//! loss later in the path. Queues share packets and rate in proportion to the weights of their
-//! flows.
+//! Without `rate`, the device [can wait](steerage::device::Capabilities::can_wait): it generates
+//! the frames that a poll requests. With `rate`, the device is live: frames become due by the clock
+//! of the receive path, and fill a ring of [`RING`] descriptors per queue. Frames that do not fit
+//! into the ring are lost and counted, as in a network card. Such lost frames have no number, so a
+//! gap in a flow's numbers means a loss in a later stage. The packets and the rate are divided
+//! among the queues in proportion to the weights of their flows.
 //!
 //! # Memory
 //!
@@ -70,27 +72,27 @@ use sample::Sampler;
 /// distinguish all flows.
 pub const FLOWS_MAX: u32 = 1 << 24;
 
-/// The shortest frame in bytes: one cache line. (The minimum of Ethernet is 60, without the
-/// checksum.)
+/// The length of the shortest frame in bytes: one cache line. (The minimum of Ethernet is 60 bytes,
+/// without the checksum.)
 pub const SIZE_MIN: usize = 64;
 
-/// The longest frame in bytes: 9000 for a jumbo frame, 14 for an Ethernet header, and 4 for a VLAN
-/// tag.
+/// The length of the longest frame in bytes: 9000 for the payload of a jumbo frame, 14 for an
+/// Ethernet header, and 4 for a VLAN tag.
 pub const SIZE_MAX: usize = 9018;
 
-/// The shortest receive buffer in bytes. The first buffer of a frame contains all headers and the
-/// numbers after them.
+/// The length of the shortest receive buffer in bytes. With this length, the first buffer of a
+/// frame contains all headers and the data after them.
 pub const BUFFER_MIN: usize = 128;
 
 /// The highest exponent of the flows' weights. With this exponent, only one packet in a thousand
 /// does not belong to the first flow.
 pub const ZIPF_MAX: f64 = 10.0;
 
-/// The highest rate in packets per second. At this rate, a poll is full every 64 ns, which is ten
-/// times what one CPU can generate.
+/// The highest rate in packets per second. At this rate, a full poll is due every 64 ns, which is
+/// ten times the rate that one CPU can generate.
 pub const RATE_MAX: u64 = 1_000_000_000;
 
-/// The maximum number of kinds in a mix. A kind of flow that occurs several times in a mix gets a
+/// The maximum number of kinds of flows in a mix. A kind that occurs several times in a mix gets a
 /// larger part of the flows.
 pub const MIX_MAX: usize = 16;
 
@@ -109,7 +111,7 @@ pub const QUEUES_MAX: usize = 1024;
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct SyntheticOptions {
-    /// The name of the input. [`parse`](Self::parse) sets the name to the text that was parsed.
+    /// The name of the input. [`parse`](Self::parse) uses the parsed text as the name.
     pub name: String,
     /// The number of flows.
     pub flows: u32,
@@ -117,10 +119,10 @@ pub struct SyntheticOptions {
     pub size: usize,
     /// The exponent of the flows' weights.
     pub zipf: f64,
-    /// The number of frames over all queues. If `None`, the device does not end.
+    /// The number of frames over all queues. If this is `None`, the device does not end.
     pub packets: Option<u64>,
-    /// Frames per second over all queues. With `None`, frames are generated as fast as polls take
-    /// them.
+    /// The rate in frames per second over all queues. If this is `None`, frames are generated as
+    /// fast as polls take them.
     pub rate: Option<u64>,
     /// The seed of the random numbers.
     pub seed: u64,
@@ -150,7 +152,7 @@ impl Default for SyntheticOptions {
 }
 
 impl SyntheticOptions {
-    /// Makes options with their default values.
+    /// Creates options with their default values.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -180,10 +182,10 @@ impl SyntheticOptions {
         /// The exponent of the flows' weights, 0 to [`ZIPF_MAX`]. Default: 0, which gives all flows
         /// the same weight.
         zipf: f64;
-        /// The device ends after this number of frames over all queues. Default: no end.
+        /// The number of frames over all queues after which the device ends. Default: no end.
         packets: u64 => Some;
-        /// The rate in frames per second over all queues, 1 to [`RATE_MAX`]. Default: as fast as
-        /// polls take the frames.
+        /// The rate in frames per second over all queues, 1 to [`RATE_MAX`]. Default: frames are
+        /// generated as fast as polls take them.
         rate: u64 => Some;
         /// The seed of the random numbers. Default: 1.
         seed: u64;
@@ -209,15 +211,15 @@ impl SyntheticOptions {
         Ok(Input::new(self.name.as_str(), "synthetic", queues.collect()))
     }
 
-    /// Returns the number of flows in the queue with the number `queue`. A flow is in this queue if
-    /// the flow's number modulo the number of queues is `queue`.
+    /// Returns the number of flows in the queue `queue`. A flow is in this queue if the flow's
+    /// number modulo the number of queues is `queue`.
     fn flows_of(&self, queue: usize) -> u32 {
         let before = queue as u32;
         (self.flows - before).div_ceil(self.queues as u32)
     }
 }
 
-/// The share of the packets and of the rate that a queue gets: a range of the numbers 0 to
+/// The share of the packets and of the rate that a queue gets. It is a range of the numbers 0 to
 /// [`Share::WHOLE`]. The share is a range and not a fraction, so that the shares of all queues add
 /// up exactly.
 #[derive(Clone, Copy, Debug)]
@@ -242,7 +244,7 @@ impl Share {
 }
 
 /// Divides [`Share::WHOLE`] into shares that are proportional to `weights`. Returns the bounds of
-/// the shares. There is one more bound than there are weights.
+/// the shares: one more bound than there are weights.
 fn share_bounds(weights: &[f64]) -> Vec<u64> {
     let total: f64 = weights.iter().sum();
     let mut sum = 0.0;

@@ -1,4 +1,4 @@
-//! System calls that several devices share, such as requests for an interface: see netdevice(7).
+//! System calls that several devices use, such as requests about an interface: see netdevice(7).
 
 use std::ffi::{c_int, c_ulong};
 use std::io;
@@ -20,32 +20,32 @@ const TEXT_WORDS: usize = 8;
 /// The length of `struct ethtool_rxfh` in 32-bit words, without the data that follows the
 /// structure: the command, the context, two sizes, and eight more bytes.
 const RSS_WORDS: usize = 6;
-/// The length of the longest key that is read, in bytes. The kernel's key has 52 bytes
+/// The length of the longest hash key that is read, in bytes. The kernel's own key has 52 bytes
 /// (`NETDEV_RSS_KEY_LEN`).
 const KEY_BYTES_MAX: usize = 256;
 
-/// The length of `struct ethtool_rxnfc` in words, on machines that align 64-bit numbers. The next
-/// constants are the word with the number of locations, and the word at which the list of locations
-/// begins.
+/// The length of `struct ethtool_rxnfc` in 32-bit words, on machines that align 64-bit numbers. The
+/// next two constants are the index of the word with the number of locations, and the index of the
+/// word at which the list of locations begins.
 pub(crate) const RULE_WORDS: usize = 48;
 pub(crate) const RULE_COUNT: usize = 46;
 pub(crate) const RULE_LOCATIONS: usize = 47;
 
-/// The length of the longest name of an interface, with its terminating zero.
+/// The maximum length of an interface's name in bytes, including the terminating zero.
 pub(crate) const NAME_BYTES: usize = libc::IFNAMSIZ;
 
-/// `struct ifreq` of linux/if.h: the name of an interface, and a value that the kernel reads or
-/// writes.
+/// `struct ifreq` of linux/if.h: it contains the name of an interface, and a value that the kernel
+/// reads or writes.
 #[repr(C, align(8))]
 pub(crate) struct InterfaceRequest {
     name: [u8; NAME_BYTES],
-    /// The union of `ifreq`, which is as long as its longest member.
+    /// The union in `struct ifreq`, which is as long as its longest member.
     pub(crate) answer: [u8; 24],
 }
 
 impl InterfaceRequest {
-    /// Makes a request about the interface `name`. If the kernel should return the name, `name` is
-    /// empty.
+    /// Creates a request about the interface `name`. `name` is empty if the kernel should return
+    /// the name.
     pub(crate) fn of(name: &str) -> io::Result<Self> {
         let mut request = Self { name: [0; NAME_BYTES], answer: [0; 24] };
         match request.name[..NAME_BYTES - 1].get_mut(..name.len()) {
@@ -92,12 +92,13 @@ pub(crate) fn socket(family: c_int, kind: c_int, protocol: c_int) -> io::Result<
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Sends the kernel a command of ethtool(8) about an interface of this thread's network namespace.
-/// `words` is the structure of the command, which begins with the command's number.
+/// Sends a command of ethtool(8) to the kernel. The command is about an interface in this thread's
+/// network namespace. `words` is the structure for the command, and begins with the command's
+/// number.
 ///
 /// This function is only for requests that `steerage_netlink::ethtool` cannot make on all kernels
-/// since 5.10: netlink has no message with the driver's name or the card's rules, and reports the key of
-/// the card's hash only since 6.3.
+/// since 5.10. In netlink, no message contains the driver's name or the card's rules, and the key
+/// of the card's hash is reported only since 6.3.
 ///
 /// # Safety
 /// `words` must be at least as long as the structure of the command, because the kernel reads and writes that many bytes.
@@ -109,7 +110,8 @@ unsafe fn ethtool(name: &str, words: &mut [u32]) -> io::Result<()> {
     // SAFETY: the kernel follows the pointer to `words`. The `words` are alive, and long enough by
     // this function's contract.
     checked(unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &raw mut request) })?;
-    // The kernel has written to `words`, which the compiler cannot know.
+    // `black_box` is needed because the compiler cannot know that the kernel has written to
+    // `words`.
     std::hint::black_box(words);
     Ok(())
 }
@@ -126,12 +128,13 @@ pub(crate) fn driver(name: &str) -> io::Result<(String, bool)> {
         let bytes = words.iter().flat_map(|word| word.to_ne_bytes()).take_while(|byte| *byte != 0);
         String::from_utf8_lossy(&bytes.collect::<Vec<u8>>()).into_owned()
     };
-    // The texts in the structure are the driver, the version, the firmware and the bus. Some
-    // drivers without a device, such as the driver of bridges, report "N/A" as the bus.
+    // The first four texts in the structure are the names of the driver, the version, the firmware
+    // and the bus. Some drivers without a device, such as the driver of bridges, report "N/A" as
+    // the bus.
     Ok((text(0), !matches!(text(3).as_str(), "" | "N/A")))
 }
 
-/// Returns the key of the card's flow hash (`ethtool -x`).
+/// Returns the key of the network card's flow hash (`ethtool -x`).
 pub(crate) fn rss_key(name: &str) -> io::Result<Vec<u8>> {
     let mut words = [0; RSS_WORDS + KEY_BYTES_MAX / 4];
     words[0] = ETHTOOL_GRSSH;
@@ -148,9 +151,9 @@ pub(crate) fn rss_key(name: &str) -> io::Result<Vec<u8>> {
     Ok(words[RSS_WORDS..].iter().flat_map(|word| word.to_ne_bytes()).take(bytes).collect())
 }
 
-/// Sends one of the commands that read or change rules. The structure of these commands begins with
-/// `struct ethtool_rxnfc`. After the structure, the kernel writes as many locations as the field of
-/// the structure states.
+/// Sends one of the commands that read or change a card's rules. The structure for these commands
+/// begins with `struct ethtool_rxnfc`. Its word `RULE_COUNT` states how many locations the kernel
+/// may write after the structure.
 pub(crate) fn rules(name: &str, words: &mut [u32]) -> io::Result<()> {
     let commands = ETHTOOL_GRXCLSRLCNT..=ETHTOOL_SRXCLSRLINS;
     let is_long_enough = words.len() >= RULE_WORDS && words.len() - RULE_LOCATIONS >= words[RULE_COUNT] as usize;

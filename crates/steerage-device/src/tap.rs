@@ -1,23 +1,25 @@
-//! TUN and TAP are interfaces of the kernel. The other end of such an interface is in this process.
-//! The user's guide is docs/outputs.md.
+//! TUN and TAP interfaces of the kernel. The other end of such an interface is in this process. The
+//! user's guide is docs/outputs.md.
 //!
 //! The device receives the packets that the kernel sends through the interface, and the kernel
-//! receives the packets that the device sends. Packets of a TAP begin with an Ethernet header, and
-//! packets of a TUN with an IPv4 or IPv6 header. An interface that does not exist is created, and
-//! the kernel removes the interface when no process has it open. Each queue is a file descriptor.
-//! One CPU reads packets from the descriptor, one by one, into pages. Any CPU may write packets to
-//! the descriptor, because the kernel accepts each packet as a whole.
+//! receives the packets that the device sends. Packets of a TAP begin with an Ethernet header.
+//! Packets of a TUN begin with an IPv4 or IPv6 header. If the interface does not exist, it is
+//! created. The kernel removes such an interface when no process has it open any more. Each queue
+//! is a file descriptor. One CPU reads packets from the descriptor, one by one, into pages. Any CPU
+//! may write packets to the descriptor, because the kernel accepts each packet as a whole.
 //!
 //! A process cannot attach to an interface twice, so an input and an output with the same name
-//! share the interface. [`Tap`] provides both. Within a process and network namespace,
+//! share the interface. [`Tap`] provides both the input and the output. Within a process and
+//! network namespace,
 //! [`open`](crate::open) and [`output::open`](crate::output::open) share the interfaces that they
 //! open by name.
 //!
-//! By default, the device requests no offloads. In that case, the kernel completes checksums and
-//! segments packets before it delivers them, so that they are the same as on a wire. With
+//! By default, the device requests no offloads. Without offloads, the kernel completes checksums
+//! and segments packets before it delivers them, so that the packets are the same as on a wire.
+//! With
 //! [`TapOptions::offloads`], the kernel delivers and accepts uncut super-frames: The code in
 //! `offloads/lent.rs` receives super-frames. The code in `offloads/merged.rs` merges packets into
-//! super-frames, and cuts super-frames.
+//! super-frames, and splits super-frames.
 
 mod drops;
 mod queue;
@@ -57,14 +59,14 @@ pub use spec::is_spec;
 /// The maximum number of queues of an interface: the kernel's `MAX_TAP_QUEUES`.
 pub const QUEUES_MAX: usize = 256;
 
-/// The smallest MTU. Every IPv4 host must accept packets of this length (RFC 791), and the kernel
-/// has the same minimum.
+/// The smallest MTU. Every IPv4 host must accept packets of 68 bytes (RFC 791), and the kernel has
+/// the same minimum.
 pub const MTU_MIN: usize = 68;
 
-/// The largest MTU of a TAP in the kernel: 65535 minus an Ethernet header.
+/// The largest MTU of a TAP in the kernel: 65535 bytes minus an Ethernet header.
 pub const MTU_MAX: usize = 65521;
 
-/// The MTU of Ethernet, for interfaces with an unknown MTU.
+/// The MTU of Ethernet, which is assumed for interfaces whose MTU is unknown.
 const MTU_DEFAULT: usize = 1500;
 
 const MODULE: &str = "load the module: sudo modprobe tun; in a container: --device /dev/net/tun";
@@ -74,7 +76,7 @@ const BUSY: &str = "end the program that has it; only one that all of them open 
 const OTHER: &str =
     "there is one of that name and of another kind (ip -d link show NAME): choose another name, or make it multi_queue";
 
-/// The first header of an interface's packets.
+/// The type of the first header of an interface's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layer {
     /// An Ethernet header.
@@ -99,7 +101,8 @@ impl Layer {
         }
     }
 
-    /// Returns true if an interface of this layer accepts packets of that link type.
+    /// Returns true if an interface of this type (TUN or TAP) accepts packets of the link type
+    /// `link`.
     fn takes(self, link: LinkType) -> bool {
         const IP: [LinkType; 5] =
             [LinkType::RAW, LinkType::IPV4, LinkType::IPV6, LinkType::RAW_BSD, LinkType::RAW_OPENBSD];
@@ -132,14 +135,14 @@ pub struct TapOptions {
     pub layer: Layer,
     /// The interface's name.
     pub name: String,
-    /// The number of queues. The kernel spreads flows over the queues. `None` means one queue, or
-    /// the number of queues that this process has open already.
+    /// The number of queues. The kernel spreads flows over the queues. `None` means one queue. If
+    /// this process already has the interface open, `None` means the number of open queues.
     pub queues: Option<usize>,
-    /// The longest packet, without an Ethernet header. `None` leaves the interface's MTU unchanged,
-    /// which is 1500 for a new interface.
+    /// The length of the longest packet in bytes, without an Ethernet header. `None` leaves the
+    /// interface's MTU unchanged, which is 1500 for a new interface.
     pub mtu: Option<usize>,
     /// If true, super-frames are received and sent whole. The last sender of a super-frame
-    /// completes its checksums.
+    /// completes the checksums of its packets.
     pub offloads: bool,
 }
 
@@ -154,16 +157,16 @@ struct Shared {
     /// The network namespace in which the interface was opened.
     namespace: Namespace,
     queues: Vec<TunFd>,
-    /// The length of the header before each packet. The length is 0, except with offloads, or if
-    /// the caller's file descriptor uses a header.
+    /// The length of the header before each packet. The length is 0, unless offloads are used, or
+    /// unless the caller's file descriptor uses such a header.
     header_bytes: usize,
     mtu: usize,
-    /// The longest super-frames that the kernel accepts. `None` without offloads.
+    /// The longest super-frames that the kernel accepts. `None` if offloads are off.
     whole: Option<Whole>,
     /// True if this process receives from the interface.
     is_input: AtomicBool,
-    /// The counter of the packets that the kernel dropped, until the receiver takes this counter.
-    /// `None` if the kernel does not report drops.
+    /// The counter of the packets that the kernel dropped. The first receive queue takes this
+    /// counter. `None` if the kernel does not report drops.
     drops: Mutex<Option<Drops>>,
     /// True if the interface was deleted and a sender has reported the deletion.
     gone: AtomicBool,
@@ -174,26 +177,29 @@ struct Shared {
 static OPEN: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
 
 impl TapOptions {
-    /// Opens the interface `name`, with the default of each option.
+    /// Creates options for the interface `name`, with default values.
     pub fn new(layer: Layer, name: impl Into<String>) -> Self {
         Self { layer, name: name.into(), queues: None, mtu: None, offloads: false }
     }
 
     setters! {
-        /// The number of queues, 1 to [`QUEUES_MAX`]. Default: 1, or the number of queues that this
-        /// process has open already.
+        /// The number of queues, 1 to [`QUEUES_MAX`]. Default: 1. If this process already has the
+        /// interface open, the default is the number of open queues.
         queues: usize => Some;
-        /// The longest packet in bytes, without an Ethernet header, [`MTU_MIN`] to [`MTU_MAX`].
-        /// Default: the interface's MTU stays unchanged. A new interface has an MTU of 1500.
+        /// The length of the longest packet in bytes, without an Ethernet header: [`MTU_MIN`] to
+        /// [`MTU_MAX`]. Default: the interface's MTU stays unchanged. A new interface has an MTU of
+        /// 1500.
         mtu: usize => Some;
-        /// Sets whether packets that the kernel has merged, or has not cut yet, are received and
-        /// sent in one piece (TSO, USO, GRO). With this option, their checksums are left
-        /// unfinished, and handlers see [super-frames](steerage::Packet::offload). Default: no.
+        /// Sets whether packets that the kernel has merged, or has not segmented yet, are received
+        /// and sent in one piece (TSO, USO, GRO). With this option, the checksums of such packets
+        /// are not completed, and handlers get [super-frames](steerage::Packet::offload). Default:
+        /// no.
         offloads: bool;
     }
 
-    /// Opens the interface. If this process has the interface open, the new handle shares it.
-    /// Otherwise, `open` attaches to an existing interface, or creates an interface and sets it up.
+    /// Opens the interface. If this process already has the interface open, the new `Tap` shares
+    /// the open interface. Otherwise, `open` attaches to an existing interface, or creates an
+    /// interface and sets it up.
     ///
     /// # Errors
     /// [`DeviceError`] if the interface may not be created, is not of this layer (TUN or TAP),
@@ -243,8 +249,8 @@ impl TapOptions {
         let queues = self.attach_queues(asked, is_new)?;
         let (name, flags) = queues[0].attached().map_err(|e| self.error("look at the interface", e))?;
         if flags & IFF_VNET_HDR != 0 && !self.offloads {
-            // The interface uses a header only because another program has a queue of the
-            // interface.
+            // The interface has a header before each packet only because another program has opened
+            // a queue of it with this header.
             let cause = io::Error::other("another program has queues of it that want a header before each packet");
             return Err(self.error("attach to the interface", cause).advise(BUSY));
         }
@@ -253,7 +259,7 @@ impl TapOptions {
             header_bytes = vnet::HEADER_BYTES_MIN;
             whole = Some(self.set_offloads(&queues[0]).map_err(|e| self.error("turn on the interface's offloads", e))?);
         } else {
-            // A program that had the interface before may have left the offloads switched on.
+            // A program that used the interface earlier may have left the offloads switched on.
             queues[0].set_offloads(0).map_err(|e| self.error("turn off the interface's offloads", e))?;
         }
         let link = kernel.link(&name).map_err(|e| self.error("look at the interface", e))?;
@@ -313,14 +319,14 @@ impl TapOptions {
 }
 
 impl Tap {
-    /// Makes an interface from file descriptors of the caller. Each descriptor is a queue of the
-    /// same interface. The descriptors are made non-blocking, and the kernel is configured to leave
-    /// no checksum and no segmentation to the reader. A header before each packet (`IFF_VNET_HDR`)
-    /// is read and written. The descriptors must have been created with `IFF_NO_PI`, which the
-    /// kernel does not report.
+    /// Creates a `Tap` from file descriptors of the caller. Each file descriptor is a queue of the
+    /// same interface. The descriptors are made non-blocking. The kernel is configured so that it
+    /// completes all checksums and segmentation itself. If a header precedes each packet
+    /// (`IFF_VNET_HDR`), the header is read and written. The descriptors must have been created
+    /// with `IFF_NO_PI`, which the kernel does not report.
     ///
     /// Packets of up to `mtu` bytes are received. If `mtu` is `None`, the MTU of the interface with
-    /// that name in this namespace is used, or 1500.
+    /// the same name in this network namespace is used, or 1500.
     ///
     /// # Errors
     /// [`DeviceError`] if the descriptors are not queues of one interface.
@@ -358,17 +364,17 @@ impl Tap {
         &self.0.name
     }
 
-    /// The layer of the interface's packets: TUN or TAP.
+    /// The type of the interface: TUN or TAP.
     pub fn layer(&self) -> Layer {
         self.0.layer
     }
 
-    /// Returns an input that receives the packets that the kernel sends through the interface.
+    /// Returns an input. It receives the packets that the kernel sends through the interface.
     ///
     /// # Errors
     /// [`DeviceError`] if this interface has an input already.
     pub fn input(&self) -> Result<Input, DeviceError> {
-        // `Relaxed` suffices, because the flag guards no other memory.
+        // `Relaxed` suffices, because the flag does not guard other memory.
         if self.0.is_input.swap(true, Ordering::Relaxed) {
             let cause = io::Error::new(io::ErrorKind::AlreadyExists, "this process receives from it already");
             return Err(DeviceError::new(self.name(), "receive from the interface", cause).advise("name it once"));
@@ -381,8 +387,8 @@ impl Tap {
         ))
     }
 
-    /// Returns an output through which the kernel receives packets. The CPUs get the interface's
-    /// queues in turn.
+    /// Returns an output. The kernel receives the packets that are sent to it. The interface's
+    /// queues are assigned to CPUs in turn.
     pub fn output(&self) -> Output {
         let shared = Arc::clone(&self.0);
         let mut next = 0;
@@ -414,7 +420,7 @@ impl Shared {
         self.mtu + if self.layer == Layer::Tap { ethernet::TAGGED_BYTES } else { 0 }
     }
 
-    /// Returns the error for a failed system call.
+    /// Returns the error for a failed system call with the cause `cause`.
     fn error(&self, operation: &'static str, cause: io::Error) -> DeviceError {
         let cause = if is_gone(&cause) { io::Error::new(cause.kind(), "the interface was deleted") } else { cause };
         DeviceError::new(self.name.clone(), operation, cause)

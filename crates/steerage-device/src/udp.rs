@@ -1,16 +1,16 @@
 //! A device that receives and sends through UDP sockets, for tunnels and overlays. The user's guide
 //! is docs/tunnels.md.
 //!
-//! A packet of this device is an IP packet. The device creates its IP and UDP headers from the
-//! addresses of a received datagram, and reads the addresses of a sent datagram from these headers.
-//! The kernel merges the datagrams of a flow (`UDP_GRO`) into one
+//! Each packet of this device is an IP packet. For a received datagram, the device creates the IP
+//! and UDP headers from the datagram's addresses. For a packet to send, the device reads the
+//! addresses from these headers. The kernel merges the datagrams of a flow (`UDP_GRO`) into one
 //! [super-frame](steerage::Packet::offload), which is steered as one packet. Packets of a batch
-//! that have the same destination leave as one message (`UDP_SEGMENT`). All messages of a batch are
-//! sent with one system call.
+//! that have the same destination are sent as one message (`UDP_SEGMENT`). All messages of a batch
+//! are sent with one system call.
 //!
-//! Each queue is a socket. Several sockets share the address (`SO_REUSEPORT`), and the kernel
-//! spreads flows over them. If an input and an output of a process have the same address in the
-//! same network namespace, they share their sockets.
+//! Each queue is a socket. Several sockets share one address (`SO_REUSEPORT`), and the kernel
+//! spreads flows over these sockets. If an input and an output of a process have the same address
+//! in the same network namespace, the input and the output share their sockets.
 
 mod headers;
 mod queue;
@@ -38,14 +38,14 @@ use crate::sys::socket;
 
 pub use spec::is_spec;
 
-/// The maximum number of sockets per address. The kernel has no limit, but more sockets than CPUs
-/// are of no use.
+/// The maximum number of sockets per address. The kernel does not limit this number, but more
+/// sockets than CPUs are useless.
 pub const QUEUES_MAX: usize = 256;
 
-/// The smallest MTU. Every IPv4 host must accept packets of this length (RFC 791).
+/// The smallest MTU. Every IPv4 host must accept packets of 68 bytes (RFC 791).
 pub const MTU_MIN: usize = 68;
 
-/// The largest MTU: the longest IP packet.
+/// The largest MTU: the length of the longest IP packet.
 pub const MTU_MAX: usize = 65_535;
 
 /// The smallest size of the kernel's buffer for received datagrams, in bytes.
@@ -53,18 +53,18 @@ pub const BUFFER_MIN: usize = 4096;
 /// The largest size of the kernel's buffer for received datagrams, in bytes.
 pub const BUFFER_MAX: usize = 1 << 30;
 
-/// The default size of the kernel's buffer, which holds the datagrams of 10 ms at 6 Gbit/s. Without
-/// CAP_NET_ADMIN, the kernel limits the size to `net.core.rmem_max`.
+/// The default size of the kernel's buffer for received datagrams. At 6 Gbit/s, it holds the
+/// datagrams of 10 ms. Without CAP_NET_ADMIN, the kernel limits the size to `net.core.rmem_max`.
 const BUFFER: usize = 8 << 20;
 
-/// The maximum number of entries that are read at once from a socket's error queue.
+/// The maximum number of entries that one call of `take_errors` reads from a socket's error queue.
 const ERRORS_MAX: usize = 64;
 
-/// The maximum number of log lines about path MTUs. There is a limit, because peers on the network
-/// can cause these lines.
+/// The maximum number of log lines about path MTUs. The number is limited, because peers on the
+/// network can cause these lines.
 const MTU_LINES_MAX: u64 = 16;
 
-/// The address to bind sockets to, and their options.
+/// The address to which the sockets are bound, and the options of the sockets.
 ///
 /// ```
 /// use steerage_device::udp::UdpOptions;
@@ -78,17 +78,17 @@ const MTU_LINES_MAX: u64 = 16;
 pub struct UdpOptions {
     /// The address and port.
     pub address: SocketAddr,
-    /// The number of sockets. `None` means one socket, or the number of sockets that this process
-    /// has open already.
+    /// The number of sockets. `None` means one socket. If this process already has the address
+    /// open, `None` means the number of open sockets.
     pub queues: Option<usize>,
-    /// The size of the kernel's buffer for each socket.
+    /// The size of the kernel's receive buffer for each socket, in bytes.
     pub receive_buffer: usize,
     /// The length of the longest packet that handlers can write to or keep. Merged packets can be
     /// longer.
     pub mtu: usize,
-    /// True if the kernel follows the MTU of the path.
+    /// True if the kernel adapts to the MTU of the path (path MTU discovery).
     pub pmtu: bool,
-    /// True if the kernel merges received datagrams, and cuts sent messages into datagrams.
+    /// True if the kernel merges received datagrams, and splits sent messages into datagrams.
     pub offloads: bool,
 }
 
@@ -106,18 +106,19 @@ struct Shared {
     rooms: Vec<SendRoom>,
     mtu: usize,
     is_input: AtomicBool,
-    /// The longest messages that the kernel cuts into datagrams.
+    /// The longest messages that the kernel splits into datagrams.
     whole: Whole,
-    /// The counts that the first queue reports. The counts of the first queue include the counts
-    /// that all queues and senders share.
+    /// The counts that the first queue reports. They include the counts that all queues and senders
+    /// share.
     counts: Arc<DeviceCounts>,
-    /// The path MTU that was reported last. The next field is the number of log lines about path
-    /// MTUs.
+    /// The path MTU that was reported last. The next field, `lines`, is the number of log lines
+    /// about path MTUs.
     path_mtu: AtomicU64,
     lines: AtomicU64,
 }
 
-/// The names of the device's own counts, in addition to the counts of frames in the ledger.
+/// The names of those counts that only this device has, in addition to the ledger's counts of
+/// frames.
 const COUNTS: &[&str] = &[
     "super_frames",
     "wire_packets",
@@ -132,8 +133,8 @@ const COUNTS: &[&str] = &[
 ];
 const TRUNCATED: usize = 5;
 const DROPS: usize = 6;
-/// The first queue reports this count and the following counts for all sockets. Any thread may add
-/// to these counts, even after this queue has ended. The report always has the final counts.
+/// The first queue reports this count and the next two counts for all sockets. Any thread may add
+/// to these counts, even after the first queue has ended. The report always has the final counts.
 const ICMP_ERRORS: usize = 7;
 const TOO_LONG: usize = 8;
 const PATH_MTU: usize = 9;
@@ -142,34 +143,35 @@ const PATH_MTU: usize = 9;
 static OPEN: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
 
 impl UdpOptions {
-    /// Binds to `address`, with the default of each option.
+    /// Creates options for sockets that are bound to `address`, with default values.
     pub fn new(address: SocketAddr) -> Self {
         Self { address, queues: None, receive_buffer: BUFFER, mtu: 1500, pmtu: true, offloads: true }
     }
 
     setters! {
-        /// The number of sockets, 1 to [`QUEUES_MAX`]. Default: 1, or the number of sockets that
-        /// this process has open already.
+        /// The number of sockets, 1 to [`QUEUES_MAX`]. Default: 1. If this process already has the
+        /// address open, the default is the number of open sockets.
         queues: usize => Some;
-        /// The size of the kernel's buffer for each socket in bytes. Default: 8 MiB.
+        /// The size of the kernel's receive buffer for each socket, in bytes. Default: 8 MiB.
         receive_buffer: usize;
         /// The length of the longest packet, with its headers, that handlers can write to or keep.
         /// Merged packets can be longer. Handlers can read longer packets. Default: 1500.
         mtu: usize;
-        /// Sets whether the kernel follows the MTU of the path. The kernel then refuses longer
-        /// packets, which are counted as `too_long`. If the kernel does not follow the path MTU, it
-        /// fragments longer packets. Default: yes, because fragments have no ports for steering,
-        /// and a packet is lost if one of its fragments is lost.
+        /// Sets whether the kernel adapts to the MTU of the path (path MTU discovery). With this
+        /// option, the kernel refuses packets that are longer, and these packets are counted as
+        /// `too_long`. Without this option, the kernel fragments such packets. Default: yes,
+        /// because fragments have no ports for steering, and a packet is lost if one of its
+        /// fragments is lost.
         pmtu: bool;
         /// Sets whether the kernel merges received datagrams of a flow into
-        /// [super-frames](steerage::Packet::offload), and whether packets to one destination leave
-        /// as one message. Default: yes. Without offloads, each datagram is received and sent on
-        /// its own.
+        /// [super-frames](steerage::Packet::offload), and whether packets to one destination are
+        /// sent as one message. Default: yes. Without offloads, each datagram is received and sent
+        /// on its own.
         offloads: bool;
     }
 
-    /// Opens the sockets. If this process has the same address open, the new handle shares the
-    /// sockets of that address.
+    /// Opens the sockets. If this process already has the same address open, the new `Udp` shares
+    /// the open sockets.
     ///
     /// # Errors
     /// [`DeviceError`] if the address is in use, if it is not an address of this machine, or if
@@ -238,7 +240,8 @@ impl UdpOptions {
         let fd = socket(family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0)?;
         let discover = if self.pmtu { libc::IP_PMTUDISC_DO } else { libc::IP_PMTUDISC_DONT };
         let (v4, v6) = (libc::IPPROTO_IP, libc::IPPROTO_IPV6);
-        // An IPv6 socket without IPV6_V6ONLY also serves IPv4, and has the options of both.
+        // An IPv6 socket without IPV6_V6ONLY also receives and sends IPv4, so it needs the options
+        // of both.
         for (option, value) in
             [(libc::IP_PKTINFO, 1), (libc::IP_RECVTOS, 1), (libc::IP_RECVERR, 1), (libc::IP_MTU_DISCOVER, discover)]
         {
@@ -281,12 +284,12 @@ impl Udp {
         self.0.local
     }
 
-    /// Returns an input that receives the datagrams that peers send to the address.
+    /// Returns an input. It receives the datagrams that peers send to the address.
     ///
     /// # Errors
     /// [`DeviceError`] if these sockets have an input already.
     pub fn input(&self) -> Result<Input, DeviceError> {
-        // `Relaxed` suffices, because the flag guards no other memory.
+        // `Relaxed` suffices, because the flag does not guard other memory.
         if self.0.is_input.swap(true, Ordering::Relaxed) {
             let cause = io::Error::new(io::ErrorKind::AlreadyExists, "this process receives from it already");
             return Err(DeviceError::new(self.0.name(), "receive from the address", cause).advise("name it once"));
@@ -295,7 +298,8 @@ impl Udp {
         Ok(Input::new(self.0.name(), "udp", (0..self.0.sockets.len()).map(queue).collect()))
     }
 
-    /// Returns an output that sends from the address. The sockets are assigned to the CPUs in turn.
+    /// Returns an output. It sends datagrams from the address. The sockets are assigned to the CPUs
+    /// in turn.
     pub fn output(&self) -> Output {
         let (shared, mut next) = (Arc::clone(&self.0), 0);
         let open = move |_cpu| {
@@ -316,8 +320,8 @@ impl Shared {
         DeviceError::new(self.name(), operation, cause)
     }
 
-    /// Reads the reports of routers and peers from a socket's error queue. The socket is ready as
-    /// long as its error queue has an entry.
+    /// Reads the error reports of routers and peers from a socket's error queue. Poll reports the
+    /// socket as ready as long as its error queue has an entry.
     #[cold]
     fn take_errors(&self, nth: usize) {
         use std::os::fd::AsFd;
@@ -330,7 +334,7 @@ impl Shared {
             self.counts.add(ICMP_ERRORS, report.is_icmp.into());
             let Some(mtu) = report.path_mtu else { continue };
             self.counts.raise_to(PATH_MTU, mtu.into());
-            // `Relaxed` suffices, because no other memory depends on these counters.
+            // `Relaxed` suffices, because these counters do not guard other memory.
             let before = self.path_mtu.swap(mtu.into(), Ordering::Relaxed);
             if before != u64::from(mtu) && self.lines.fetch_add(1, Ordering::Relaxed) < MTU_LINES_MAX {
                 let peer = headers::address_of(&error.name).map(|peer| peer.ip().to_canonical());
@@ -340,7 +344,8 @@ impl Shared {
     }
 }
 
-/// Returns true if a system call failed because of an earlier datagram, or because of one peer.
+/// Returns true if a system call failed because of an earlier datagram, or because of a single
+/// peer.
 fn is_of_a_peer(error: &io::Error) -> bool {
     const OF_A_PEER: [i32; 12] = [
         libc::ECONNREFUSED,

@@ -1,9 +1,9 @@
 //! Support for wrappers. A wrapper is a device that takes its packets from another device and
 //! changes, for example, the rate of the packets.
 
-/// Delegates all methods of [`RxQueue`](steerage::device::RxQueue) except `poll` to `self.queue`,
-/// or all except `poll` and `capabilities`. All wrappers use this macro, so that a new method of
-/// the trait must be added only to this macro.
+/// Delegates all methods of [`RxQueue`](steerage::device::RxQueue) except `poll` to `self.queue`.
+/// With an argument, `capabilities` is not delegated either. All wrappers use this macro, so a new
+/// method of the trait must be added only to this macro.
 macro_rules! delegate_to_queue {
     () => {
         fn capabilities(&self) -> steerage::device::Capabilities {

@@ -27,8 +27,8 @@ pub(crate) struct Cpus {
     isolated: Option<String>,
     #[serde(skip)]
     count: usize,
-    /// The CPUs that a run uses by default. `distances` contains the distances of these CPUs from
-    /// the first of them.
+    /// The CPUs that a run uses by default. `distances` contains the distance of each default CPU
+    /// from the first default CPU.
     #[serde(skip)]
     default: CpuMask,
     #[serde(skip)]
@@ -176,8 +176,8 @@ mod tests {
         assert!(found(&none).starts_with("Missing CPUs: it cannot be read"), "{}", found(&none));
     }
 
-    /// A machine with two packages of two cores with two threads each. In this test, the process
-    /// may use three quarters of the machine's CPUs.
+    /// A machine with two CPU packages, two cores per package, and two hardware threads per core.
+    /// In this test, the process may use three quarters of the machine's CPUs.
     #[test]
     fn threads_caches_and_nodes() {
         let mut files: Vec<(String, String)> = vec![

@@ -37,7 +37,7 @@ impl Host {
         self.text(path)?.parse().ok()
     }
 
-    /// The entries of a directory whose names consist of `prefix` and a number.
+    /// The directory entries whose names consist of `prefix` and a number.
     pub(crate) fn numbered(&self, directory: impl AsRef<Path>, prefix: &str) -> Vec<(u32, PathBuf)> {
         let directory = directory.as_ref();
         let entries = fs::read_dir(self.path(directory)).into_iter().flatten().flatten();

@@ -38,7 +38,7 @@ pub(crate) struct Interface {
     nic: Nic,
     xdp: Option<Xdp>,
     /// Whether the driver passes the hash that the card computed to XDP programs. `None` if the
-    /// kernel does not report this feature.
+    /// kernel does not report whether the driver has this feature.
     xdp_hash: Option<bool>,
     /// Whether the driver passes the card's time of reception to XDP programs. `xdp_vlan_tag` says
     /// whether the driver passes the VLAN tag that the card removed.
@@ -67,8 +67,8 @@ struct Xdp {
 impl Xdp {
     /// The socket type that is faster with this driver, AF_PACKET or AF_XDP. Without zero-copy,
     /// AF_XDP moves the kernel's part of receiving to the CPU that polls. The polling CPU then
-    /// receives fewer packets than with AF_PACKET. For `forward`, the kernel would otherwise handle
-    /// each packet too, so AF_XDP is faster (lab/notes/interfaces.md).
+    /// receives fewer packets than with AF_PACKET. For the command `forward`, AF_XDP is faster,
+    /// because with AF_PACKET the kernel would also handle each packet (lab/notes/interfaces.md).
     fn fastest_way(&self) -> &'static str {
         match self {
             Self { driver: true, zero_copy: true } => "AF_XDP, if packets may be taken from the kernel",
@@ -229,8 +229,8 @@ impl Interface {
     }
 }
 
-/// The crate steerage-tune finds what an interface needs for a purpose. This function converts one
-/// of these needs to a finding with a fix.
+/// The crate steerage-tune finds the changes that an interface needs for a purpose, such as
+/// listening. This function converts one needed change to a finding with a fix.
 fn finding(need: &Need) -> Finding {
     match need.fix() {
         Some(fix) if need.is_missing => Finding::missing(need.about, need.found.clone(), fix),
@@ -289,8 +289,8 @@ mod tests {
         assert_eq!(off, "sudo ethtool -K eth0 gro off");
     }
 
-    /// Users of an ENA card notice these facts only when something fails. The facts are too many
-    /// queues in use for AF_XDP, the MTU, and merged UDP packets.
+    /// The test checks facts about an ENA card that users notice only when something fails. These
+    /// facts are too many queues for AF_XDP, the MTU, and merged UDP packets.
     #[test]
     fn a_cloud_machine_with_ena() {
         let fake = FakeHost::new(

@@ -3,7 +3,7 @@
 //!
 //! A [`Diagnosis`] has a list of [`Finding`]s and numbers for scripts. Each finding is printed as
 //! one line. All files are read below a root directory, which tests replace by a directory with
-//! made-up files. The module `probe` has the checks that must run on the real machine.
+//! made-up files. The module `probe` contains the checks that must run on the real machine.
 //!
 //! [`check`] returns the findings about an interface and the machine.
 #![forbid(unsafe_code)]
@@ -46,7 +46,7 @@ pub struct Diagnosis {
     interface: Option<Interface>,
 }
 
-/// The machine has no interface with this name.
+/// The error if the machine has no interface with this name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoInterface(pub String);
 
@@ -89,8 +89,8 @@ impl Diagnosis {
         let interface = match interface {
             Some(name) if !Interface::is_there(&host, name) => return Err(NoInterface(name.to_owned())),
             Some(name) => {
-                // If the kernel does not support one of these netlink families, the checks that
-                // need the family report nothing.
+                // If the kernel does not support a netlink family, the checks that need this family
+                // report nothing.
                 let mut ethtool = Ethtool::open().ok();
                 let features = ethtool.as_mut().and_then(|ethtool| ethtool.features(name).ok());
                 let channels = ethtool.as_mut().and_then(|ethtool| ethtool.channels(name).ok());
@@ -123,8 +123,8 @@ impl Diagnosis {
         })
     }
 
-    /// Adds a finding about the sandbox that a program entered on this machine. Pass `None` if the
-    /// user switched the sandbox off.
+    /// Adds a finding about the sandbox that the calling program entered on this machine. Pass
+    /// `None` if the user switched the sandbox off.
     #[must_use]
     pub fn with_sandbox(mut self, in_force: Option<InForce>) -> Self {
         let at = self.findings.iter().position(|finding| finding.about == "capabilities").map_or(0, |at| at + 1);

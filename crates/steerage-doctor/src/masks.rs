@@ -41,8 +41,8 @@ impl KernelMasks {
         (!set.is_empty()).then(|| set.join(", "))
     }
 
-    /// Advice about masks by which the kernel steers now. Only a measurement shows whether the
-    /// masks help.
+    /// Advice about the masks by which the kernel currently steers packets. Only a measurement
+    /// shows whether the kernel's masks help.
     pub fn remedy(&self) -> String {
         format!(
             "steerage tune {} measures whether that helps; a run of steerage steers by itself",

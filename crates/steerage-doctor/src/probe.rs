@@ -14,7 +14,7 @@ use steerage::{
     memory::usable_memory,
 };
 
-/// A Linux capability (capabilities(7)) that programs need for packets.
+/// A Linux capability (capabilities(7)) that programs need to receive or send packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Capability {
     pub(crate) name: &'static str,
@@ -36,7 +36,7 @@ const CAPABILITIES: [(CapabilitySet, &str, &str); 6] = [
 /// The results of the probes.
 #[derive(Debug)]
 pub(crate) struct Probes {
-    /// Whether sockets of each kind can be opened. The probe closes the sockets at once.
+    /// Whether sockets of each kind can be opened. The probe closes the opened sockets at once.
     pub(crate) af_packet: Result<(), Errno>,
     pub(crate) af_xdp: Result<(), Errno>,
     /// Whether /dev/fuse can be opened.
@@ -71,14 +71,14 @@ impl Probes {
         }
     }
 
-    /// Whether this process has the capability.
+    /// Whether this process has the capability `name`.
     pub(crate) fn holds(&self, name: &str) -> bool {
         self.capabilities.iter().any(|capability| capability.name == name && capability.held)
     }
 }
 
-/// Checks whether a socket of this family can be opened. The socket has no protocol, so it receives
-/// nothing, and is closed at once.
+/// Checks whether a socket of this address family can be opened. The socket has no protocol, so it
+/// receives nothing, and is closed at once.
 fn opens(family: AddressFamily) -> Result<(), Errno> {
     socket_with(family, SocketType::RAW, SocketFlags::CLOEXEC, None).map(drop)
 }
@@ -102,7 +102,7 @@ fn in_path(program: &str) -> Option<PathBuf> {
 pub(crate) mod fake {
     use super::*;
 
-    /// The results of the probes on a machine on which everything works.
+    /// The results of the probes on a machine where every probe succeeds.
     pub(crate) fn probes() -> Probes {
         let held = |(_, name, what_for): &(_, &'static str, &'static str)| Capability { name, held: true, what_for };
         Probes {

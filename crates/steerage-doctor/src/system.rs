@@ -49,8 +49,8 @@ fn capabilities(all: &[Capability]) -> Finding {
         (held, absent) => {
             let absent = absent.iter().map(what_for).collect::<Vec<_>>().join(", ");
             let held = if held.is_empty() { String::new() } else { format!("{}; ", names(held)) };
-            // Each capability that is missing and that matters for packets also has its own
-            // finding.
+            // If a missing capability matters for packets, there is also a separate finding about
+            // it.
             Finding::info("capabilities", format!("{held}without {absent}"))
         }
     }
@@ -142,7 +142,7 @@ fn huge_pages(host: &Host) -> Finding {
     const RESERVE: &str = "sudo sysctl vm.nr_hugepages=64";
     let free = host.number(format!("{RESERVED}/free_hugepages")).unwrap_or(0);
     let reserved = host.number(format!("{RESERVED}/nr_hugepages")).unwrap_or(0);
-    // In this file of the kernel, brackets mark the current setting.
+    // In the kernel's file `transparent_hugepage/enabled`, brackets mark the current setting.
     let transparent = host.text("sys/kernel/mm/transparent_hugepage/enabled");
     let transparent = transparent.is_some_and(|text| text.contains("[always]") || text.contains("[madvise]"));
     match (free, transparent) {

@@ -12,20 +12,20 @@ use super::analysis::Analysis;
 use super::explained::{DEVICE, TrafficExplanation, is_ip, tunnels};
 use super::shares::Shares;
 
-/// A flow with more than this share of the packets is an elephant. With an elephant, eight CPUs
-/// cannot have an eighth of the packets each.
+/// A flow with more than this share of the packets is an elephant. If one flow is an elephant,
+/// eight CPUs cannot each have an eighth of the packets.
 const ELEPHANT: f64 = 1.0 / 8.0;
 
-/// The advice does not mention shares of the packets that are smaller than this.
+/// The smallest share of the packets that the advice mentions.
 const WORTH_A_WORD: f64 = 0.01;
 
-/// The advice compares steerage with a network card that has this number of queues, and an
-/// indirection table of this size (see `ethtool -x`).
+/// The advice compares steerage with a network card that has `NIC_QUEUES` queues and an indirection
+/// table of `NIC_ENTRIES` entries (see `ethtool -x`).
 const NIC_QUEUES: u32 = 8;
 const NIC_ENTRIES: u32 = 128;
 
-/// The advice warns about the hashes of a device if at least `HASHES_SAMPLE` packets fill fewer
-/// than one in `HASHES_FEW` buckets. The notes that a run prints use the same limits.
+/// The advice warns about the hashes of a device if at least `HASHES_SAMPLE` packets are in fewer
+/// than one bucket out of `HASHES_FEW`. The notes that a run prints use the same limits.
 const HASHES_SAMPLE: u64 = 10_000;
 const HASHES_FEW: usize = 100;
 
@@ -200,7 +200,7 @@ mod tests {
     use super::*;
     use crate::analysis::{AnalyzedFlow, Volume};
 
-    /// Creates the analysis of `flows` flows, whose packets fill `filled` buckets.
+    /// Creates the analysis of `flows` flows, whose packets are in `filled` different buckets.
     fn survey(packets: u64, flows: u16, filled: usize) -> Analysis {
         let key = |port| FlowKey::v4(SocketAddrV4::new([10, 0, 0, 1].into(), port), "10.0.0.2:9".parse().unwrap(), 17);
         let flow = |port| AnalyzedFlow {

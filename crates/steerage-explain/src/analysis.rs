@@ -1,5 +1,5 @@
-//! Analyzes traffic: the buckets of its packets, its largest flows, and the reasons why some flows
-//! are not visible.
+//! Analyzes traffic: the buckets of its packets, its largest flows, and the reasons why the flow of
+//! some packets is unknown.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::AddAssign;
@@ -21,7 +21,7 @@ pub const ANALYSIS_FLOWS_MAX: usize = 1 << 20;
 pub struct Volume {
     /// The number of packets.
     pub packets: u64,
-    /// The sum of the packets' lengths on the wire.
+    /// The sum of the packets' lengths on the wire, in bytes.
     pub bytes: u64,
 }
 
@@ -35,16 +35,17 @@ impl AddAssign for Volume {
 /// A flow, which consists of all packets with the same flow key. Steering never separates the
 /// packets of a flow.
 ///
-/// Depending on [`Analysis::affinity`], a flow is one direction or both directions of a
+/// [`Analysis::affinity`] says whether a flow is one direction or both directions of a
 /// conversation.
 #[derive(Clone, Copy, Debug)]
 pub struct AnalyzedFlow {
-    /// The flow as its first packet defines it, in that packet's direction.
+    /// The flow of the first packet that arrived, in the direction of that packet.
     pub flow: FlowKey,
     /// The key that is hashed for each packet of the flow. For most flows, this key is made from
-    /// `flow`. A fragmented datagram has its own key if its first fragment did not arrive first.
+    /// `flow`. If the first fragment of a datagram did not arrive first, the datagram has its own
+    /// key.
     pub key: FlowKey,
-    /// The number of packets of the flow, and their bytes.
+    /// The number of packets and the number of bytes of the flow.
     pub weight: Volume,
     /// The hash by which the flow's first packet was steered.
     pub hash: FlowHash,
@@ -74,8 +75,8 @@ pub struct PacketDetail {
 /// The result of [`Analyze`].
 #[derive(Debug)]
 pub struct Analysis {
-    /// Which packets steering keeps together on one CPU. The packets that steering keeps together
-    /// are a flow.
+    /// Which packets steering keeps together on one CPU. In this analysis, all packets that
+    /// steering keeps together are one flow.
     pub affinity: Affinity,
     /// All traffic.
     pub all: Volume,
@@ -83,14 +84,14 @@ pub struct Analysis {
     pub buckets: Box<[Volume; BUCKETS]>,
     /// The flows, in no particular order.
     pub flows: Vec<AnalyzedFlow>,
-    /// The number of packets of flows beyond [`ANALYSIS_FLOWS_MAX`].
+    /// The number of packets of all flows after the first [`ANALYSIS_FLOWS_MAX`] flows.
     pub beyond: u64,
     /// The traffic in tunnels. The key of the map is the type of a packet's innermost tunnel.
     pub tunnels: HashMap<HeaderKind, Volume>,
     /// The number of distinct flows according to the outermost headers of tunnelled packets.
     pub outer_flows: usize,
-    /// The packets of each flow that Linux's own hash distinguishes, in descending order. Packets
-    /// of flows beyond [`ANALYSIS_FLOWS_MAX`] are left out.
+    /// The number of packets of each flow that Linux's own hash distinguishes, in descending order.
+    /// The list has at most [`ANALYSIS_FLOWS_MAX`] flows.
     pub kernel_flows: Vec<u64>,
     /// The number of fragments.
     pub fragments: u64,
@@ -105,8 +106,8 @@ pub struct Analysis {
 /// The handler numbers packets in the order of arrival, so the instance must have exactly one CPU.
 /// The instance must also have [hashes at arrival](steerage::Builder::always_hash).
 ///
-/// `BOTH` selects the flows to analyze: the flows of handlers that keep both directions together,
-/// or the flows of handlers that keep each direction together ([`Affinity`]).
+/// If `BOTH` is true, both directions of a conversation are one flow. If `BOTH` is false, each
+/// direction is a flow ([`Affinity`]).
 ///
 /// ```
 /// use steerage::flow::{FlowHasher, HashKey, Layers};

@@ -26,7 +26,7 @@ pub enum Operands {
     Inputs,
     /// Inputs, and an output.
     InputsAndOutput,
-    /// The operands are interfaces, and each of them is both an input and an output.
+    /// The operands are interfaces, and each interface is both an input and an output.
     Interfaces,
 }
 
@@ -70,9 +70,9 @@ pub struct AdviceBasis {
     pub work: Option<Duration>,
     /// The names of the devices, as the user wrote them.
     pub devices: Vec<String>,
-    /// Those of the devices that are network interfaces.
+    /// The network interfaces among the devices.
     pub interfaces: Vec<InterfaceQueues>,
-    /// For each interface, a sentence about the metadata that its card provides for packets.
+    /// For each interface, a sentence about the packet metadata that its network card provides.
     pub cards: Vec<String>,
     /// The CPU time that the kernel spent on the packets, if the only device is an interface.
     pub kernel: Option<KernelLoad>,

@@ -11,9 +11,9 @@ pub struct CandidateCpus {
     pub order: Vec<CpuId>,
     /// The distance of each candidate CPU from the receiving CPU.
     pub distances: Distances,
-    /// The candidate CPUs whose core is also the core of an earlier candidate.
+    /// The candidate CPUs that share their core with an earlier candidate CPU.
     pub siblings: CpuMask,
-    /// The number of CPUs for which the kernel's masks have bits.
+    /// The number of bits in the kernel's CPU masks.
     pub nr_cpu_ids: usize,
 }
 
@@ -56,8 +56,8 @@ impl CandidateCpus {
     }
 }
 
-/// Returns the CPU that receives: `receiver` if it is one of our CPUs, or else the first of our
-/// CPUs.
+/// Returns the CPU that receives packets. This CPU is `receiver` if a run uses that CPU by default,
+/// or else the first CPU that a run uses.
 fn first(ours: &CpuMask, receiver: Option<CpuId>) -> Option<CpuId> {
     receiver.filter(|cpu| ours.contains(*cpu)).or_else(|| ours.first())
 }

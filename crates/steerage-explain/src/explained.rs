@@ -8,10 +8,11 @@ use steerage::{FlowKey, Snapshot};
 use super::analysis::{Analysis, AnalyzedFlow, Volume};
 use super::basis::{AdviceBasis, Command};
 
-/// The name by which the report calls a hash that the device computed.
+/// The name in the report of a hash that the device computed.
 pub(super) const DEVICE: &str = "device";
 
-/// The numbers of CPUs for which the explanation shows how evenly they share the packets.
+/// For each of these numbers of CPUs, the explanation shows how evenly the CPUs would share the
+/// packets.
 pub(super) const CPUS: [usize; 5] = [2, 4, 8, 16, 32];
 
 /// Explains which CPU handles which packets. The `Display` form of an explanation is a page for
@@ -24,8 +25,8 @@ pub struct Explanation {
     pub command: Command,
     /// The name of the hash.
     pub hash: Cow<'static, str>,
-    /// Whether the secret key of the hash is random. If it is random, each run uses a different
-    /// key.
+    /// Whether the secret key of the hash is random. If the key is random, each run uses a
+    /// different key.
     pub random_key: bool,
     /// The number of flows that the explanation lists, the largest first.
     pub top: usize,
@@ -68,14 +69,14 @@ pub struct TrafficExplanation {
     pub snapshot: Snapshot,
     /// The number of the packet that the explanation shows in detail.
     pub packet: u64,
-    /// Whether the key of a packet in a tunnel is made from its outer or its inner headers.
+    /// Whether the flow key of a tunnelled packet is made from the packet's outer or inner headers.
     pub layers: Layers,
     /// The information on which the advice is based, in addition to the traffic.
     pub basis: AdviceBasis,
 }
 
 impl TrafficExplanation {
-    /// The flows, in descending order of packets.
+    /// The flows, in descending order of their number of packets.
     pub fn largest(&self) -> Vec<AnalyzedFlow> {
         let mut flows = self.survey.flows.clone();
         flows.sort_by_cached_key(|flow| {
@@ -84,8 +85,8 @@ impl TrafficExplanation {
         flows
     }
 
-    /// The numbers of CPUs for which the explanation shows how evenly they share the packets: the
-    /// usual numbers, and the number of CPUs of this machine.
+    /// The numbers of CPUs for which the explanation shows how evenly CPUs would share the packets:
+    /// the numbers in `CPUS`, and the number of candidate CPUs.
     pub(super) fn cpus(&self) -> Vec<usize> {
         let mut cpus = [&CPUS[..], &[self.basis.candidates.order.len()]].concat();
         cpus.retain(|cpus| *cpus > 1);
@@ -126,7 +127,7 @@ pub(super) fn is_datagram(flow: &AnalyzedFlow) -> bool {
     flow.flow.protocol().is_some() && matches!(flow.key.parts(), FlowParts::Bytes { .. })
 }
 
-/// The kinds of tunnels in the traffic, in descending order of packets.
+/// The kinds of tunnels in the traffic, in descending order of their number of packets.
 pub(super) fn tunnels(survey: &Analysis) -> Vec<(HeaderKind, Volume)> {
     let mut tunnels: Vec<_> = survey.tunnels.iter().map(|(kind, weight)| (*kind, *weight)).collect();
     tunnels.sort_by_key(|(kind, weight)| (std::cmp::Reverse(weight.packets), kind.to_string()));

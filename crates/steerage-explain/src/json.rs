@@ -115,11 +115,12 @@ struct FlowJson {
 }
 
 impl Explanation {
-    /// The explanation as one line of JSON, with its newline. The line contains a snapshot in the
-    /// format of the program's reports. `schema` is the number of the reports' schema.
+    /// The explanation as one line of JSON, with its newline. The line contains a snapshot of the
+    /// counters, in the format of the program's JSON reports. `schema` is the version number of the
+    /// reports' JSON schema.
     ///
     /// # Errors
-    /// If a value cannot be written as JSON.
+    /// Returns an error if a value cannot be written as JSON.
     pub fn json(&self, schema: u32) -> io::Result<String> {
         line(self, schema)
     }

@@ -1,5 +1,5 @@
 //! The CPU time that the kernel spends on an interface, and whether another mask would help. The
-//! verdict consists of one sentence, the commands, and the figures.
+//! module creates a verdict on the kernel's steering: one sentence, the commands, and the figures.
 
 use std::fmt::Write as _;
 
@@ -8,12 +8,12 @@ use steerage::CpuMask;
 use steerage_text::{counted, grouped};
 use steerage_tune::{CpuLoad, KernelLoad};
 
-/// The maximum number of CPUs in the table. The table lists the CPUs that spend the most time in
-/// softirq.
+/// The maximum number of CPUs in the table of CPU loads. The table lists the CPUs that spend the
+/// most time in softirq.
 const ROWS_MAX: usize = 16;
 
-/// The advice is to spread packets only if that reduces the busiest CPU's time in softirq to this
-/// part of the present time, or less.
+/// The advice is to spread packets only if this reduces the busiest CPU's time in softirq to at
+/// most this fraction of its current time.
 const GAIN_MIN: f64 = 0.8;
 
 /// Shares below this limit are written as "less than 1 %".
@@ -62,7 +62,7 @@ fn percents(share: f64) -> String {
 /// The part of the advice that the kernel's own steering can follow.
 #[derive(Clone, Debug)]
 pub(super) struct Advised {
-    /// The number of CPUs to use. The field `of` has the number of CPUs of the machine.
+    /// The number of CPUs to use. The field `of` contains the number of CPUs that the machine has.
     pub(super) cpus: usize,
     pub(super) of: usize,
     pub(super) mask: CpuMask,
@@ -70,7 +70,7 @@ pub(super) struct Advised {
     pub(super) load: Option<f64>,
     /// Whether the advised CPUs keep up with the packet rate.
     pub(super) is_enough: bool,
-    /// A flow with more than half of the packets, and its share.
+    /// A flow with more than half of the packets, and its share of the packets.
     pub(super) largest: Option<(String, f64)>,
     pub(super) commands: Vec<String>,
 }
@@ -127,7 +127,7 @@ impl Verdict {
     }
 }
 
-/// Writes the figures as lines of the page.
+/// Writes the figures of the kernel's load as lines of text.
 pub(super) fn figures(load: &KernelLoad) -> String {
     let mut page = format!("\nkernel     {:>5} {:>8} {:>13} {:>11}\n", "busy", "softirq", "packets", "interrupts");
     let mut cpus: Vec<_> = load.cpus.iter().filter(|cpu| cpu.packets > 0 || cpu.softirq >= SHARE_MIN).collect();

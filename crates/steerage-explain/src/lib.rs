@@ -3,10 +3,10 @@
 //!
 //! [`Analyze`] is a packet function that reads the traffic of a device, and creates an [`Analysis`]
 //! of it. An [`Explanation`] shows the analysis: one packet in detail, the busiest CPU's share for
-//! several numbers of CPUs, and the largest flows. It also says which traffic cannot be spread. The
-//! explanation also advises how many CPUs, which mask and which hash to use. This advice is based
-//! on the costs per packet that the policy `balance` assumes. The explanation lists the commands
-//! for steerage and for the kernel's own steering.
+//! several numbers of CPUs, and the largest flows. The explanation also lists traffic that cannot
+//! be spread. The explanation also advises how many CPUs, which mask and which hash to use. This
+//! advice is based on the costs per packet that the policy `balance` assumes. The explanation lists
+//! the commands for steerage and for the kernel's own steering.
 //!
 //! ```
 //! use steerage::flow::{FlowHasher, HashKey, Layers};
@@ -57,7 +57,7 @@
 //! | `basis`, `candidates` | what the advice is based on: the command, the rate, the CPUs |
 //! | `analysis` | [`Analyze`]: the packet function |
 //!
-//! A file imports only files that are below it in this table.
+//! Each file of the crate imports only files that are below it in this table.
 #![forbid(unsafe_code)]
 
 mod advice;

@@ -23,8 +23,8 @@ impl Shares {
         Self { cpus: loads, all }
     }
 
-    /// Computes the shares if each bucket has its own CPU. No map can spread traffic more evenly,
-    /// because a bucket is always on one CPU.
+    /// Computes the shares of the CPUs if each bucket has its own CPU. No map can spread traffic
+    /// more evenly, because a bucket is always on one CPU.
     pub(super) fn thinnest(buckets: &[Volume; BUCKETS]) -> Self {
         Self::even(buckets, BUCKETS)
     }

@@ -32,8 +32,8 @@ const WORK_ASSUMED: Duration = Duration::from_micros(1);
 /// other work takes nearly all of its time.
 const BUSY_LEAST: f64 = 0.05;
 
-/// If a CPU also has other work, the advice is to spread its packets only if the CPU spends at
-/// least this share of its time in softirq.
+/// If a CPU also has other work, the advice is to spread its packets only if softirq takes at least
+/// this share of the CPU's time.
 const SOFTIRQ_MIN: f64 = 0.1;
 
 /// The maximum share of its time that the busiest CPU may spend on packets. Other work on the
@@ -65,8 +65,8 @@ pub(super) struct Suggestion {
     balanced: f64,
     /// The packet rate in packets per second, or `null` if the rate is not known.
     rate: Option<f64>,
-    /// The load of the busiest CPU. If this load is above 1, the CPU cannot keep up with the packet
-    /// rate.
+    /// The load of the busiest CPU. If the load is above 1, the busiest CPU cannot keep up with the
+    /// packet rate.
     load: Option<f64>,
     /// Whether the busiest CPU has time to spare. `None` if the packet rate is not known.
     #[serde(skip)]
@@ -78,8 +78,8 @@ pub(super) struct Suggestion {
     load_of_one: Option<f64>,
     /// The speed-up over one CPU.
     speed_up: f64,
-    /// The packet rates that the regimes of the policy `balance` are predicted to handle. The
-    /// advised regime comes first.
+    /// The predicted maximum packet rates of the regimes of the policy `balance`, such as inline
+    /// and spread. The advised regime comes first.
     regimes: Vec<Regime>,
     elephants: Vec<Elephant>,
     reasons: Reasons,
@@ -87,8 +87,8 @@ pub(super) struct Suggestion {
     commands: Commands,
 }
 
-/// A flow with more than an even share of the packets. An even share is the share that each CPU has
-/// if all CPUs have equally many packets.
+/// A flow with more than an even share of the packets. An even share is one divided by the number
+/// of CPUs.
 #[derive(Debug, Serialize)]
 struct Elephant {
     flow: String,
@@ -114,8 +114,8 @@ impl Regime {
         Self { regime, cpus: way.cpus.len(), predicted: way.throughput }
     }
 
-    /// The predicted throughputs: first that of the advised regime, then those of the other regimes
-    /// with one and two CPUs.
+    /// The predicted throughput of the advised regime, followed by the throughputs of the other
+    /// regimes with one and two CPUs.
     fn all(choice: &Choice) -> Vec<Self> {
         let best = Self::of(&choice.best);
         let others = [Some(&choice.one), choice.collector.as_ref()].into_iter().flatten().map(Self::of);
@@ -129,8 +129,8 @@ struct Assumed {
     work_ns: u64,
     /// Whether the user stated how long the packet function takes per packet.
     work_told: bool,
-    /// Whether the work per packet is the kernel's own work, whose duration was measured during
-    /// this run.
+    /// True if the packet function is the kernel's own work, and its time per packet was measured
+    /// during this run.
     work_measured: bool,
     #[serde(flatten)]
     costs: AssumedCosts,
@@ -257,8 +257,8 @@ impl Suggestion {
 }
 
 /// The flows with more than an even share of the packets, the largest first. If one CPU is enough,
-/// the list is empty. If the advice is one CPU because more CPUs would not help, the list has the
-/// flows with more than half of the packets. Half is the even share of two CPUs.
+/// the list is empty. If the advice is to use one CPU because more CPUs would not be faster, the
+/// list contains the flows with more than half of the packets. Half is the even share of two CPUs.
 fn elephants(traffic: &TrafficExplanation, choice: &Choice) -> Vec<Elephant> {
     let all = traffic.survey.all.packets as f64;
     let share = |packets: u64| packets as f64 / all;

@@ -6,8 +6,8 @@ use std::fs;
 use crate::namespaces::{counted_here, fresh_name, ip, within};
 use crate::skip;
 
-/// The address of the near end of the veth pair. Devices under test listen in the namespace of the
-/// near end.
+/// The address of the near end of the veth pair. The devices that a test checks listen in the
+/// namespace of the near end.
 pub const NEAR: &str = "10.209.0.1";
 /// The address of the far end.
 pub const FAR: &str = "10.209.0.2";
@@ -15,9 +15,9 @@ pub const FAR: &str = "10.209.0.2";
 const NEAR_MAC: &str = "02:00:00:00:00:01";
 const FAR_MAC: &str = "02:00:00:00:00:02";
 
-/// Two network namespaces with a veth pair. Its ends are `near0` in the namespace `near`, and
-/// `far0` in the namespace `far`. Only packets of the test cross the veth pair, because IPv6 is
-/// off, and each end knows the MAC address of the other end.
+/// Two network namespaces with a veth pair. The ends of the veth pair are `near0` in the namespace
+/// `near`, and `far0` in the namespace `far`. Only packets of the test cross the veth pair, because
+/// IPv6 is off, and each end knows the MAC address of the other end.
 #[derive(Debug)]
 pub struct Net {
     /// The name of the near namespace.
@@ -75,8 +75,8 @@ impl Net {
         within(&self.far, body)
     }
 
-    /// The number of packets that the far end of the veth pair has received, according to its
-    /// kernel.
+    /// The number of packets that the far end of the veth pair has received, according to the
+    /// kernel's counter.
     pub fn arrived(&self) -> u64 {
         self.far(|| counted_here("far0", 1))
     }

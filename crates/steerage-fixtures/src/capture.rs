@@ -1,7 +1,7 @@
 //! Generates capture files, and counts packets in them.
 
-/// Returns a classic pcap file of Ethernet frames, in little-endian byte order. Each record
-/// consists of the seconds and microseconds of its time, and a frame.
+/// Returns a classic pcap file of Ethernet frames, in little-endian byte order. Each element of
+/// `records` consists of a timestamp, as seconds and microseconds, and a frame.
 pub fn pcap<F: AsRef<[u8]>>(records: impl IntoIterator<Item = (u32, u32, F)>) -> Vec<u8> {
     let header: [u32; 6] = [0xa1b2_c3d4, 0x0004_0002, 0, 0, 65_535, 1];
     let mut bytes: Vec<u8> = header.iter().flat_map(|word| word.to_le_bytes()).collect();

@@ -1,8 +1,8 @@
 //! A strict reader of Prometheus' text format 0.0.4,
 //! <https://prometheus.io/docs/instrumenting/exposition_formats/>. The reader checks steerage's
-//! output even if Prometheus' own checker promtool is missing. The reader is stricter than the
-//! format requires. Each metric must be described before its samples, and all samples of a metric
-//! must be consecutive.
+//! output even if Prometheus' own checker promtool is missing. The reader is stricter than the text
+//! format of Prometheus requires. Each metric must be described before its samples, and all samples
+//! of a metric must be consecutive.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::Write;
@@ -10,8 +10,8 @@ use std::process::{Command, Stdio};
 
 use crate::skip;
 
-/// A parsed page of metrics. A series is the name of a sample with its labels, as they are written
-/// on the metrics page.
+/// A parsed page of metrics. A series is the name of a sample together with its labels, in the
+/// notation of the metrics page.
 #[derive(Debug)]
 pub struct Page {
     /// The value of each series.
@@ -108,7 +108,7 @@ fn closing_quote(text: &str) -> Option<usize> {
 }
 
 /// Checks that `promtool check metrics` finds no error. If promtool is missing, the check is
-/// skipped, and the test fails in CI.
+/// skipped. In CI, the test then fails.
 pub fn check_with_promtool(text: &str) {
     let mut command = Command::new("promtool");
     command.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

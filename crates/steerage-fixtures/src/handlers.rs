@@ -32,8 +32,8 @@ impl Handler for SendAll {
     fn finish(self, _cpu: &mut Cpu) {}
 }
 
-/// Joins two interfaces. The field says how many receive queues, counted from the first, have
-/// packets for the second output. Packets of all other queues go to the first output.
+/// Joins two interfaces. The field is a number `n`. Packets from the first `n` receive queues are
+/// sent to the second output. Packets from all other receive queues are sent to the first output.
 #[derive(Clone, Copy, Debug)]
 pub struct Wire(pub usize);
 
@@ -49,7 +49,8 @@ impl Handler for Wire {
     fn finish(self, _cpu: &mut Cpu) {}
 }
 
-/// Stops a run and returns its ledger, which is [at rest](assert_at_rest).
+/// Stops a run, returns its ledger, and checks that no packet is [in flight or
+/// missing](assert_at_rest).
 pub fn end<R: Send + 'static>(running: Running<R>) -> Snapshot {
     running.handle().stop();
     let snapshot = running.join().snapshot;

@@ -1,6 +1,6 @@
-//! Tools that the tests of several crates share. They create network namespaces that send packets,
-//! generate captures or read captures with tshark, contain small packet handlers, and wait for
-//! conditions.
+//! Tools that the tests of several crates share. The tools create network namespaces that send
+//! packets, generate captures, read captures with tshark, and wait for conditions. The crate also
+//! contains small packet handlers.
 
 pub mod cable;
 pub mod capture;
@@ -54,8 +54,8 @@ pub fn skip(why: &str) {
 /// xtask/tests/skipped.rs prints all recorded reasons.
 pub(crate) fn report_skip(why: &str) {
     let _ = writeln!(io::stderr(), "skipped: {why}");
-    // If the file cannot be written, the error is ignored. Each test binary has its own file, and
-    // the file's name begins with the identifier of the process that runs the tests.
+    // If the file with the reason cannot be written, the error is ignored. Each test binary has its
+    // own file, and the file's name begins with the identifier of the process that runs the tests.
     let Some(folder) = env::current_exe().ok().and_then(|test| Some(test.ancestors().nth(2)?.join("skipped-tests")))
     else {
         return;
@@ -68,8 +68,9 @@ pub(crate) fn report_skip(why: &str) {
 }
 
 /// Prints why a test that needs Debian's kernel is skipped. In CI, the test does not fail, because
-/// the CI machine cannot install a kernel. The environment variable `STEERAGE_VLANS` says that the
-/// kernel supports these tests. If it is set, the test fails instead of being skipped.
+/// the CI machine cannot install a kernel. If the environment variable `STEERAGE_VLANS` is set, the
+/// kernel supports the tests that need Debian's kernel. In that case, a test that would be skipped
+/// fails.
 pub fn skip_on_this_kernel(why: &str) {
     assert!(env::var_os("STEERAGE_VLANS").is_none(), "a test would skip under Debian's kernel: {why}");
     report_skip(&format!("{why}; `bash .ci/full other_kernel cards` starts Debian's kernel"));
@@ -118,8 +119,8 @@ pub fn quiet_panics() {
 const OWN_PROCESS: &str = "STEERAGE_TEST_IN_OWN_PROCESS";
 
 /// Runs the test with this name (`module::test`) in a child process, and returns false after the
-/// test has passed there. In the child process, the function returns true. The caller then runs the
-/// test, and no other test runs in that process.
+/// test has passed in the child process. In the child process, `in_own_process` returns true. The
+/// caller then runs the test, and no other test runs in the child process.
 ///
 /// Use `in_own_process` for tests that measure or change a property of the whole process, such as
 /// its memory or its threads.

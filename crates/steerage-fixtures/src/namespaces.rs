@@ -24,8 +24,8 @@ use crate::{HANG, skip, skip_on_this_kernel};
 
 const ANSWER: Duration = Duration::from_millis(500);
 
-/// Network namespaces that are not connected yet. The namespaces have only the IPv6 addresses that
-/// a test adds.
+/// Network namespaces that are not connected yet. The namespaces have no IPv6 addresses except
+/// those that a test adds.
 #[derive(Debug)]
 pub struct Namespaces(Vec<String>);
 
@@ -56,7 +56,8 @@ impl Namespaces {
         self.veth_to(one, name, self, other, peer);
     }
 
-    /// Joins one of the namespaces with one of `others` by a veth pair, and sets both ends up.
+    /// Joins one of the namespaces with a namespace of `others` by a veth pair, and sets both ends
+    /// up.
     pub fn veth_to(&self, one: usize, name: &str, others: &Self, other: usize, peer: &str) {
         self.must(one, &format!("link add {name} type veth peer name {peer} netns {}", others.0[other]));
         for (ends, nth, name) in [(self, one, name), (others, other, peer)] {
@@ -67,8 +68,8 @@ impl Namespaces {
         }
     }
 
-    /// Moves a card of this machine to one of the namespaces, and sets the card up. When the
-    /// namespace is deleted, the kernel moves the card back to the initial namespace, with some
+    /// Moves a network card of this machine to one of the namespaces, and sets the card up. When
+    /// the namespace is deleted, the kernel moves the card back to the initial namespace, with some
     /// delay.
     pub fn card(&self, nth: usize, name: &str) {
         assert!(ip(&format!("link set dev {name} netns {}", self.0[nth])), "move {name}");
@@ -76,8 +77,8 @@ impl Namespaces {
         self.must(nth, &format!("link set dev {name} up"));
     }
 
-    /// A command that runs `words` in one of the namespaces. The command sees the /sys of that
-    /// namespace.
+    /// A command that runs `words` in one of the namespaces. The command reads the /sys file system
+    /// of that namespace.
     pub fn command(&self, nth: usize, words: &[&str]) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.0[nth]]).args(words);
@@ -117,7 +118,7 @@ impl Namespaces {
         self.must(nth, &format!("addr add fd00:210::{host}/64 dev {device} nodad"));
     }
 
-    /// The number of packets that an interface has received, according to its kernel.
+    /// The number of packets that an interface has received, according to the kernel's counter.
     pub fn received_by(&self, nth: usize, device: &str) -> u64 {
         self.counted(nth, device, 1)
     }
@@ -147,7 +148,7 @@ impl Namespaces {
         is_shaped
     }
 
-    /// The number of packets that the kernels of all namespaces have dropped because of wrong
+    /// The number of packets that the kernel has dropped in all namespaces because of wrong
     /// checksums.
     pub fn checksum_errors(&self) -> u64 {
         (0..self.0.len()).map(|nth| self.within(nth, checksum_errors_here)).sum()
@@ -216,8 +217,8 @@ fn is_late(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
 
-/// Sends the packet `ask`, and waits for a reply for which `is_answer` returns true. If no such
-/// reply arrives in time, sends `ask` again.
+/// Sends the packet `ask`, and waits for a reply for which `is_answer` returns true. If the
+/// expected reply does not arrive in time, sends `ask` again.
 fn asked(socket: &UdpSocket, to: SocketAddr, ask: &[u8], mut is_answer: impl FnMut(&[u8]) -> bool) {
     socket.set_read_timeout(Some(ANSWER)).unwrap();
     let (start, mut answer) = (Instant::now(), [0; 65536]);
@@ -271,9 +272,9 @@ pub fn udp_exchange(to: SocketAddr, count: u32, bytes: usize) {
     }
 }
 
-/// Binds a socket to this address and port. Waits while the port is in use. A child process that
-/// another thread has just forked still holds the closed socket of an earlier call, until the child
-/// process executes its program.
+/// Binds a socket to this address and port. If the port is in use, waits until it is free. A child
+/// process that another thread has just forked still holds the closed socket of an earlier call,
+/// until the child process executes its program.
 pub fn bind_when_free(at: (&str, u16)) -> UdpSocket {
     let start = Instant::now();
     loop {
@@ -297,8 +298,8 @@ impl Echo {
         let ours = socket.try_clone().unwrap();
         let answer = move || {
             let mut buffer = [0; 65536];
-            // After the socket is shut down, the kernel reports no sender. The standard library's
-            // `recv_from` does not expect a datagram without a sender.
+            // After the socket is shut down, the receive call returns no sender address. The
+            // standard library's `recv_from` does not expect a datagram without a sender.
             let fd = socket.as_raw_fd();
             while let Ok((len, Some(from))) = recvfrom::<SockaddrStorage>(fd, &mut buffer) {
                 if len == 0 {
@@ -320,7 +321,7 @@ impl Drop for Echo {
     }
 }
 
-/// The size of a message that the kernel cuts into [`DATAGRAMS`] datagrams of up to
+/// The size in bytes of a message that the kernel cuts into [`DATAGRAMS`] datagrams of up to
 /// [`DATAGRAM_BYTES`] bytes.
 pub const MESSAGE_BYTES: usize = 20_500;
 /// The size in bytes of each datagram of a message, except the last datagram.
@@ -336,7 +337,7 @@ pub fn cutting_socket(address: IpAddr, bytes: usize) -> UdpSocket {
     socket
 }
 
-/// The unspecified address of the address family of `of`: `0.0.0.0` or `::`.
+/// The unspecified address of the address family to which `of` belongs: `0.0.0.0` or `::`.
 pub fn any(of: IpAddr) -> IpAddr {
     if of.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
 }
@@ -361,9 +362,10 @@ pub fn tcp_transfer(namespaces: &Namespaces, from: usize, to: usize, address: Ip
     tcp_transfer_in_steps(namespaces, (from, to), address, (bytes, 1), |_| {});
 }
 
-/// Like [`tcp_transfer`], but divides the transfer into `steps` equal parts. When a part has
-/// arrived, calls `step` with the number of the part, counted from 1. The transfer continues during
-/// this call. The receiver waits if it is two parts ahead of `step`.
+/// Does the same as [`tcp_transfer`], but divides the transfer into `steps` equal parts. When a
+/// part of the transfer has arrived, calls `step` with the number of that part, counted from 1. The
+/// transfer continues during the call of `step`. If the receiver is two parts ahead of the last
+/// call of `step`, the receiver waits.
 pub fn tcp_transfer_in_steps(
     namespaces: &Namespaces,
     (from, to): (usize, usize),
@@ -404,8 +406,8 @@ pub fn address(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// Makes the kernels of two namespaces ping each other and exchange UDP and TCP packets. The
-/// namespace `one` has the host address 1, and the namespace `other` has the host address 2.
+/// Makes two namespaces ping each other and exchange UDP and TCP packets. The namespace `one` has
+/// the host address 1, and the namespace `other` has the host address 2.
 pub fn converse(namespaces: &Namespaces, one: usize, other: usize) {
     namespaces.within(one, || ping(address("10.210.0.2"), 56));
     namespaces.within(other, || ping(address("fd00:210::1"), 1300));

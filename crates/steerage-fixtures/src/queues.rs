@@ -11,8 +11,8 @@ use steerage::{
 
 use crate::HANG;
 
-/// The maximum number of polls until a device ends. Polls that find no data are not counted. The
-/// inputs of all tests need far fewer polls.
+/// The maximum number of polls until a device reaches its end. Polls that find no data are not
+/// counted. The inputs of all tests need far fewer polls.
 pub const POLLS_MAX: usize = 1_000_000;
 
 /// Receives all frames of a queue whose device can wait, such as a capture file, until the queue
@@ -54,7 +54,7 @@ pub fn drain_headed(queue: Box<dyn RxQueue>) -> Vec<Headed> {
     all
 }
 
-/// Calls `poll` until it returns the end of the queue or an error. If a poll finds no data, waits
+/// Calls `poll` until it reports the end of the queue or an error. If a poll finds no data, waits
 /// for data.
 fn poll_to_end(
     queue: Box<dyn RxQueue>,
@@ -73,8 +73,8 @@ fn poll_to_end(
     panic!("it does not end");
 }
 
-/// Waits until the queue has data. If the queue has no file descriptor to wait on, lets other
-/// threads run and returns.
+/// Waits until the queue has data. If the queue has no file descriptor to wait on, yields to other
+/// threads and returns.
 pub fn wait_for_data(tester: &QueueTester) {
     match tester.queue().wait_on() {
         Some(fd) => {

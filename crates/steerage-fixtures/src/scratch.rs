@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// An empty directory for one test, in the folder for temporary files. The directory is removed
-/// when this value is dropped.
+/// An empty directory for one test, below the system's directory for temporary files. The directory
+/// is removed when the `Scratch` value is dropped.
 #[derive(Debug)]
 pub struct Scratch(PathBuf);
 

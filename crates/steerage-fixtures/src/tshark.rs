@@ -10,7 +10,7 @@ const BY_ITSELF: [&str; 6] =
     ["-o", "ip.defragment:FALSE", "-o", "ipv6.defragment:FALSE", "-o", "tcp.desegment_tcp_streams:FALSE"];
 
 /// Protocols that tshark dissects, but that steerage treats as payload. OpenFlow is a control
-/// protocol over TCP that quotes packets of other networks.
+/// protocol over TCP whose messages contain packets of other networks.
 pub const PAYLOAD: [&str; 1] = ["openflow"];
 
 /// The reason that a test prints if it is skipped because it needs a real capture.
@@ -27,7 +27,7 @@ pub fn captures() -> Vec<PathBuf> {
     captures_in(&folder())
 }
 
-/// All captures, including those that reproduce old defects.
+/// The paths of all captures, including the captures that reproduce fixed defects.
 pub fn all_captures() -> Vec<PathBuf> {
     let folder = folder();
     [captures_in(&folder), captures_in(&folder.join("repro"))].concat()
@@ -66,13 +66,13 @@ pub fn output(tool: &str, arguments: &[&str], file: &Path) -> Option<String> {
     Some(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The values of these fields in each frame, with all occurrences of each field. If tshark is not
-/// installed, returns `None`. In CI, the test then fails.
+/// The values of the tshark fields `fields` in each frame, with all occurrences of each field. If
+/// tshark is not installed, returns `None`. In CI, the test then fails.
 pub fn tshark(file: &Path, fields: &[&str]) -> Option<Vec<Vec<String>>> {
     read(file, fields, &BY_ITSELF)
 }
 
-/// Like [`tshark`], but the tool tshark also reassembles fragments and segments.
+/// Does the same as [`tshark`], but the tool also reassembles IP fragments and TCP segments.
 pub fn tshark_reassembled(file: &Path, fields: &[&str]) -> Option<Vec<Vec<String>>> {
     read(file, fields, &[])
 }

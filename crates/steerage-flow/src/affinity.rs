@@ -16,24 +16,25 @@ use crate::flow_key::FlowKey;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Affinity {
-    /// Both directions of a flow stay together. Choose this for a program that keeps state for each
-    /// connection.
+    /// Both directions of a flow stay together. Choose `BothDirections` for a program that keeps
+    /// state for each connection.
     BothDirections,
-    /// Each direction of a flow is steered separately. Choose this for a router, because the two
-    /// directions of a flow reach a router on different interfaces. The hash for one direction
-    /// costs less, and the hash of a device can be used more often.
+    /// Each direction of a flow is steered separately. Choose `OneDirection` for a router, because
+    /// the two directions of a flow reach a router on different interfaces. The hash for one
+    /// direction costs less than the hash for both directions, and a hash from the device is
+    /// sufficient more often.
     OneDirection,
 }
 
 impl Affinity {
-    /// Returns true if a hash that keeps the packets of `self` together also keeps the packets of
-    /// `wanted` together.
+    /// Returns true if a hash with the affinity `self` also keeps together all packets that the
+    /// affinity `wanted` requires to be together.
     pub fn satisfies(self, wanted: Self) -> bool {
         self == wanted || self == Self::BothDirections
     }
 
-    /// Returns the key to hash for a flow. With this key, the packets that this affinity requires
-    /// stay together.
+    /// Returns the key to hash for a flow. With this key, all packets that must stay together by
+    /// this affinity get the same hash.
     #[must_use]
     #[inline(always)]
     pub const fn key(self, flow: FlowKey) -> FlowKey {

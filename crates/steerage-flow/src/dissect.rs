@@ -1,11 +1,11 @@
 //! Reads the headers of a frame and finds its [`FlowKey`].
 //!
 //! [`flow_key`] is used for steering, and [`dissect`] is used by tools. `flow_key` and `dissect`
-//! find the same key for a frame. `flow_key` first tries the fast path in `plain`: a few loads and
-//! compares, which are enough for nearly every frame. For all other frames, and in all calls of
-//! `dissect`, the function `walk` reads one header after another. This is slower, but `limits`
-//! bounds the time. `docs/flows.md` lists the headers that are read and the packets that stay
-//! together on one CPU.
+//! find the same key for a frame. `flow_key` first tries the fast path in `plain`, a few loads and
+//! compares that are enough for nearly every frame. For all other frames, and in all calls of
+//! `dissect`, the function `walk` reads one header after another. `walk` is slower than the fast
+//! path, but `limits` bounds its time. `docs/flows.md` lists the headers that are read and the
+//! packets that stay together on one CPU.
 //!
 //! | module | what it reads |
 //! |---|---|
@@ -46,23 +46,23 @@ pub(crate) use ports::{FROM_LANES, LANES as TUNNEL_PORTS, are_chosen as are_port
 
 /// Returns the key of the flow to which a frame belongs, in the direction from the frame's sender.
 /// Apply [`FlowKey::both_directions`] if both directions should have the same key. Returns `None`
-/// if the frame has no complete IP header. The result is the same as [`flow`](Dissection::flow) in
-/// the frame's [`dissect`].
+/// if the frame has no complete IP header. The result equals [`flow`](Dissection::flow) of the
+/// [`Dissection`] that [`dissect`] returns for the frame.
 ///
 /// - For TCP, UDP and SCTP, the key consists of addresses, ports and protocol. VLAN tags, MPLS
 ///   labels and tunnel identifiers are not part of the key.
 /// - For ICMP queries, the key consists of the addresses and the query's identifier, which is
-///   stored in both ports. An ICMP error has the key of the flow that the error quotes.
+///   stored in both ports. An ICMP error has the key of the flow whose packet the error quotes.
 /// - For other protocols, the key consists of addresses and protocol, and the ports are 0. TCP, UDP
-///   and SCTP packets that are cut off before the ports also have ports 0 in their key. In the keys
-///   of all fragments but the first, the ports are 0 too. The first fragment has the key of its
-///   flow. ([`FragmentTable`](crate::FragmentTable) keeps the fragments of a datagram together when
-///   they are steered.)
+///   and SCTP packets that are cut off before the ports also have ports 0 in their key. The ports
+///   are also 0 in the keys of all fragments except the first. The first fragment has the key of
+///   its flow. ([`FragmentTable`](crate::FragmentTable) keeps the fragments of a datagram together
+///   when they are steered.)
 ///
-/// `frame` begins with a header of type `link`. It may be cut off at its end. A frame check
-/// sequence at the end of the frame is ignored. Lengths in the headers are not compared with the
-/// length of the frame. Therefore the key of a frame does not depend on padding, on a short
-/// capture, or on merging by the kernel.
+/// The first header of `frame` has the link type `link`. The frame may be cut off at its end. A
+/// frame check sequence at the end of the frame is ignored. Lengths in the headers are not compared
+/// with the length of the frame. Therefore the key of a frame does not depend on padding, on a
+/// short capture, or on merging by the kernel.
 #[must_use]
 #[inline(always)]
 pub fn flow_key(frame: &[u8], link: LinkType, layers: Layers) -> Option<FlowKey> {
@@ -78,8 +78,8 @@ pub fn flow_key(frame: &[u8], link: LinkType, layers: Layers) -> Option<FlowKey>
 }
 
 /// Returns true if UDP packets between these ports are read as a tunnel. `docs/flows.md` lists the
-/// ports. A program that parses simple packets itself uses this function to detect tunnels and
-/// leave them to [`dissect`].
+/// ports. A program that parses simple packets itself uses this function to find the tunnel
+/// packets, which [`dissect`] must parse.
 ///
 /// ```
 /// use steerage_flow::dissect::is_tunnel;
@@ -93,8 +93,8 @@ pub fn is_tunnel(from: u16, to: u16) -> bool {
     ports::may_be_tunnel(from, to) && ports::of_tunnel(from, to).is_some()
 }
 
-/// Fills in an empty dissection in place. A dissection is so large that moving the result took half
-/// of the time when it was measured.
+/// Fills in an empty dissection in place. A dissection is large: when it was returned by value, the
+/// move took half of the measured time.
 #[inline(never)]
 fn dissect_into(frame: &[u8], link: LinkType, layers: Layers, found: &mut Dissection) {
     walk::Walk::new(frame, layers, found).run(link);
@@ -106,8 +106,8 @@ fn slowly(frame: &[u8], link: LinkType, layers: Layers) -> Option<FlowKey> {
     dissect(frame, link, layers).flow()
 }
 
-/// Returns everything that the headers of a frame state. Dissecting a frame takes bounded time and
-/// allocates no memory.
+/// Returns all information that steerage reads from the headers of a frame. Dissecting a frame
+/// takes bounded time and allocates no memory.
 ///
 /// ```
 /// use steerage_flow::LinkType;

@@ -1,7 +1,7 @@
 //! [`FlowKey`] is the key of a flow, in the form in which it is hashed.
 //!
 //! A key has two 64-bit words ("short") or five ("long"), as native integers. The table shows the
-//! fields of the words, beginning with the most significant bits, with their widths in bits:
+//! fields of each 64-bit word with their widths in bits. The most significant bits come first:
 //!
 //! ```text
 //! short     word 0 (bits 63..0)                 word 1
@@ -16,9 +16,9 @@
 //!
 //! The layouts ensure that two keys of different kinds are never equal. Short keys of different
 //! kinds differ in the top byte of word 0, and long keys differ in the tag. The tag of a short key
-//! is 0. Addresses and bytes are big-endian, with the first byte in the top bits, which is the
-//! order in which Toeplitz reads them. Each endpoint of an IPv4 key is a number below 2^48. `min`
-//! and `max` therefore sort the two endpoints.
+//! is 0. Addresses and bytes are big-endian: the first byte is in the top bits. The Toeplitz hash
+//! reads its input in this order. Each endpoint of an IPv4 key is a number below 2^48. Therefore
+//! `min` and `max` sort the two endpoints of an IPv4 key.
 
 mod parse;
 #[cfg(test)]
@@ -31,10 +31,11 @@ pub use parse::ParseFlowKeyError;
 
 use crate::wire::protocol;
 
-/// The number of bytes of a custom key that are hashed. If a custom key has more bytes, only the
-/// number of further bytes counts.
+/// The number of bytes of a custom key that are hashed. If a custom key is longer, its length is
+/// hashed, but not its further bytes.
 const BYTES_MAX: usize = 40;
-/// The length of the longest custom key that fits in two words together with its kind and length.
+/// The maximum length in bytes of a custom key that fits in two words, together with its kind and
+/// length.
 const SHORT_MAX: usize = 15;
 
 // The top byte of word 0 in a short key, which states the key's kind.
@@ -52,10 +53,10 @@ const ENDPOINT_V4: u64 = (1 << 48) - 1;
 /// The key of a flow: addresses, ports and protocol, or up to 40 bytes that the program chooses.
 ///
 /// The source in the key is the sender of the packet. The two directions of a flow have different
-/// keys. [`both_directions`](FlowKey::both_directions) makes them equal.
+/// keys. [`both_directions`](FlowKey::both_directions) makes the two keys equal.
 ///
 /// The constructors are inlined, so that a key need not be stored in memory. For IPv4, the compiler
-/// keeps two words in registers and drops the other three.
+/// keeps two words of the key in registers and removes the other three words.
 ///
 /// ```
 /// use std::net::SocketAddr;
@@ -80,7 +81,7 @@ pub struct FlowKey {
 
 impl FlowKey {
     /// Creates the key of an IPv4 flow from two endpoints and the protocol number. Set the ports to
-    /// 0 if the protocol has no ports, or if the ports should not count, as for fragments.
+    /// 0 if the protocol has no ports, or if the ports must be ignored, as for fragments.
     #[must_use]
     #[inline(always)]
     pub const fn v4(source: SocketAddrV4, destination: SocketAddrV4, protocol: u8) -> FlowKey {
@@ -107,8 +108,8 @@ impl FlowKey {
         }
     }
 
-    /// Does the same as [`v4`](FlowKey::v4), for the numbers in the headers: (address, port) in
-    /// host byte order.
+    /// Does the same as [`v4`](FlowKey::v4), but each endpoint is a pair of numbers (address, port)
+    /// in host byte order.
     #[inline(always)]
     pub(crate) const fn v4_bits(source: (u32, u16), destination: (u32, u16), protocol: u8) -> FlowKey {
         let source = (source.0 as u64) << 16 | source.1 as u64;
@@ -116,7 +117,8 @@ impl FlowKey {
         FlowKey::short((SHORT_V4 as u64) << 56 | source, (protocol as u64) << 48 | destination)
     }
 
-    /// Does the same as [`v6`](FlowKey::v6), for the numbers in the headers.
+    /// Does the same as [`v6`](FlowKey::v6), but each endpoint is a pair of numbers (address,
+    /// port).
     #[inline(always)]
     pub(crate) const fn v6_bits(source: (u128, u16), destination: (u128, u16), protocol: u8) -> FlowKey {
         let last = (source.1 as u64) << 48 | (destination.1 as u64) << 32 | protocol as u64;
@@ -124,8 +126,8 @@ impl FlowKey {
         FlowKey { words: [(s >> 64) as u64, s as u64, (d >> 64) as u64, d as u64, last], tag: LONG_V6 }
     }
 
-    /// Creates the key of a frame without IP from its EtherType and its link addresses, in the
-    /// order in which they are transmitted.
+    /// Creates the key of a frame without an IP header from its EtherType and its link addresses.
+    /// The bytes of an address are in the order of transmission.
     #[must_use]
     #[inline(always)]
     pub const fn link(source: [u8; 6], destination: [u8; 6], ethertype: u16) -> FlowKey {
@@ -186,8 +188,8 @@ impl FlowKey {
         let source = (a as u128) << 64 | b as u128;
         let destination = (c as u128) << 64 | d as u128;
         let (source_port, destination_port) = ((e >> 48) as u16, (e >> 32) as u16);
-        // This code avoids `&&` and `if`, because they would be compiled to branches. The direction
-        // of a packet is random, so a branch predictor cannot predict it.
+        // The next lines avoid `&&` and `if`, because the compiler would create branches for these
+        // operators. The direction of a packet is random, so a branch predictor cannot predict it.
         let swap = (source > destination) | ((source == destination) & (source_port > destination_port));
         let mask = (swap as u64).wrapping_neg();
         let (high, low) = ((a ^ c) & mask, (b ^ d) & mask);
@@ -222,7 +224,8 @@ impl FlowKey {
     }
 
     /// The sender's address and port. The port is 0 if the protocol has no ports. The port is also
-    /// 0 if it is unknown, as in a later fragment. `None` for a link or custom key.
+    /// 0 if the port is unknown, as in all fragments except the first. `None` for a link or custom
+    /// key.
     #[must_use]
     pub const fn source(&self) -> Option<SocketAddr> {
         match self.parts() {
@@ -232,7 +235,8 @@ impl FlowKey {
         }
     }
 
-    /// The receiver's address and port, like [`source`](FlowKey::source) for the sender.
+    /// The receiver's address and port, in the same form as the sender's in
+    /// [`source`](FlowKey::source).
     #[must_use]
     pub const fn destination(&self) -> Option<SocketAddr> {
         match self.parts() {
@@ -252,11 +256,11 @@ impl FlowKey {
         if self.is_v6() { Some(e as u8) } else { None }
     }
 
-    /// Returns the same key as a copy that is made word by word. Use the copy for the result of a
+    /// Returns a copy of the key that is made word by word. Use the copy for the result of a
     /// function that is *not* inlined, if most keys in the same code are created inline. Without
-    /// this copy, the compiler creates all keys of this code in memory. Code that loads two words
-    /// of a key at once must then wait for both stores. Because of the wait, hashing an IPv6 key
-    /// with AES takes 57 ticks instead of 21.
+    /// the copy that is made word by word, the compiler creates all keys of the calling code in
+    /// memory. Code that loads two words of a key at once must then wait for both stores. Because
+    /// of the wait for the stores, hashing an IPv6 key with AES takes 57 clock ticks instead of 21.
     #[must_use]
     #[inline(always)]
     pub const fn by_words(self) -> FlowKey {
@@ -304,7 +308,7 @@ impl FlowKey {
         let mut bytes = [0; BYTES_MAX];
         let mut block = 0;
         // Copies a word at a time. Copying single bytes took a third of the time that `explain`
-        // needs for a packet without dissection.
+        // needs for a packet, not counting dissection.
         while block < blocks.len() {
             let word = blocks[block].to_be_bytes();
             let mut i = 0;
@@ -317,8 +321,8 @@ impl FlowKey {
         bytes
     }
 
-    /// The words of a key that is not an IPv4 key, big-endian from the top of word 0. The kind of a
-    /// short key is left out.
+    /// The content of a key that is not an IPv4 key, as big-endian words that begin at the top bits
+    /// of word 0. The result does not contain the kind of a short key.
     #[inline(always)]
     pub(crate) const fn big_endian_words(&self) -> [u64; 5] {
         let [a, b, c, d, e] = self.words;
@@ -369,9 +373,9 @@ const fn v6_socket(high: u64, low: u64, port: u64) -> SocketAddrV6 {
     SocketAddrV6::new(Ipv6Addr::from_bits((high as u128) << 64 | low as u128), port as u16, 0, 0)
 }
 
-/// Implements [`FlowKey::both_directions`] for a short key that is not an IPv4 key. The function
-/// takes the words separately, because a reference to the whole key would force the key into
-/// memory.
+/// Implements [`FlowKey::both_directions`] for a short key that is not an IPv4 key. The words are
+/// separate parameters, because with a reference to the whole key, the compiler would have to store
+/// the key in memory.
 #[cold]
 #[inline(never)]
 const fn link_both_directions(a: u64, b: u64) -> (u64, u64) {
@@ -387,7 +391,7 @@ const fn link_both_directions(a: u64, b: u64) -> (u64, u64) {
     (key.words[0], key.words[1])
 }
 
-/// Computes `a > b` for arrays, which a `const fn` cannot compare with the operator.
+/// Computes `a > b` for arrays. A `const fn` cannot use the operator `>` for arrays.
 const fn greater(a: [u8; 6], b: [u8; 6]) -> bool {
     let mut i = 0;
     while i < 6 {
@@ -401,7 +405,7 @@ const fn greater(a: [u8; 6], b: [u8; 6]) -> bool {
 
 /// The parts of a [`FlowKey`], for a `match` on the kind of key. If you need only IP keys,
 /// [`FlowKey::source`], [`FlowKey::destination`] and [`FlowKey::protocol`] are simpler. The ports
-/// are 0 if the protocol has none.
+/// are 0 if the protocol has no ports.
 ///
 /// ```
 /// use steerage_flow::{FlowKey, FlowParts};

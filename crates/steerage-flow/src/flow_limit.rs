@@ -1,8 +1,8 @@
-//! The flow limit detects a flow that sends more than half of the latest packets, so that smaller
-//! flows do not lose packets because of it.
+//! The flow limit detects a flow that sends more than half of the latest packets. Smaller flows
+//! then do not lose packets because of the large flow.
 //!
-//! The flow limit works like the one in Linux (`skb_flow_limit`, Willem de Bruijn, 2013). A table,
-//! indexed by flow hash, counts how many of the last 128 packets belong to each flow.
+//! The flow limit works like Linux's flow limit (`skb_flow_limit`, Willem de Bruijn, 2013). A
+//! table, indexed by flow hash, counts how many of the last 128 packets belong to each flow.
 
 use crate::hash::FlowHash;
 use crate::limits::FLOW_LIMIT_HISTORY;
@@ -20,10 +20,11 @@ use crate::limits::FLOW_LIMIT_HISTORY;
 /// ```
 #[derive(Debug)]
 pub struct FlowLimit {
-    /// The table indices of the latest packets. The index of the oldest packet is at position `at`.
+    /// The table indices of the latest packets. The table index of the oldest packet is at position
+    /// `at` of `history`.
     history: [u16; FLOW_LIMIT_HISTORY],
     at: usize,
-    /// For each table index, the number of packets in `history` that have this index.
+    /// For each table index, the number of packets in `history` with this index.
     counts: Box<[u8]>,
 }
 
@@ -38,7 +39,7 @@ impl FlowLimit {
         let place = hash.0 as usize & (self.counts.len() - 1);
         let oldest = std::mem::replace(&mut self.history[self.at], place as u16);
         self.at = (self.at + 1) % FLOW_LIMIT_HISTORY;
-        // A new history is filled with entries for packets that never existed.
+        // A new `history` is filled with table indices of packets that never existed.
         let of_oldest = &mut self.counts[usize::from(oldest)];
         *of_oldest = of_oldest.saturating_sub(1);
         self.counts[place] += 1;
@@ -46,7 +47,7 @@ impl FlowLimit {
     }
 }
 
-/// The flow limits of the CPUs that have one.
+/// The flow limits of all CPUs that have a flow limit.
 ///
 /// ```
 /// use steerage_flow::{FlowHash, FlowLimits};
@@ -67,8 +68,8 @@ impl FlowLimits {
         self.0.is_empty()
     }
 
-    /// Switches flow limits on for the CPUs in `limited`, and off for all other CPUs. If a flow
-    /// limit is already on, it keeps its history.
+    /// Switches flow limits on for the CPUs in `limited`, and off for all other CPUs. If the flow
+    /// limit of a CPU is already on, the flow limit keeps its history.
     pub fn set(&mut self, limited: &[u16], table_len: usize) {
         let last = limited.iter().max().map_or(0, |cpu| usize::from(*cpu) + 1);
         self.0.resize_with(last, || None);
@@ -97,8 +98,8 @@ impl FlowLimits {
 mod tests {
     use super::*;
 
-    /// Returns how many packets exceed the limit, if `packets` packets come from these flows in
-    /// turn.
+    /// Returns how many packets exceed the limit if the flows `flows` take turns to send `packets`
+    /// packets.
     fn over(limit: &mut FlowLimit, flows: &[u32], packets: usize) -> usize {
         flows.iter().cycle().take(packets).filter(|flow| limit.is_over(FlowHash(**flow))).count()
     }
@@ -106,7 +107,7 @@ mod tests {
     #[test]
     fn one_that_has_more_than_half_is_over() {
         let mut limit = FlowLimit::new(4096);
-        // A flow that sends all packets may fill half of the history.
+        // A flow that sends all packets may have half of the packets in the history.
         assert_eq!(over(&mut limit, &[7], 1000), 1000 - FLOW_LIMIT_HISTORY / 2);
         // Two flows with equal shares are within the limit as soon as the history contains only
         // their packets.

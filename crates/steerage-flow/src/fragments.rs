@@ -1,16 +1,17 @@
 //! Keeps the fragments of a datagram together: the fragment that arrives first determines the key
 //! by which all fragments are steered.
 //!
-//! Only the first fragment of a datagram has ports. If the first fragment arrives first, its flow's
-//! key steers it, and the table stores this key for the other fragments. If another fragment
-//! arrives first, the ports are not known yet. The fragments of such a datagram are all steered by
-//! a key that is created for the datagram. So in both cases, all fragments of a datagram reach the
-//! same CPU in order. The table stores keys and not CPUs. So if a bucket moves to another CPU, the
-//! fragments follow.
+//! Only the first fragment of a datagram has ports. If the first fragment arrives first, it is
+//! steered by the key of its flow, and the table stores this key for the other fragments. If
+//! another fragment arrives first, the ports of the datagram are not known yet. If the ports are
+//! not known, all fragments of the datagram are steered by a key that is created for the datagram.
+//! Therefore all fragments of a datagram reach the same CPU in order, whichever fragment arrives
+//! first. The fragment table stores keys, not CPUs. Therefore the fragments follow if their bucket
+//! moves to another CPU.
 //!
-//! Each receive queue has a table of its own, which only the queue's owner uses. The flow meter
-//! uses a table of the same type to find the flows of fragments. Frames that the fast path can read
-//! are never looked up in the table.
+//! Each receive queue has its own fragment table, which only the CPU that owns the queue uses. The
+//! flow meter uses a table of the same type to find the flows of fragments. Frames that the
+//! dissector's fast path can read are never looked up in the fragment table.
 
 use crate::flow_key::FlowKey;
 use crate::hash::FlowHasher;
@@ -30,19 +31,20 @@ pub struct Datagram<V> {
     /// How many of the datagram's bytes have arrived.
     bytes: u32,
     /// The length of the datagram's data. Only the last fragment states the length of the datagram.
-    /// The value is `u32::MAX` until the last fragment arrives.
+    /// The field is `u32::MAX` until the last fragment of the datagram arrives.
     bytes_all: u32,
     /// True if the first fragment, which has the ports, has arrived.
     first_came: bool,
-    /// True if another datagram may replace this one, because all fragments have arrived. Until the
-    /// datagram is replaced, fragments that arrive twice still find it.
+    /// True if another datagram may replace this datagram, because all of its fragments have
+    /// arrived. Until the datagram is replaced, it is still found for fragments that arrive twice.
     free: bool,
 }
 
 impl<V: Copy> Datagram<V> {
-    /// A datagram of which some fragments arrived elsewhere. `name` is the [key](Fragment::datagram)
-    /// that its fragments share. `since` is the time at which the earliest of them arrived, in
-    /// nanoseconds. `first_came` is true if the first fragment is among them.
+    /// Creates the state of a datagram of which some fragments arrived elsewhere, for example in
+    /// another table. `name` is the [key](Fragment::datagram) that the fragments of the datagram
+    /// share. `since` is the time at which the earliest fragment arrived, in nanoseconds.
+    /// `first_came` is true if the first fragment of the datagram has arrived.
     pub const fn new(name: FlowKey, value: V, since: u64, first_came: bool) -> Self {
         Self { name, value, since, bytes: 0, bytes_all: u32::MAX, first_came, free: false }
     }
@@ -69,8 +71,9 @@ impl<V: Copy> Datagram<V> {
         self.first_came
     }
 
-    /// Returns the value of a fragment that has the name of this datagram. If the fragment belongs to a
-    /// later datagram of the same name, this value becomes that datagram, with the value `own`.
+    /// Returns the value for a fragment whose datagram key is the `name` of this datagram. If the
+    /// fragment belongs to a later datagram of the same name, the state of the later datagram, with
+    /// the value `own`, replaces the old state.
     pub fn follow(&mut self, fragment: &Fragment, own: V, now: u64) -> V {
         // A repeated first fragment belongs to another datagram, because senders reuse
         // identifications.
@@ -91,8 +94,8 @@ impl<V: Copy> Datagram<V> {
         self.free |= self.bytes >= self.bytes_all;
     }
 
-    /// True if the datagram's [time](FRAGMENT_TIME) is over, so that further fragments of its name
-    /// belong to another datagram.
+    /// True if the datagram's [time](FRAGMENT_TIME) is over, so that further fragments with the
+    /// same name belong to another datagram.
     pub fn is_old(&self, now: u64) -> bool {
         u128::from(now.abs_diff(self.since)) >= FRAGMENT_TIME.as_nanos()
     }
@@ -117,11 +120,11 @@ impl<V: Copy> Default for Datagrams<V> {
 impl<V: Copy> Datagrams<V> {
     const BYTES: usize = FRAGMENT_SETS * size_of::<[Option<Datagram<V>>; FRAGMENT_WAYS]>();
 
-    /// Returns the value that the fragments of a datagram share. `own` is the value from the
-    /// fragment's own headers. `own` is used if `fragment` is the first of its datagram and also
-    /// arrives first. `alone` is used if the first fragment of the datagram has not arrived yet.
-    /// `hash` is a keyed hash of the datagram's key. So a sender cannot fill a chosen set of the
-    /// table. `now` is in nanoseconds.
+    /// Returns the value that the fragments of a datagram share. The argument `own` is the value
+    /// from the fragment's own headers. `own` is used if `fragment` is the first fragment of its
+    /// datagram and also arrives first. `alone` is used if the first fragment of the datagram has
+    /// not arrived yet. The argument `hash` is a keyed hash of the datagram's key. The hash is
+    /// keyed, so that a sender cannot fill a chosen set of the table. `now` is in nanoseconds.
     pub fn follow(&mut self, fragment: &Fragment, hash: u32, own: V, alone: V, now: u64) -> V {
         let is_first = fragment.offset == 0;
         let own = if is_first { own } else { alone };
@@ -130,7 +133,8 @@ impl<V: Copy> Datagrams<V> {
             return match entry_for_another(set, now, |known| known.free || known.is_old(now)) {
                 Some(entry) => entry.insert(Datagram::begin(fragment, own, now)).value,
                 None => {
-                    // The value `alone` follows from the fragment's own headers, without the table.
+                    // The value `alone` is known from the fragment's own headers, without an entry
+                    // in the table.
                     self.counts.full += 1;
                     alone
                 }
@@ -142,19 +146,20 @@ impl<V: Copy> Datagrams<V> {
         known.follow(fragment, own, now)
     }
 
-    /// True if the table has the datagram of this name. `hash` is as for [`follow`](Self::follow).
+    /// True if the table contains the datagram with the name `name`. The argument `hash` is the
+    /// same as in [`follow`](Self::follow).
     pub fn has(&self, name: &FlowKey, hash: u32) -> bool {
         self.sets[hash as usize % FRAGMENT_SETS].iter().flatten().any(|known| known.name == *name)
     }
 
-    /// Removes the datagrams whose values satisfy a condition.
+    /// Removes and returns the datagrams for whose values `departs` returns true.
     pub fn depart(&mut self, mut departs: impl FnMut(&V) -> bool) -> Vec<Datagram<V>> {
         let places = self.sets.iter_mut().flatten();
         places.filter_map(|place| place.take_if(|known| departs(&known.value))).collect()
     }
 
-    /// Adds a datagram from another table. If the set is full, later fragments of this datagram are
-    /// treated as another datagram.
+    /// Adds a datagram from another table. If the datagram's set in this table is full, later
+    /// fragments of the datagram are treated as another datagram.
     pub fn arrive(&mut self, datagram: Datagram<V>, hash: impl FnOnce(&FlowKey) -> u32) {
         let set = &mut self.sets[hash(&datagram.name) as usize % FRAGMENT_SETS];
         if let Some(entry) = entry_for_another(set, datagram.since, |known| known.free) {
@@ -162,14 +167,15 @@ impl<V: Copy> Datagrams<V> {
         }
     }
 
-    /// Returns the counts since the last call of this function.
+    /// Returns what was counted since the last call of `take_counts`.
     pub fn take_counts(&mut self) -> FragmentCounts {
         std::mem::take(&mut self.counts)
     }
 }
 
-/// Returns an empty entry of the set, or else the oldest entry that may be replaced. So a complete
-/// datagram stays as long as possible, for fragments that arrive twice.
+/// Returns an empty entry of `set`. If there is no empty entry, returns the oldest entry that may
+/// be replaced. Therefore a complete datagram stays in the table as long as possible, for fragments
+/// that arrive twice.
 fn entry_for_another<V: Copy>(
     set: &mut [Option<Datagram<V>>],
     now: u64,
@@ -226,8 +232,9 @@ impl FragmentTable {
         Self::default()
     }
 
-    /// Returns the key by which a frame is steered. The inner datagram is looked up first. Its
-    /// result determines the key that the other fragments of the outer datagram must follow.
+    /// Returns the key by which a frame is steered. Of two nested datagrams, the inner datagram is
+    /// looked up first. The key of the inner datagram is then the key for all fragments of the
+    /// outer datagram.
     pub fn steer(&mut self, found: &Dissection, hasher: &FlowHasher, now: Timestamp) -> FlowKey {
         found.fragments.iter().rev().flatten().fold(found.key, |key, fragment| self.follow(fragment, key, hasher, now))
     }
@@ -239,7 +246,7 @@ impl FragmentTable {
         self.0.follow(fragment, hash, key, fragment.datagram, now.as_nanos())
     }
 
-    /// Returns the counts since the last call of this function.
+    /// Returns what was counted since the last call of `take_counts`.
     pub fn take_counts(&mut self) -> FragmentCounts {
         self.0.take_counts()
     }
@@ -275,8 +282,8 @@ mod tests {
         let own = fragment(7, 8, true).datagram;
         let mut at = |offset, more| table.follow(&fragment(7, offset, more), FLOW, &hasher, Timestamp::ZERO);
         assert_eq!([at(8, true), at(0, true), at(16, false)], [own; 3]);
-        // These fragments belong to another datagram with the same identification. Its first
-        // fragment arrives first.
+        // The next two fragments belong to another datagram with the same identification. The first
+        // fragment of that datagram arrives first.
         assert_eq!([at(0, true), at(8, false)], [FLOW; 2]);
     }
 
@@ -292,8 +299,9 @@ mod tests {
         assert_eq!(table.take_counts(), FragmentCounts::default());
     }
 
-    /// A fragment that arrives twice still finds its datagram after all fragments have arrived. The
-    /// next datagram with the same identification is treated as another datagram.
+    /// After all fragments of a datagram have arrived, the datagram is still found for a fragment
+    /// that arrives twice. The next datagram with the same identification is treated as another
+    /// datagram.
     #[test]
     fn doubled_fragments_follow_their_datagram() {
         let (mut table, hasher) = table();
@@ -304,8 +312,8 @@ mod tests {
         }
     }
 
-    /// A complete datagram keeps its entry until the set needs it. The oldest complete datagram is
-    /// replaced first.
+    /// A complete datagram keeps its entry until another datagram needs the entry. The oldest
+    /// complete datagram is replaced first.
     #[test]
     fn complete_datagrams_stay_while_there_is_room() {
         let (mut table, mut other) = (Datagrams::<u32>::default(), Datagrams::<u32>::default());
@@ -321,7 +329,7 @@ mod tests {
         whole(&mut table, 50);
         assert!(ids.clone().skip(1).all(|id| again(&mut table, id) == id) && again(&mut table, 50) == 50);
         assert_eq!(again(&mut table, 1), 1001);
-        // Datagrams from another table also find empty entries.
+        // Datagrams from another table may also replace complete datagrams.
         whole(&mut other, 60);
         for datagram in other.depart(|_| true) {
             table.arrive(datagram, |_| 1);
@@ -346,7 +354,7 @@ mod tests {
             let key = table.follow(&fragment(id, 0, true), FLOW, &hasher, Timestamp::ZERO);
             own += u64::from(key != FLOW);
             assert!(key == FLOW || key == fragment(id, 0, true).datagram);
-            // The later fragments get the same key as the first fragment.
+            // The later fragments of a datagram get the same key as the first fragment.
             assert_eq!(table.follow(&fragment(id, 8, true), FLOW, &hasher, Timestamp::ZERO), key);
         }
         assert_eq!(u64::from(many) - own, (FRAGMENT_SETS * FRAGMENT_WAYS) as u64);

@@ -1,8 +1,8 @@
 //! Finds the key by which a frame is steered, and computes the key's hash.
 //!
-//! For most frames, the key is the flow in their headers. All fragments of a datagram have the key
-//! that is determined by the fragment that arrives first ([`FragmentTable`]). A program may also
-//! supply its own keys ([`CustomKey`]).
+//! For most frames, the key is made from the flow in the frame's headers. For a fragment, the
+//! fragment of the datagram that arrives first determines the key ([`FragmentTable`]). A program
+//! may also supply its own keys ([`CustomKey`]).
 
 #[cfg(test)]
 mod tests;
@@ -18,26 +18,27 @@ use crate::hash::{FlowHash, FlowHasher, Hashing, PlainFrames, TOGETHER};
 use crate::link_type::LinkType;
 use crate::time::Timestamp;
 
-/// A batch with fewer frames than this is hashed frame by frame.
+/// The frames of a batch are hashed together only if the batch has at least this many frames.
 const LEAST_TOGETHER: usize = 4;
 
-/// Returns the flow by which a frame is steered. The steering flow is the flow in the frame's
-/// headers or, for a fragment, the flow that its datagram follows.
+/// Returns the flow by which a frame is steered. This is the flow in the frame's headers or, for a
+/// fragment, the flow that all fragments of its datagram follow.
 fn steered_by(found: &Dissection, fragments: &mut FragmentTable, hasher: &FlowHasher, now: Timestamp) -> FlowKey {
     match found.fragments {
-        // A frame without a flow has no direction, so both directions have the same key.
+        // A frame without an IP flow gets the same key for both directions between its link
+        // addresses.
         _ if !found.is_flow => found.key.both_directions(),
         [None, _] => found.key,
         _ => fragments.steer(found, hasher, now),
     }
 }
 
-/// Finds the keys by which the frames of a receive queue are steered, with the same code that
-/// steers them. Tools that explain steering need the keys of frames, because a packet only contains
-/// the hash of its key.
+/// Finds the keys by which the frames of a receive queue are steered, with the code that also
+/// steers the frames. Tools that explain steering need the keys of frames, because a packet only
+/// contains the hash of its key.
 ///
-/// All fragments of a datagram follow the fragment that arrives first. Therefore each queue needs
-/// one `SteeringKeys`, which must see all frames of that queue in order.
+/// All fragments of a datagram get the key of the fragment that arrives first. Therefore each queue
+/// needs one `SteeringKeys`, which must see all frames of that queue in order.
 ///
 /// ```
 /// use steerage_flow::dissect::{self, Layers};
@@ -77,8 +78,8 @@ pub struct SteeringKey {
 }
 
 impl SteeringKeys {
-    /// Creates the steering keys for one queue. The hash is that of the instance. The affinity is that
-    /// of the instance's handler.
+    /// Creates the steering keys for one queue. `hasher` must be the hasher of the steerage
+    /// instance. `affinity` must be the affinity of the instance's handler.
     pub fn new(hasher: FlowHasher, affinity: Affinity) -> Self {
         Self { hasher, affinity, fragments: FragmentTable::new() }
     }
@@ -93,8 +94,8 @@ impl SteeringKeys {
 }
 
 /// Selects the part of a frame's flow that is hashed. `KeyRule` is a trait, because a method can be
-/// marked for inlining into the loop of each hash kernel, and a closure cannot. With inlining, a
-/// packet takes 11 ticks instead of 34.
+/// marked for inlining into the loop of each hash kernel, and a closure cannot. With inlining,
+/// hashing a packet takes 11 clock ticks instead of 34.
 ///
 /// ```
 /// use steerage_flow::dissect::Layers;
@@ -130,8 +131,8 @@ impl SteeringKeys {
 /// assert_ne!(flows.hash_one(&packet, LinkType::RAW), flows.hash_one(&other, LinkType::RAW));
 /// ```
 pub trait KeyRule: Send + Sync {
-    /// Returns the program's own key for a frame whose first header is a `LinkType` header. The
-    /// program's own key replaces the flow of the frame.
+    /// Returns the program's own key for a frame. The `LinkType` argument is the type of the
+    /// frame's first header. The program's own key replaces the flow of the frame.
     #[inline(always)]
     fn custom(&self, _: &[u8], _: LinkType) -> Option<FlowKey> {
         None
@@ -157,8 +158,8 @@ pub struct BothDirections;
 #[derive(Clone, Copy, Debug)]
 pub struct OneDirection;
 
-/// Calls a function of the program to get the key of a frame. If the function returns `None`,
-/// another rule is used.
+/// Calls a function of the program to get the key of a frame. If the function returns `None`, the
+/// other rule of the `CustomKey` determines the key.
 #[derive(Clone, Copy, Debug)]
 pub struct CustomKey<F, K>(pub F, pub K);
 
@@ -224,8 +225,8 @@ impl<K: KeyRule> FrameHasher<K> {
         &self.hasher
     }
 
-    /// Hashes frames that arrived together at the time `now`. All of the frames begin with a `link`
-    /// header. Returns how many frames belong to no flow.
+    /// Hashes frames that arrived together at the time `now`. The type of each frame's first header
+    /// is `link`. Returns how many frames belong to no flow.
     pub fn hash_batch<T>(
         &self,
         frames: &mut [T],
@@ -254,8 +255,8 @@ impl<K: KeyRule> FrameHasher<K> {
         batch.0.unparsed.get()
     }
 
-    /// Returns the hash of one frame without using a fragment table. A fragment other than the
-    /// first is hashed by its datagram's own key.
+    /// Returns the hash of one frame without using a fragment table. For a fragment other than the
+    /// first, the key of its datagram is hashed.
     pub fn hash_one(&self, frame: &[u8], link: LinkType) -> FlowHash {
         if let Some(key) = self.rule.custom(frame, link) {
             return self.hasher.hash(&key);
@@ -274,18 +275,18 @@ impl<K: KeyRule> FrameHasher<K> {
     }
 }
 
-/// Reads the bytes of a frame, and stores the hash of the frame. Mark both functions
+/// Reads the bytes of a frame, and stores the hash of the frame. Mark both functions of this trait
 /// `#[inline(always)]`: see [`Hashing`].
 pub trait FrameAccess<T> {
-    /// Returns the bytes of a frame. This function is called once for each frame of a batch, before
-    /// the bytes of any of these frames are read. So it may prefetch the bytes.
+    /// Returns the bytes of a frame. `bytes` is called once for each frame of a batch before the
+    /// bytes of any frame are read. Therefore `bytes` may prefetch the bytes.
     fn bytes<'f>(&'f self, frame: &'f T) -> &'f [u8];
 
     /// Stores a frame's hash.
     fn set_hash(&self, frame: &mut T, hash: FlowHash);
 }
 
-/// Prefetches frames, which are then read one by one.
+/// Prefetches all frames of a batch before the frames are read one by one.
 #[inline(always)]
 fn fetch<T>(frames: &[T], access: &impl FrameAccess<T>) {
     for frame in frames {
@@ -293,7 +294,7 @@ fn fetch<T>(frames: &[T], access: &impl FrameAccess<T>) {
     }
 }
 
-/// The keys of frames that arrived together.
+/// Computes the keys of the frames of a batch.
 struct BatchKeys<'a, K, A> {
     by: &'a FrameHasher<K>,
     access: A,
@@ -304,7 +305,7 @@ struct BatchKeys<'a, K, A> {
 }
 
 impl<K: KeyRule, A> BatchKeys<'_, K, A> {
-    /// Returns the key of any frame, by a full dissection.
+    /// Dissects a frame of any kind completely, and returns its key.
     #[cold]
     #[inline(never)]
     fn of_any(&self, frame: &[u8]) -> FlowKey {
@@ -340,8 +341,8 @@ impl<T, K: KeyRule, A: FrameAccess<T>> Hashing<T> for EthernetFrames<'_, K, A> {
 }
 
 impl<K: KeyRule, A> EthernetFrames<'_, K, A> {
-    /// Hashes at most [`TOGETHER`] frames. `kernel` first hashes the plain frames, and then all
-    /// other frames are hashed one by one in order.
+    /// Hashes at most [`TOGETHER`] frames. `kernel` hashes the plain frames first. All other frames
+    /// are then hashed one by one, in order.
     #[inline(always)]
     fn hash_together<T>(&self, frames: &mut [T], affinity: Affinity, kernel: PlainFrames<'_>)
     where

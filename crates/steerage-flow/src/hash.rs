@@ -7,11 +7,12 @@
 //!   instructions. An attacker who does not know the [`HashKey`] cannot direct packets to a chosen
 //!   CPU. Use this hash for steering.
 //! * **Toeplitz** ([`FlowHasher::toeplitz`]): the hash that network cards compute for receive side
-//!   scaling (RSS). Use this hash if it must agree with a network card. Toeplitz is linear. So an
-//!   attacker who has observed one collision can construct any number of further collisions.
+//!   scaling (RSS). Use Toeplitz if the hash must be equal to the hash of a network card. Toeplitz
+//!   is linear. Therefore an attacker who has observed one collision can construct any number of
+//!   further collisions.
 //!
-//! Packets are hashed in batches ([`FlowHasher::hash_batch_with`]). If a function uses a CPU
-//! feature, the compiler cannot inline it into a caller that was compiled without this feature. A
+//! Packets are hashed in batches ([`FlowHasher::hash_batch_with`]). The compiler cannot inline a
+//! function that uses a CPU feature into a caller that was compiled without this feature. A
 //! function call for each packet would cost more than the AES rounds.
 
 #[cfg(not(target_arch = "x86_64"))]
@@ -50,11 +51,11 @@ use toeplitz::Table;
 
 use crate::flow_key::FlowKey;
 
-/// The maximum number of frames that [`PlainFrames`] hashes together: one for each bit of a 64-bit
-/// set.
+/// The maximum number of frames that [`PlainFrames`] hashes together, which is the number of bits
+/// in a 64-bit set.
 pub(crate) const TOGETHER: usize = u64::BITS as usize;
 
-/// Ports that identify a tunnel, in network byte order. Source ports come first, followed by
+/// UDP ports that identify a tunnel, in network byte order. Source ports come first, followed by
 /// destination ports.
 pub(crate) type PortLanes = [[u8; 2]; 16];
 
@@ -68,9 +69,9 @@ pub struct FlowHash(pub u32);
 
 impl FlowHash {
     /// Creates a hash from a number whose low bits distinguish flows, such as an index or the low
-    /// bits of a network card's hash. The upper bits of the result depend on all bits of the
-    /// number. Steering uses the upper 12 bits of a hash. So if small numbers were used as hashes,
-    /// all flows would be in one bucket.
+    /// bits of a network card's hash. The upper bits of the created hash depend on all bits of the
+    /// number. Steering uses the upper 12 bits of a hash. Therefore all flows would be in one
+    /// bucket if small numbers were used as hashes.
     ///
     /// ```
     /// use steerage_flow::FlowHash;
@@ -83,8 +84,8 @@ impl FlowHash {
     /// ```
     #[inline]
     pub const fn from_low_bits(number: u32) -> Self {
-        // The golden ratio, as in Fibonacci hashing: the products of neighbouring numbers are far
-        // apart.
+        // The factor is the golden ratio, as in Fibonacci hashing. The products of neighbouring
+        // numbers are far apart.
         Self(number.wrapping_mul(0x9E37_79B1))
     }
 }
@@ -97,9 +98,9 @@ impl fmt::Display for FlowHash {
 
 /// Supplies the keys of a batch, and stores the hashes of these keys.
 ///
-/// Mark both functions `#[inline(always)]`, and also the functions that they usually call. `key`
-/// and `store` are compiled into the loop of each hash kernel. `Hashing` is a trait, because a
-/// closure cannot be marked for inlining.
+/// Mark `key` and `store` `#[inline(always)]`, and also the functions that these two functions
+/// usually call. `key` and `store` are compiled into the loop of each hash kernel. `Hashing` is a
+/// trait, because a closure cannot be marked for inlining.
 ///
 /// ```
 /// use steerage_flow::{FlowHash, FlowHasher, FlowKey, Hashing, HashKey};
@@ -124,24 +125,23 @@ impl fmt::Display for FlowHash {
 /// assert_eq!(batch[0].cpu, 7);
 /// ```
 pub trait Hashing<T> {
-    /// Returns the key of an item of the batch.
+    /// Returns the flow key of an item of the batch.
     fn key(&self, item: &T) -> FlowKey;
 
     /// Stores the hash of the item's key.
     fn store(&self, item: &mut T, hash: FlowHash);
 }
 
-/// A hash function for one instruction set. A kernel that needs a CPU feature can be created only
-/// if the CPU has this feature. So the existence of the hash kernel proves that its instructions
-/// may be executed.
+/// A hash kernel: a hash function for one instruction set. A kernel that needs a CPU feature can be
+/// created only if the CPU has this feature. Therefore a value of a kernel type proves that the
+/// kernel's instructions may be executed.
 trait Kernel {
     /// The name that [`FlowHasher::name`] returns.
     const NAME: &'static str;
 
-    /// Hashes one key. Computes the hash of one key. This function is always inlined. A kernel that
-    /// needs a CPU feature inlines this function into a function that is compiled for the feature.
-    /// (In other functions, the result is also correct, but each special instruction becomes a
-    /// call.)
+    /// Hashes one key. The function `hash` is always inlined. If a kernel needs a CPU feature,
+    /// `hash` is inlined into a function that is compiled for the feature. (In other functions, the
+    /// result is also correct, but each special instruction becomes a function call.)
     fn hash(&self, key: &FlowKey) -> u32;
 
     #[inline(always)]
@@ -152,7 +152,7 @@ trait Kernel {
         }
     }
 
-    /// Hashes a batch. A kernel that needs a CPU feature overrides this function, and calls
+    /// Hashes a batch. A kernel that needs a CPU feature overrides `hash_batch`, and calls
     /// [`hash_each`](Kernel::hash_each) from a function that is compiled for the feature.
     #[inline(always)]
     fn hash_batch<T>(&self, batch: &mut [T], hashing: &impl Hashing<T>) {
@@ -163,8 +163,8 @@ trait Kernel {
 /// Hashes flow keys with the kind of hash that was selected when the hasher was created.
 ///
 /// Two hashers with the same [`name`](FlowHasher::name) and equal keys return equal hashes. The two
-/// implementations of Toeplitz return equal hashes too. The hashes of AES and SipHash differ from
-/// each other.
+/// implementations of Toeplitz have different names but return equal hashes. AES and SipHash return
+/// different hashes.
 ///
 /// ```
 /// use steerage_flow::{FlowHasher, FlowKey, HashKey};
@@ -185,8 +185,8 @@ enum Kind {
     Gfni(Gfni),
 }
 
-/// Evaluates `$body` with `$kernel` as the kernel in `$hasher`. `$body` is compiled once for each
-/// kernel.
+/// Evaluates `$body`, in which `$kernel` names the hash kernel of `$hasher`. `$body` is compiled
+/// once for each kernel.
 macro_rules! with_kernel {
     ($hasher:expr, $kernel:ident => $body:expr) => {
         match &$hasher.0 {
@@ -199,7 +199,7 @@ macro_rules! with_kernel {
 }
 
 impl FlowHasher {
-    /// Creates a hasher of this kind with the key `key`.
+    /// Creates a hasher of the kind `kind` with the hash key `key`.
     ///
     /// # Errors
     /// [`HashUnavailable`] if this CPU does not have the instructions for this hash. Only
@@ -258,21 +258,21 @@ impl FlowHasher {
     /// The hash input is defined by the RSS specification: source address, destination address and,
     /// for TCP, UDP and SCTP, source port and destination port. Only the first 36 bytes of a link
     /// key or custom key are hashed, because the 40 bytes of a hash key suffice for 36 bytes of
-    /// input. The length and the kind of these keys are not hashed.
+    /// input. The length and the kind of a link key or custom key are not hashed.
     #[must_use]
     pub fn toeplitz(key: &HashKey) -> FlowHasher {
         FlowHasher::toeplitz_gfni(key).unwrap_or_else(|| FlowHasher::toeplitz_table(key))
     }
 
-    /// Like [`toeplitz`](FlowHasher::toeplitz), with a table of 36 KiB and one look-up per byte.
-    /// This runs on every CPU.
+    /// Does the same as [`toeplitz`](FlowHasher::toeplitz), with a table of 36 KiB and one look-up
+    /// per input byte. This runs on every CPU.
     #[must_use]
     pub fn toeplitz_table(key: &HashKey) -> FlowHasher {
         FlowHasher(Kind::Table(Table::new(key)))
     }
 
-    /// Like [`toeplitz`](FlowHasher::toeplitz), with bit-matrix products. Returns `None` if this
-    /// CPU does not have both GFNI and AVX2.
+    /// Does the same as [`toeplitz`](FlowHasher::toeplitz), with bit-matrix products. Returns
+    /// `None` if this CPU does not have both GFNI and AVX2.
     #[must_use]
     pub fn toeplitz_gfni(key: &HashKey) -> Option<FlowHasher> {
         Gfni::new(key).map(|kernel| FlowHasher(Kind::Gfni(kernel)))
@@ -296,16 +296,17 @@ impl FlowHasher {
         batch[0].1
     }
 
-    /// Hashes a batch: reads the key of each item in `batch`, and stores the hash of the key, as
-    /// `hashing` defines. The kind of hash is determined once per batch, and no function is called
-    /// for each item: see [`Hashing`].
+    /// Hashes a batch. For each item in `batch`, gets the key from `hashing`, and stores the hash
+    /// of the key with `hashing`. The kind of hash is determined once per batch, and no function is
+    /// called for each item: see [`Hashing`].
     #[inline]
     pub fn hash_batch_with<T>(&self, batch: &mut [T], hashing: &impl Hashing<T>) {
         with_kernel!(self, kernel => kernel.hash_batch(batch, hashing));
     }
 
-    /// Returns the code that hashes plain frames without creating a [`FlowKey`], if this CPU has
-    /// AES instructions. A frame with one of the ports in `tunnels` is not plain.
+    /// Returns the code that hashes plain frames without creating a [`FlowKey`], if the hasher and
+    /// this CPU have the necessary AES and vector instructions. A frame with one of the ports in
+    /// `tunnels` is not plain.
     #[inline]
     pub(crate) fn plain_frames(&self, tunnels: &'static PortLanes) -> Option<PlainFrames<'_>> {
         match &self.0 {
@@ -314,12 +315,13 @@ impl FlowHasher {
         }
     }
 
-    /// Like [`hash_batch_with`](FlowHasher::hash_batch_with), with closures: calls `store(item,
-    /// hash of key(item))` for each item.
+    /// Does the same as [`hash_batch_with`](FlowHasher::hash_batch_with), but with closures: calls
+    /// `store(item, hash of key(item))` for each item.
     ///
-    /// Use this function if the keys already exist. A closure that reads packet headers is so large
-    /// that the compiler does not inline it into four kernels. A closure that is not inlined costs
-    /// more than the hash (35 ticks instead of 13). If your closure is that large, implement
+    /// Use `hash_batch` if the flow keys of the items already exist. A closure that reads packet
+    /// headers is so large that the compiler does not inline it into the four hash kernels. A
+    /// closure that is not inlined costs more than the hash: hashing a packet takes 35 clock ticks
+    /// instead of 13. If your closure is that large, implement
     /// [`Hashing`].
     ///
     /// ```

@@ -1,14 +1,14 @@
 //! Finds the flow of a frame from its headers, and computes a hash of the flow: a dissector and
 //! hash functions for packet steering.
 //!
-//! * [`dissect::flow_key`] finds the flow of a frame. `flow_key` reads through VLAN tags, MPLS
-//!   labels, PPP and tunnels (GRE, VXLAN, Geneve, GTP-U). The work for a frame is bounded, for any
-//!   depth of nested headers, and the dissector is fuzzed.
+//! * [`dissect::flow_key`] finds the flow of a frame. `flow_key` also reads the headers after VLAN
+//!   tags, MPLS labels and PPP, and inside tunnels (GRE, VXLAN, Geneve, GTP-U). The work for a
+//!   frame is bounded, for any depth of nested headers, and the dissector is fuzzed.
 //! * [`FlowHasher`] hashes flows in batches. The hash is AES or SipHash with a secret key, or
 //!   Toeplitz exactly as network cards compute it for receive side scaling (RSS).
 //! * [`FragmentTable`] keeps the fragments of a datagram on the CPU of their flow.
 //!
-//! A module imports only modules that are below it in this table:
+//! Each module imports only modules that are below it in the following table:
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -25,7 +25,7 @@
 //! This crate depends on no other crate of steerage.
 #![deny(unsafe_code)]
 
-// Doc examples and tests call this crate `steerage_flow`, as its users do.
+// Doc examples and tests use the name `steerage_flow` for this crate, as its users do.
 #[cfg(test)]
 extern crate self as steerage_flow;
 

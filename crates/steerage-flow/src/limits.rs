@@ -3,24 +3,26 @@
 use std::time::Duration;
 
 /// The maximum number of headers of all kinds that are read in a frame. The limit is twice the
-/// number of headers in the deepest stacks in use (two tags, labels, three IP headers, two of them
-/// in UDP tunnels), because each layer may add tags and extension headers.
+/// number of headers in the deepest frames in use, because each layer may add tags and extension
+/// headers. These frames have two VLAN tags, MPLS labels, and three IP headers, two of them in UDP
+/// tunnels.
 pub const FLOW_HEADERS_MAX: usize = 32;
 
 /// The maximum number of VLAN tags that are read after an Ethernet header. The limit is twice the
-/// number of tags in the deepest stacks in use, in which two providers each add a tag to a frame
-/// with two tags.
+/// number of tags in the deepest tag stacks in use: two providers each add a tag to a frame that
+/// has two tags.
 pub const VLAN_TAGS_MAX: usize = 8;
 
-/// The number of VLAN identifiers that a dissection stores: those of the two outermost tags.
+/// The number of VLAN identifiers that a dissection stores: the identifiers of the two outermost
+/// tags.
 pub const VLAN_IDS: usize = 2;
 
 /// The maximum number of MPLS labels that are read before the payload. The limit is twice the
-/// number of labels in the deepest stacks that routers create.
+/// number of labels in the deepest label stacks that routers create.
 pub const MPLS_LABELS_MAX: usize = 16;
 
-/// The maximum number of nested IP headers that are read: three nested tunnels, and the flow inside
-/// them.
+/// The maximum number of nested IP headers that are read: the headers of three nested tunnels, and
+/// the header of the flow inside the tunnels.
 pub const IP_LAYERS_MAX: usize = 4;
 
 /// The maximum number of extension headers that are skipped after an IP header. If there are more
@@ -29,28 +31,30 @@ pub const IP_LAYERS_MAX: usize = 4;
 /// headers. An eighth extension header is allowed for senders that ignore the RFC.
 pub const IPV6_EXTENSIONS_MAX: usize = 8;
 
-/// The maximum number of GTP-U extension headers that are skipped. 5G uses one (3GPP TS 38.415),
-/// and the standard defines only a few.
+/// The maximum number of GTP-U extension headers that are skipped. 5G uses one extension header
+/// (3GPP TS 38.415), and the GTP-U standard defines only a few.
 pub const GTP_EXTENSIONS_MAX: usize = 4;
 
 /// The maximum number of tags in a TZSP header that are read. A TZSP sensor writes about ten tags.
-/// Padding tags count as tags too.
+/// In TZSP headers, padding tags count as tags too.
 pub const TZSP_TAGS_MAX: usize = 32;
 
 /// The maximum number of UDP ports that a user can choose for VXLAN, in addition to its two usual
 /// ports. A packet's port is compared with the chosen ports one after another.
 pub const VXLAN_PORTS_MAX: usize = 4;
 
-/// How long the fragment table waits for the fragments of a datagram, as in Linux (`ipfrag_time`).
+/// The time that the fragment table waits for the fragments of a datagram, as in Linux
+/// (`ipfrag_time`).
 pub const FRAGMENT_TIME: Duration = Duration::from_secs(30);
 
-/// The number of datagrams with the same index that the fragment table can store at the same time:
-/// the number of ways in each set.
+/// The number of ways (entries) in each set of the fragment table. The table can store this many
+/// datagrams with the same index at the same time.
 pub const FRAGMENT_WAYS: usize = 4;
 
-/// The number of sets in the fragment table. With this number, a queue can have 1024 fragmented
-/// datagrams. At 100,000 datagrams per second, 10 ms may pass between a datagram's first and last
-/// fragment. A datagram of which a fragment was lost occupies its entry for [`FRAGMENT_TIME`].
+/// The number of sets in the fragment table. With this number of sets, the table of a receive queue
+/// can store 1024 fragmented datagrams. At 100,000 datagrams per second, this is enough if at most
+/// 10 ms pass between a datagram's first and last fragment. A datagram of which a fragment was lost
+/// occupies its entry for [`FRAGMENT_TIME`].
 pub const FRAGMENT_SETS: usize = 1024 / FRAGMENT_WAYS;
 
 /// The number of latest packets among which the flow limit counts the packets of each flow, as in

@@ -22,9 +22,9 @@ impl LinkType {
     pub const ETHERNET: Self = Self(1);
     /// PPP (RFC 1661), with or without the address and control bytes of HDLC.
     pub const PPP: Self = Self(9);
-    /// IPv4 or IPv6 without a link header. The BSDs use this number for raw IP.
+    /// IPv4 or IPv6 without a link header. The BSD systems use the number 12 for raw IP.
     pub const RAW_BSD: Self = Self(12);
-    /// IPv4 or IPv6 without a link header. OpenBSD uses this number for raw IP.
+    /// IPv4 or IPv6 without a link header. OpenBSD uses the number 14 for raw IP.
     pub const RAW_OPENBSD: Self = Self(14);
     /// PPP in HDLC framing (RFC 1662), or in Cisco's framing.
     pub const PPP_HDLC: Self = Self(50);
@@ -43,8 +43,9 @@ impl LinkType {
     /// Linux cooked capture, version 2.
     pub const LINUX_SLL2: Self = Self(276);
 
-    /// The link types that steerage supports. A slot stores the index of a link type in this list.
-    /// The index has four bits. A slot in which no type was stored contains 0 (Ethernet).
+    /// The link types that steerage supports. A slot (a packet's ring entry) stores the index of a
+    /// link type in this list. The index has four bits. A slot in which no link type was stored
+    /// contains the index 0 (Ethernet).
     pub const READ: &[Self] = &[
         Self::ETHERNET,
         Self::RAW,
@@ -66,13 +67,13 @@ impl LinkType {
     /// A link type that steerage does not support.
     pub const UNKNOWN: Self = Self(u16::MAX);
 
-    /// The index of this type in the list of supported types. For any other link type, the index is
-    /// the length of the list. The index fits into four bits.
+    /// The index of this link type in the list of supported link types. For a link type that is not
+    /// supported, the index is the length of the list. The index fits into four bits.
     pub fn code(self) -> u8 {
         Self::READ.iter().position(|link| *link == self).unwrap_or(Self::READ.len()) as u8
     }
 
-    /// Returns the type whose [`code`](Self::code) is this index.
+    /// Returns the link type whose [`code`](Self::code) is `code`.
     #[inline]
     pub fn of_code(code: u8) -> Self {
         Self::READ.get(usize::from(code)).copied().unwrap_or(Self::UNKNOWN)

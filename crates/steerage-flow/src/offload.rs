@@ -1,12 +1,12 @@
-//! Super-frames: frames that stand for several packets, because an offload (TSO, USO, GRO) merged
-//! the packets or has not split them. This module also handles packets whose checksum is not
+//! Super-frames: frames that contain several packets, because an offload (TSO, USO, GRO) merged the
+//! packets or has not split them yet. This module also handles packets whose checksum is not
 //! complete.
 //!
 //! A super-frame has the headers of its first packet and the payload of all of its packets. All
 //! packets of a super-frame belong to one flow. A super-frame is steered, queued and handled as one
-//! frame. Therefore a super-frame takes a fortieth of the time that its packets would take. A
-//! super-frame is split late, on the CPU that handles it, or never. TUN, TAP, veth, UDP sockets and
-//! virtual machines accept super-frames without splitting them.
+//! frame. Therefore a super-frame takes a fortieth of the time that its packets would take as
+//! single frames. A super-frame is split late, on the CPU that handles it, or it is never split.
+//! TUN, TAP, veth, UDP sockets and virtual machines accept whole super-frames.
 //!
 //! | file | what it holds |
 //! |---|---|
@@ -40,12 +40,13 @@ pub use virtio::VIRTIO_BYTES;
 /// with some extension headers, TCP with all options (60).
 pub const HEADER_BYTES_MAX: usize = 192;
 
-/// The maximum number of packets that a frame may stand for. At an MTU of 1500, a frame of 64 KiB
-/// stands for 45 packets. A frame of 64 KiB reaches the maximum only with 16 bytes per packet.
-/// Without a maximum, a hostile guest could request 65,536 packets of one byte.
+/// The maximum number of packets that a super-frame may contain. At an MTU of 1500, a super-frame
+/// of 64 KiB contains 45 packets. A super-frame of 64 KiB reaches the maximum only if each packet
+/// has 16 bytes. Without a maximum, a hostile virtual machine could request that a frame is split
+/// into 65,536 packets of one byte.
 pub const SEGMENTS_MAX: usize = 4096;
 
-/// What a frame with an offload contains.
+/// The kind of packets in a frame that needs offload work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OffloadKind {
     /// One packet whose checksum is not complete.
@@ -59,16 +60,16 @@ pub enum OffloadKind {
 /// The state of a frame's transport checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChecksumState {
-    /// The packet contains its checksum, as on any wire. The checksum of a super-frame is not used,
-    /// because each packet gets its own checksum when the frame is split.
+    /// The packet contains its complete checksum, as packets on the wire do. The checksum of a
+    /// super-frame is not used, because each packet gets its own checksum when the frame is split.
     Complete,
     /// The checksum field contains only the partial checksum of the pseudo-header. The header and
     /// payload must still be added to the checksum.
     Partial,
 }
 
-/// The offload work that a frame still needs: into packets of which size it must be split, and
-/// which checksum must be completed.
+/// The offload work that a frame still needs: the size of the packets into which it must be split,
+/// and the checksum that must be completed.
 ///
 /// ```
 /// use steerage_flow::LinkType;
@@ -89,8 +90,8 @@ pub enum ChecksumState {
 pub struct Offload {
     kind: OffloadKind,
     checksum: ChecksumState,
-    /// True if the congestion window was reduced, which TCP's CWR flag states. Only the first
-    /// packet of a super-frame has this flag.
+    /// True if the TCP flag CWR (congestion window reduced) is set. Only the first packet of a
+    /// super-frame gets the flag CWR.
     ecn: bool,
     segment_bytes: u16,
     header_bytes: u16,
@@ -102,12 +103,12 @@ pub struct Offload {
 /// The reason why the description of an offload cannot be correct. See the example of [`Offload`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadOffload {
-    /// The checksum field would be outside of the frame, or the headers have no checksum at that
-    /// offset.
+    /// The stated checksum field is outside of the frame, or the headers have no checksum at the
+    /// stated offset.
     Checksum,
     /// The device reports a kind of segmentation that was never enabled.
     Kind,
-    /// The headers do not match the kind of segmentation, are cut off, or are longer than
+    /// The headers are cut off, do not match the kind of segmentation, or are longer than
     /// [`HEADER_BYTES_MAX`].
     Header,
     /// The segment size is zero, or there are more segments than [`SEGMENTS_MAX`].
@@ -128,12 +129,12 @@ impl fmt::Display for BadOffload {
 impl std::error::Error for BadOffload {}
 
 impl Offload {
-    /// The size of an offload's description in memory, in bytes.
+    /// The size in bytes of an `Offload` in its stored form.
     pub const BYTES: usize = 16;
 
-    /// Describes a super-frame of this kind, with `segment_bytes` bytes of payload in each packet.
-    /// This function is for a device that creates the headers itself. The frame's checksum counts
-    /// as complete.
+    /// Describes a super-frame of the kind `kind`, with `segment_bytes` bytes of payload in each
+    /// packet. Use `super_frame` for a device that creates the headers of its frames itself. The
+    /// state of the frame's checksum is [`ChecksumState::Complete`].
     ///
     /// # Errors
     /// [`BadOffload`] if a super-frame cannot have these headers.
@@ -174,8 +175,8 @@ impl Offload {
         }
     }
 
-    /// Returns true if the frame is a single packet with these headers whose transport checksum
-    /// must be completed.
+    /// Returns true if the frame is a single packet, its headers are at the offsets of `layout`,
+    /// and its transport checksum must be completed.
     fn leaves_checksum_of(&self, layout: &Layout) -> bool {
         !self.is_super_frame()
             && self.checksum == ChecksumState::Partial
@@ -183,7 +184,7 @@ impl Offload {
             && usize::from(self.checksum_at) == layout.transport_at + layout.checksum_at()
     }
 
-    /// Returns what the frame contains.
+    /// Returns the kind of packets in the frame.
     pub fn kind(&self) -> OffloadKind {
         self.kind
     }
@@ -198,14 +199,14 @@ impl Offload {
         self.checksum
     }
 
-    /// Returns how many payload bytes each packet has. The last packet of a super-frame may have
-    /// fewer bytes. The result is 0 for a single packet.
+    /// Returns the number of payload bytes in each packet of the frame. The last packet of a
+    /// super-frame may have fewer bytes. The result is 0 for a single packet.
     pub fn segment_bytes(&self) -> usize {
         usize::from(self.segment_bytes)
     }
 
     /// Returns the length of the headers in each packet, in bytes, including the link header. For a
-    /// single packet, `header_bytes` is the length of the part up to the end of the checksum field.
+    /// single packet, `header_bytes` is the number of bytes up to the end of the checksum field.
     pub fn header_bytes(&self) -> usize {
         usize::from(self.header_bytes)
     }
@@ -215,15 +216,15 @@ impl Offload {
         usize::from(self.network_at)
     }
 
-    /// Returns the length of the frame's longest packet without its link header, which can be
-    /// compared with an MTU. `frame_bytes` is the length of the frame.
+    /// Returns the length of the longest packet in the frame, without the link header. This length
+    /// can be compared with an MTU. `frame_bytes` is the length of the frame.
     pub fn packet_bytes_max(&self, frame_bytes: usize) -> usize {
         let payload = frame_bytes.saturating_sub(self.header_bytes());
         let most = if self.is_super_frame() { payload.min(self.segment_bytes()) } else { payload };
         (self.header_bytes() - self.network_at()) + most
     }
 
-    /// Returns how many packets a frame of `frame_bytes` bytes stands for.
+    /// Returns the number of packets in a frame of `frame_bytes` bytes.
     pub fn packets(&self, frame_bytes: usize) -> usize {
         match self.kind {
             OffloadKind::Single => 1,
@@ -240,9 +241,9 @@ impl Offload {
         }
     }
 
-    /// Returns the offload of the same frame after a link header was added or removed. After the
-    /// change, the IP header begins `bytes` bytes later, or earlier if `bytes` is negative. Returns
-    /// `None` if the headers cannot have these offsets.
+    /// Returns the description of the frame's offload after a link header was added to the frame or
+    /// removed. In the changed frame, the IP header begins `bytes` bytes later, or earlier if
+    /// `bytes` is negative. Returns `None` if the headers cannot have these offsets.
     #[must_use]
     pub fn shifted(self, bytes: isize) -> Option<Self> {
         let shift = |at: u16| usize::from(at).checked_add_signed(bytes).and_then(|at| u16::try_from(at).ok());
@@ -264,7 +265,7 @@ impl Offload {
         }
     }
 
-    /// Returns the bytes in which this offload is stored in memory.
+    /// Returns the stored form of this offload: 16 bytes.
     #[inline]
     pub fn to_bytes(self) -> [u8; Self::BYTES] {
         let kind = self.kind as u8;
@@ -278,9 +279,10 @@ impl Offload {
         bytes
     }
 
-    /// Reads an offload from the bytes that [`to_bytes`](Self::to_bytes) wrote. Returns `None` for
-    /// any other bytes. The caller must still compare the offload with the length of the frame. All
-    /// functions in this module make this comparison.
+    /// Reads an offload from the bytes that [`to_bytes`](Self::to_bytes) returned. Returns `None`
+    /// for any other bytes. The caller must still check the offsets of the offload against the
+    /// length of the frame. All functions in this module check the offsets against the frame's
+    /// length.
     #[inline]
     pub fn from_bytes(bytes: [u8; Self::BYTES]) -> Option<Self> {
         let kind = match bytes[0] {

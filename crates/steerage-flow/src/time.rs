@@ -24,7 +24,7 @@ impl Timestamp {
     /// The start of the clock.
     pub const ZERO: Self = Self(0);
 
-    /// Creates the time `nanos` nanoseconds after the clock's start.
+    /// Creates the point in time `nanos` nanoseconds after the clock's start.
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
@@ -58,9 +58,9 @@ impl fmt::Display for Timestamp {
 
 /// The time at which a device received a frame: nanoseconds since 1970-01-01 00:00 UTC.
 ///
-/// A [`WallTime`] is not a time on the clock of [`Timestamp`]. A wall time states the time of day,
-/// and its clock may be set back. In a capture, a wall time comes from the clock of the machine
-/// that wrote the capture.
+/// A [`WallTime`] is not a time on the clock of [`Timestamp`]. A wall time is a date and a time of
+/// day, and the clock of wall times may be set back. The wall times in a capture are from the clock
+/// of the machine that wrote the capture.
 ///
 /// ```
 /// use std::time::{Duration, SystemTime};
@@ -90,12 +90,12 @@ impl WallTime {
     }
 }
 
-/// A clock that follows the timestamps of packets. It is for state that expires. The clock never
-/// goes back, although packets of several interfaces may arrive out of order.
+/// A clock that follows the timestamps of packets. It is for state that expires. The packet clock
+/// never goes backwards, even if the packets of several interfaces arrive out of order.
 ///
-/// A capture file is read much faster than its packets originally arrived. So the CPU's clock does
-/// not show the time of the packets in a file. A [`PacketClock`] advances only when a packet is
-/// seen, and not in a handler's tick.
+/// A capture file is read much faster than its packets originally arrived. Therefore the CPU's
+/// clock does not match the timestamps of the packets in a capture file. A [`PacketClock`] advances
+/// only when `see` is called for a packet, and not in a handler's tick.
 ///
 /// ```
 /// use std::time::Duration;
@@ -114,14 +114,15 @@ pub struct PacketClock(WallTime);
 
 impl PacketClock {
     /// Advances the clock to the time of a packet, and returns the new time. If the device does not
-    /// record times, the result is `now`: the time of the CPU's clock, which begins at 0.
+    /// record times, `now` is used as the packet's time. `now` is the time of the CPU's clock,
+    /// which begins at 0.
     #[inline]
     pub fn see(&mut self, packet: Option<WallTime>, now: Timestamp) -> WallTime {
         self.0 = self.0.max(packet.unwrap_or(WallTime(now.0)));
         self.0
     }
 
-    /// Returns the time of the latest packet so far.
+    /// Returns the latest time of all packets so far.
     pub const fn now(&self) -> WallTime {
         self.0
     }

@@ -1,4 +1,5 @@
-//! The ports chosen for VXLAN apply to the whole process, so this test has a process of its own.
+//! The UDP ports that are chosen for VXLAN apply to the whole process, so this test runs in a
+//! separate process.
 
 use steerage_flow::dissect::{Layers, dissect, is_tunnel, set_vxlan_ports};
 use steerage_flow::wire::FrameBuilder;
@@ -33,8 +34,8 @@ fn flow(from: u16) -> String {
     dissect(&frame(from, 1111), LinkType::ETHERNET, Layers::Inner).key.to_string()
 }
 
-/// A batch may be hashed by a special kernel. The hashes of a batch must be those of the flows that
-/// the dissector reads.
+/// A batch of frames may be hashed by a special hash kernel. The hash of each frame in a batch must
+/// be the hash of the flow that the dissector finds.
 #[track_caller]
 fn assert_batches_agree() {
     let hasher = FrameHasher::new(FlowHasher::keyed(&HashKey::MICROSOFT), Layers::Inner, BothDirections);
@@ -55,12 +56,12 @@ fn chosen_ports() {
         set_vxlan_ports(ports);
         assert_eq!(flow(50_000), inner, "{ports:?}");
         assert_batches_agree();
-        // If the source port identifies another tunnel, the result does not change.
+        // The packet is also read as VXLAN if its source port identifies another tunnel.
         for from in [L2TP, TEREDO, CAPWAP] {
             assert!(flow(from) == inner && is_tunnel(from, CHOSEN), "{from}");
         }
     }
-    // Another call replaces the VXLAN ports.
+    // Another call of `set_vxlan_ports` replaces the VXLAN ports.
     for ports in [&[1][..], &[0], &[]] {
         set_vxlan_ports(&[2, CHOSEN]);
         set_vxlan_ports(ports);

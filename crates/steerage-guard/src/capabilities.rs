@@ -2,15 +2,16 @@
 //!
 //! Packets come from untrusted hosts, so the code that handles packets should have no privileges. A
 //! program needs a capability to open an interface. To receive from an open interface, the program
-//! needs no capability. The later steps of a run need none either. Therefore a program calls
+//! needs no capability. The later steps of a run need no capability either. Therefore a program
+//! calls
 //! [`drop_all`] after it has opened its devices. The function drops all capabilities. `drop_all`
 //! also sets `no_new_privs`, which prevents the process from regaining capabilities.
 //!
 //! Each thread has its own capabilities. A new thread inherits the capabilities of the thread that
 //! starts it. Threads that already run keep their capabilities, so call `drop_all` while the
 //! process has only one thread. Call `drop_all` after you have opened the devices and outputs, but
-//! before you build the instance. When the instance is built, it starts a thread for each capture
-//! file that it writes.
+//! before you build the instance. The build of the instance starts a thread for each capture file
+//! that the instance writes.
 //!
 //! ```no_run
 //! # use steerage::{Batch, Cpu, Handler};
@@ -38,11 +39,13 @@
 //!   `steerage_device::open`. If an open interface disappears and reappears, the program needs no
 //!   capability to continue receiving.
 //! - Building an instance with AF_XDP devices, unless the limit on locked memory is high enough.
-//!   The build of the instance pins its memory. Call [`drop_except`] with [`Needed::pinned_memory`]
-//!   before building the instance, and [`Kept::drop_start_up`] afterwards.
-//! - Opening files that the program can access only because root can access all files. If
-//!   necessary, [`Needed::read_file`] and [`Needed::written_files`] keep the capabilities for these
-//!   files. The program can still open its own user's files, and root still owns the files of root.
+//!   The build of an AF_XDP instance pins the instance's memory. Call [`drop_except`] with
+//!   [`Needed::pinned_memory`] before building the instance, and [`Kept::drop_start_up`]
+//!   afterwards.
+//! - Opening files that the program can access only because root can access all files. If a run
+//!   needs such files, [`Needed::read_file`] and [`Needed::written_files`] keep the capabilities
+//!   for them. The program can still open the files of its own user. If it runs as root, these are
+//!   the files of root.
 //! - Gaining privileges by running a program that is setuid or that has file capabilities.
 
 use std::os::fd::{AsFd, BorrowedFd};
@@ -57,16 +60,16 @@ use crate::file::directory_of;
 use crate::path::PathError;
 
 const READ: CapabilitySet = CapabilitySet::DAC_READ_SEARCH;
-/// The capability to write to any file and directory. To rename a file in another user's sticky
-/// directory, a process needs another capability, which is not kept.
+/// The capability to write to any file and directory. This capability does not allow a process to
+/// rename files in another user's sticky directory. The capability for that is not kept.
 const WRITE: CapabilitySet = CapabilitySet::DAC_OVERRIDE;
-/// The capability to pin any amount of memory. AF_XDP pins pages when they are mapped.
+/// The capability to pin any amount of memory. AF_XDP pins the packet memory when it is mapped.
 const PIN: CapabilitySet = CapabilitySet::IPC_LOCK;
 /// The capability to change network interfaces, routes and routing rules.
 const ADMINISTER: CapabilitySet = CapabilitySet::NET_ADMIN;
 
-/// Drops all capabilities of this thread and of the threads that it starts from now on, and sets
-/// `no_new_privs`. Threads that already run keep their capabilities.
+/// Drops all capabilities of the calling thread, and sets `no_new_privs`. Threads that this thread
+/// starts later have no capabilities either. Threads that already run keep their capabilities.
 ///
 /// # Errors
 /// Returns [`PrivilegesError`] if the kernel refuses to drop the capabilities. Do not start the
@@ -78,9 +81,10 @@ pub fn drop_all() -> Result<(), PrivilegesError> {
 
 /// Drops capabilities like [`drop_all`], except the capabilities that `needed` requires and that
 /// this thread has. A capability to access files is kept only if the files are not accessible
-/// without it.
+/// without the capability.
 ///
-/// After this call, start the thread that writes files, and build the instance. Call
+/// After the call of `drop_except`, start the thread that writes files, and build the instance.
+/// Call
 /// [`Kept::drop_start_up`] before you start the instance.
 ///
 /// # Errors
@@ -99,8 +103,8 @@ pub fn drop_all() -> Result<(), PrivilegesError> {
 pub fn drop_except(needed: &Needed<'_>) -> Result<Kept, PrivilegesError> {
     forbid_new()?;
     let have = capabilities(None).map_err(failed("read the capabilities of this thread"))?.permitted;
-    // The access checks below must run without effective capabilities. The checks find out which
-    // files are accessible without a capability.
+    // The following access checks must run without effective capabilities. The access checks
+    // determine which files are accessible without a capability.
     set(have, CapabilitySet::empty())?;
     let is_readable = |path: &&Path| may(CWD, path, Access::READ_OK);
     let reading = if needed.read.iter().all(is_readable) { CapabilitySet::empty() } else { READ & have };
@@ -136,9 +140,9 @@ impl<'a> Needed<'a> {
     }
 
     /// Declares the name of files that the run creates. The name may contain placeholders for the
-    /// time (`%H`), which this function ignores. The program keeps the capability to write these
-    /// files until [`Kept::drop_start_up`] is called. The files are written by a thread that
-    /// handles no packets.
+    /// time (`%H`). The function `written_files` does not replace these placeholders. The program
+    /// keeps the capability to write these files until [`Kept::drop_start_up`] is called. The files
+    /// are written by a thread that handles no packets.
     #[must_use]
     pub fn written_files(mut self, name: &'a Path) -> Self {
         self.written.push(name);
@@ -154,8 +158,8 @@ impl<'a> Needed<'a> {
         self
     }
 
-    /// Declares that this process later changes interfaces, routes or routing rules. A process with
-    /// this capability should handle no packets.
+    /// Declares that this process later changes interfaces, routes or routing rules. A process that
+    /// has the capability for these changes should handle no packets.
     #[must_use]
     pub fn network_administration(mut self) -> Self {
         self.administers = true;
@@ -171,9 +175,9 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Drops all capabilities of this thread. Call `drop_start_up` after the instance is built.
-    /// When the instance is built, the threads that open and write files are running, and the
-    /// memory is pinned.
+    /// Drops all capabilities of this thread. Call `drop_start_up` after the instance is built. At
+    /// that time, the threads that open and write files already run, and the memory is already
+    /// pinned.
     ///
     /// # Errors
     /// Returns the same error as [`drop_all`].
@@ -182,8 +186,7 @@ impl Kept {
     }
 }
 
-/// The error of the kernel when it refused to drop the capabilities. The error message has one
-/// line.
+/// The error if the kernel refused to drop the capabilities. The error message has one line.
 #[derive(Debug)]
 pub struct PrivilegesError {
     operation: &'static str,
@@ -215,9 +218,9 @@ fn set(permitted: CapabilitySet, effective: CapabilitySet) -> Result<(), Privile
     set_capabilities(None, sets).map_err(failed("set the capabilities of this thread"))
 }
 
-/// Returns true if this process may create a file with this name, given its effective capabilities.
-/// If the name is refused for another reason than a missing permission, the function also returns
-/// true, because no capability would help.
+/// Returns true if this process may create a file with the name `name` with its current effective
+/// capabilities. Also returns true if the file cannot be created for another reason than a missing
+/// permission, because no capability would help.
 fn may_create(name: &Path) -> bool {
     match directory_of(name) {
         Ok(directory) => may(directory.as_fd(), Path::new("."), Access::WRITE_OK | Access::EXEC_OK),
@@ -270,8 +273,8 @@ mod tests {
         });
         let may = may.join().unwrap();
         fs::remove_dir_all(&root).unwrap();
-        // The last file is created in the directory `x` itself. Root can write to `x` only with a
-        // capability.
+        // The last file of the list is created in the directory `x` itself. Root can write to `x`
+        // only with a capability.
         assert_eq!(may, [false, true, true, false]);
     }
 }

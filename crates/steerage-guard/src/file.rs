@@ -1,24 +1,25 @@
 //! Creates the files that steerage writes. The program often runs as root, and often writes to
-//! directories that other users can change, such as `/tmp`. In such a directory, another user can
-//! plant a link under the name of the new file.
+//! directories that other users can change, such as `/tmp`. In a directory that other users can
+//! change, another user can plant a link with the name of the new file.
 //!
 //! Therefore each file is created with a random name (`O_EXCL`, `O_NOFOLLOW`), and later renamed to
-//! its final name. The file's directory is opened once, by the rules of [`path`](crate::path). If
-//! another user has planted a link with the final name, the rename replaces the link. The program
-//! never writes to an older file with that name.
+//! its final name. The directory of the file is opened once, by the rules of the module
+//! [`path`](crate::path). If another user has planted a link with the final name, the rename
+//! replaces the link. The program never writes to an older file with the final name.
 //!
-//! What happens to the new file depends on the directory entry that already has its name:
+//! The new file's name may already belong to another directory entry. The result depends on this
+//! entry:
 //!
-//! - If there is no entry, or if the entry is a file, the new file takes the name.
-//! - If the entry is a link that may be followed, the new file takes the name of the link's target.
-//! - If the entry is any other link, the new file replaces the link. The link's target does not
-//!   change.
+//! - If no entry has the name, or if the entry is a file, the new file gets the name.
+//! - If the entry is a link that may be followed, the new file gets the name of the link's target.
+//! - If the entry is a link that must not be followed, the new file replaces the link. The link's
+//!   target does not change.
 //! - If the entry is a FIFO that belongs to root or to the user, [`open`] opens the FIFO for
 //!   writing.
 //! - If the entry is a character device, and only root and the user can change its directory,
 //!   [`open`] opens the device for writing.
-//! - If the path names an open descriptor, such as `/dev/stdout`, [`open`] writes to the file of
-//!   this descriptor.
+//! - If the path names an open file descriptor, such as `/dev/stdout`, [`open`] writes to the file
+//!   of this descriptor.
 //!
 //! Architecture invariant: only this module creates files.
 mod pattern;
@@ -40,13 +41,13 @@ pub use pattern::{FilePattern, ParsePatternError};
 pub use series::{FileSeries, start_of_period};
 pub use unnamed::unnamed;
 
-/// The users who may read a new file. The umask can remove more permissions.
+/// The users who may read a new file. The umask of the process can remove further permissions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readers {
-    /// The owner and the group may read the file, which contains packets, flows or other records of
-    /// traffic. In a directory of another user, only the owner may read the file.
+    /// The owner and the group may read the file. Use `Group` for packets, flows and other records
+    /// of traffic. In a directory of another user, only the owner may read the file.
     Group,
-    /// All users may read the file, which contains a manual page or other public text.
+    /// All users may read the file. Use `All` for a manual page or other public text.
     All,
 }
 
@@ -65,16 +66,16 @@ const DIRECTORY_MODE: u32 = 0o755;
 /// The suffix of the temporary name that a file has until it is complete.
 const PART: &str = ".part";
 
-/// The temporary name of a file begins with the final name, of which it contains at most this
-/// number of bytes. The random part follows. File systems allow 255 bytes for a name.
+/// The temporary name of a file begins with the final name. This number is the maximum number of
+/// bytes of the final name in it. The random part follows. File systems allow 255 bytes for a name.
 const NAME_BYTES: usize = 200;
 
-/// The maximum number of random names that are tried for one file. A random name of 64 bits is
-/// practically never taken.
+/// The maximum number of random names that are tried for one file. It is very unlikely that a
+/// random name of 64 bits already exists.
 const TRIES: usize = 8;
 
-/// A new file that does not have its final name yet. The file is removed when this value is
-/// dropped, unless [`finish`](Self::finish) or [`kept`](Self::kept) was called.
+/// A new file that does not have its final name yet. The file is removed when the `NewFile` value
+/// is dropped, unless [`finish`](Self::finish) or [`kept`](Self::kept) was called.
 #[derive(Debug)]
 pub struct NewFile {
     directory: Directory,
@@ -94,7 +95,7 @@ impl NewFile {
         Self::create_at(Directory::holding(path)?, readers)
     }
 
-    /// Creates a file like [`create`](Self::create), and also creates each missing directory of the
+    /// Does the same as [`create`](Self::create), and also creates each missing directory of the
     /// path.
     ///
     /// # Errors
@@ -133,21 +134,22 @@ impl NewFile {
         &self.file
     }
 
-    /// Makes sure that the file is not removed, even if [`finish`](Self::finish) is never called.
-    /// Its contents may be of value.
+    /// Keeps the file on the disk even if [`finish`](Self::finish) is never called. Its contents
+    /// may be of value.
     #[must_use]
     pub fn kept(mut self) -> Self {
         self.stays = true;
         self
     }
 
-    /// Returns the temporary name, which the file has until it is finished.
+    /// Returns the temporary name of the file, which the file has until [`finish`](Self::finish) is
+    /// called.
     pub fn part(&self) -> &OsStr {
         &self.part
     }
 
-    /// Renames the file to its final name. An older entry with that name is replaced, and a link is
-    /// not followed.
+    /// Renames the file to its final name. An older entry with the final name is replaced. If the
+    /// entry is a link, the link itself is replaced.
     ///
     /// # Errors
     /// Returns an error if the older entry cannot be replaced. After an error, the file is not
@@ -163,8 +165,8 @@ impl NewFile {
 impl Drop for NewFile {
     fn drop(&mut self) {
         if !self.stays {
-            // An error is ignored here, because it cannot be reported. A file that remains does no
-            // harm.
+            // An error of `remove_file` is ignored, because `drop` cannot report it. A temporary
+            // file that is not removed does no harm.
             let _ = self.directory.remove_file(&self.part);
         }
     }
@@ -175,7 +177,8 @@ impl Drop for NewFile {
 pub enum Opened {
     /// A new file, which already has its final name.
     File(File),
-    /// A FIFO or a character device, opened without blocking, or the file of an open descriptor.
+    /// A FIFO or a character device in nonblocking mode, or the file of a descriptor that was
+    /// already open.
     Special(File),
 }
 
@@ -207,9 +210,9 @@ pub fn has_no_reader(error: &io::Error) -> bool {
     error.raw_os_error() == Some(rustix::io::Errno::NXIO.raw_os_error())
 }
 
-/// Writes a complete file with these contents. The file gets its final name when it is complete.
-/// Until then, an older file with this name still exists. If the path names a FIFO or a character
-/// device, the data is written to the FIFO or the device.
+/// Writes a complete file with the contents `bytes`. The file gets its final name when it is
+/// complete. Until the new file is complete, an older file with the final name still exists. If the
+/// path names a FIFO or a character device, the data is written to the FIFO or the device.
 ///
 /// # Errors
 /// Returns the errors of [`open`], and an error if the file cannot be written.
@@ -228,8 +231,8 @@ pub fn write(path: &Path, bytes: &[u8], readers: Readers) -> io::Result<()> {
     }
 }
 
-/// Writes a file like [`write()`]. Returns after both the contents and the name of the file have
-/// been written to the disk. Creates each missing directory of the path.
+/// Writes a file in the same way as [`write()`]. Returns after both the contents and the name of
+/// the file have been written to the disk. Creates each missing directory of the path.
 ///
 /// # Errors
 /// Returns the errors of [`NewFile::create_with_directories`], and an error if the file cannot be
@@ -243,7 +246,7 @@ pub fn write_durably(path: &Path, bytes: &[u8], readers: Readers) -> io::Result<
     directory.sync()
 }
 
-/// Creates a FIFO with this path, unless it already exists.
+/// Creates a FIFO with the path `path`, unless the FIFO already exists.
 ///
 /// # Errors
 /// Returns the errors of [`Directory::holding`], and an error if the path exists but is not a FIFO.
@@ -258,8 +261,8 @@ pub fn create_fifo(path: &Path, readers: Readers) -> io::Result<()> {
     }
 }
 
-/// Checks that the program can create files with this name. The name may contain placeholders for
-/// the time, as for [`directory_of`].
+/// Checks that the program can create files with the name `name`. The name may contain placeholders
+/// for the time, as for [`directory_of`].
 ///
 /// # Errors
 /// Returns an error if the program cannot create a file.
@@ -272,7 +275,8 @@ enum Target {
         directory: Directory,
         name: OsString,
     },
-    /// A FIFO or a character device, opened without blocking, or the file of an open descriptor.
+    /// A FIFO or a character device in nonblocking mode, or the file of a descriptor that was
+    /// already open.
     Open(File),
 }
 
@@ -289,8 +293,8 @@ impl Target {
     }
 }
 
-/// Returns true if a new file may take this name. The name must be free, or belong to a file or a
-/// link.
+/// Returns true if a new file may get the name `name` in the directory. This is the case if no
+/// entry has the name, or if the entry is a file or a link.
 fn may_be_replaced(directory: &Directory, name: &OsStr) -> Result<bool, PathError> {
     let there = match directory.stat(name) {
         Err(PathError::System(error)) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
@@ -308,9 +312,9 @@ pub fn parent_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Returns the existing directory in which files of this name are created. The name may contain
-/// placeholders for the time (`%H`). If a directory name in the path contains a placeholder, the
-/// function returns the parent of the first directory whose name contains one.
+/// Returns the existing directory in which files with the name `name` are created. The name may
+/// contain placeholders for the time (`%H`). If a directory name in the path contains a
+/// placeholder, the function returns the parent of the first directory with a placeholder.
 ///
 /// # Errors
 /// Returns the errors of [`Directory::holding`].
@@ -325,8 +329,8 @@ pub fn directory_of(name: &Path) -> Result<Directory, PathError> {
 }
 
 fn random_name(name: &OsStr) -> OsString {
-    // The keys of the standard library's hash are random, and differ in each call. Therefore the
-    // hash serves as a random number.
+    // The standard library's hasher has random keys, which differ in each call. Therefore the hash
+    // of the empty input is used as a random number.
     let random = std::collections::hash_map::RandomState::new().build_hasher().finish();
     let name = name.to_string_lossy();
     let end = (0..=name.len().min(NAME_BYTES)).rev().find(|at| name.is_char_boundary(*at)).unwrap_or(0);

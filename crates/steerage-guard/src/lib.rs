@@ -10,8 +10,8 @@
 //! | [`capabilities`] | drops the capabilities of a process once its devices are open |
 //! | [`sandbox`] | restricts files and system calls with Landlock and seccomp |
 //!
-//! Architecture invariant: this crate knows nothing about packets, devices or commands. The crate
-//! only removes rights of the process, and never adds any.
+//! Architecture invariant: this crate contains no code about packets, devices or commands. The
+//! crate only removes rights of the process, and never adds rights.
 #![deny(unsafe_code)]
 
 pub mod capabilities;

@@ -26,14 +26,14 @@ pub struct Mount {
 
 impl Mount {
     /// Returns the ID of the user whose process serves a FUSE file system. Returns `None` if no
-    /// process of a user serves it, as with virtiofs.
+    /// process of a user serves the file system, as with virtiofs.
     pub fn user(&self) -> Option<u32> {
         self.options.split(',').find_map(|option| option.strip_prefix("user_id=")?.parse().ok())
     }
 }
 
-/// Returns the mount of an open file. The function asks only the kernel, and sends no request to
-/// the file system, because the file system may hang.
+/// Returns the mount of an open file. The function reads only tables of the kernel, and sends no
+/// request to the file system, because the file system may hang.
 ///
 /// # Errors
 /// Returns an error if the mount table cannot be read, or if the table does not contain the mount.
@@ -52,15 +52,15 @@ pub fn mount_of(opened: BorrowedFd<'_>) -> io::Result<Mount> {
     find(&about, &fs::read(TABLE)?).ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
-/// Finds the mount of an open file in the mount table. `about` is the description of the file in
-/// `/proc/self/fdinfo`.
+/// Finds the mount of an open file in the mount table. `about` is the content of the file's entry
+/// in `/proc/self/fdinfo`.
 fn find(about: &str, table: &[u8]) -> Option<Mount> {
     let id = about.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim();
     table.split(|byte| *byte == b'\n').filter_map(read).find(|mount| mount.id == id)
 }
 
 /// Reads one line of the mount table, such as `36 35 98:0 / /at ro,noatime master:1 - kind source
-/// options`. The number of fields before the dash varies.
+/// options`. The number of fields before the dash varies from line to line.
 fn read(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|byte| *byte == b' ');
     let id = String::from_utf8_lossy(fields.next()?).into_owned();

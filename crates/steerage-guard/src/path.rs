@@ -1,35 +1,40 @@
 //! Opens the directory of a file that the program is going to write.
 //!
 //! The program often runs as root, and users specify paths that other users can change. If the
-//! kernel resolved such a path, another user could plant a link and thereby choose the file to
-//! which root writes. Therefore this module resolves a path one name at a time, and opens each name
-//! in the directory that it has just opened (`O_PATH`, `O_NOFOLLOW`). The result is an open
-//! directory. All later operations use the descriptor of the directory, and never its path.
+//! kernel resolved a path that other users can change, another user could plant a link and thereby
+//! choose the file to which root writes. Therefore this module resolves a path one name at a time,
+//! and opens each name in the directory that it has just opened (`O_PATH`, `O_NOFOLLOW`). The
+//! result is an open directory. All later operations use the file descriptor of the open directory,
+//! and never its path.
 //!
 //! # The rule
 //!
 //! A directory is *trusted* if only root and the effective user can change its entries. A group may
-//! have write permission only if it is the user's private group. No other user may run the
-//! directory's file system (FUSE), because a FUSE file system can report any user as the owner of a
-//! file.
+//! have write permission to a trusted directory only if it is the user's private group. The file
+//! system of a trusted directory must not be a FUSE file system that another user runs, because it
+//! could report any user as the owner of a file.
 //!
 //! - Every directory on the path must be trusted, or must be a sticky directory of root or of the
-//!   user, such as `/tmp`. In a sticky directory, another user cannot replace a directory that is
-//!   trusted. On some distributions, a group can write to a directory such as `/var/log`. The next
-//!   name on the path must then be a real directory of root or of the user, not a link. The group
-//!   can exchange that directory only for another existing directory of root or of the user.
-//! - A link is followed if root or the user owns it, and if the directory that contains it is
-//!   trusted. A link in a sticky directory is not followed, because another user may have moved a
-//!   link of root there. The same rules apply to the names in the link's target.
-//! - The last directory, in which a new file or directory is created, may belong to any user. The
-//!   last directory need not be trusted, because a new file gets a random name, and a new directory
-//!   is checked after it has been created. No other user may run the file system of this directory,
-//!   because that user could read the contents of the file.
-//! - The working directory, at which a relative path begins, may belong to any user, because the
-//!   user chose it. If the working directory is not trusted, every later name on the path must be a
-//!   real directory. Links are not allowed, nor is a `..` that leads out of the working directory.
+//!   user, such as `/tmp`. In a sticky directory, other users cannot replace a trusted
+//!   subdirectory. On some distributions, a group can write to a directory such as `/var/log`.
+//!   After a directory that a group can change, the next name on the path must be a real directory
+//!   of root or of the user, not a link. The members of the group can replace that real directory
+//!   only by another existing directory of root or of the user.
+//! - A link is followed if root or the user owns the link, and if the directory that contains the
+//!   link is trusted. A link in a sticky directory is not followed, because another user may have
+//!   moved a link of root into this directory. The rules for a path also apply to the names in the
+//!   target of a link.
+//! - The last directory on the path, in which a new file or directory is created, may belong to any
+//!   user. The last directory on the path need not be trusted, because a new file gets a random
+//!   name, and a new directory is checked after it has been created. But another user must not run
+//!   the (FUSE) file system of the last directory, because that user could read the contents of the
+//!   file.
+//! - A relative path begins at the working directory. This directory may belong to any user,
+//!   because the user chose it. If the working directory is not trusted, every later name on the
+//!   path must be a real directory. In this case, the path must not contain links, or a `..` that
+//!   leads out of the working directory.
 //!
-//! Architecture invariant: only this module resolves a path for writing.
+//! Architecture invariant: only this module resolves the paths of files that are written.
 
 mod access;
 mod error;
@@ -57,13 +62,14 @@ const PATH_ONLY: OFlags =
     OFlags::from_bits_retain(OFlags::PATH.bits() | OFlags::NOFOLLOW.bits() | OFlags::CLOEXEC.bits());
 
 /// The flags that open a FIFO or a device. With these flags, the kernel returns an error instead of
-/// waiting if no process reads the FIFO. A terminal does not become the controlling terminal.
+/// waiting if no process reads the FIFO. A terminal does not become the controlling terminal of the
+/// process.
 const SPECIAL: OFlags = OFlags::from_bits_retain(
     OFlags::WRONLY.bits() | OFlags::NONBLOCK.bits() | OFlags::NOCTTY.bits() | OFlags::CLOEXEC.bits(),
 );
 
-/// An open directory. The methods of a directory take single names instead of paths, and never
-/// follow a link.
+/// An open directory. The methods of a `Directory` have parameters that are single names instead of
+/// paths, and never follow a link.
 #[derive(Debug)]
 pub struct Directory {
     fd: OwnedFd,
@@ -91,9 +97,9 @@ impl Directory {
         Walk::begin(path)?.reach_end(Missing::Fails)?.not_of_others()
     }
 
-    /// Opens a directory whose path another program will resolve again. Therefore every directory
-    /// from the root of the file system to this directory must be trusted, even if the path is
-    /// relative.
+    /// Opens a directory. Use `open_strict` if another program will resolve the same path again.
+    /// Therefore every directory from the root of the file system to this directory must be
+    /// trusted, even if the path is relative.
     ///
     /// # Errors
     /// Returns the same errors as [`open`](Self::open).
@@ -112,8 +118,8 @@ impl Directory {
         }
     }
 
-    /// Opens a directory like [`open`](Self::open), but creates the last directory of the path if
-    /// it does not exist.
+    /// Does the same as [`open`](Self::open), but creates the last directory of the path if it does
+    /// not exist.
     ///
     /// # Errors
     /// Returns the errors of [`open`](Self::open), and an error if the directory cannot be created.
@@ -131,9 +137,10 @@ impl Directory {
         Walk::begin(path)?.reach_end(Missing::Fails)
     }
 
-    /// Opens a directory like [`open_for_new_files`](Self::open_for_new_files), but creates each
-    /// missing directory of the path. The parent of the first missing directory may belong to any
-    /// user. A later call uses the created directory again if it still belongs to this user.
+    /// Does the same as [`open_for_new_files`](Self::open_for_new_files), but creates each missing
+    /// directory of the path. The parent of the first missing directory may belong to any user. A
+    /// later call of `create_all` uses a created directory again if the directory still belongs to
+    /// this user.
     ///
     /// # Errors
     /// Returns the errors of [`open_for_new_files`](Self::open_for_new_files), and an error if a
@@ -143,19 +150,20 @@ impl Directory {
     }
 
     /// Returns the directory in which a file with this path is created, and the name of the file in
-    /// this directory. If the last name of the path is a link that may be followed, the function
-    /// returns the directory and the name of the target. The directory may belong to any user.
+    /// this directory. If the last name of the path is a link that may be followed, `holding`
+    /// returns the directory and the name of the link's target. The directory may belong to any
+    /// user.
     ///
     /// # Errors
     /// Returns an error if another user can change a directory on the path, or if a directory does
-    /// not exist. Also returns an error if the path has no last name, or if it names a descriptor
-    /// ([`PathError::Descriptor`]).
+    /// not exist. Also returns an error if the path has no last name, or if the path names a file
+    /// descriptor ([`PathError::Descriptor`]).
     pub fn holding(path: &Path) -> Result<(Self, OsString), PathError> {
         Walk::begin(path)?.reach_holder(Missing::Fails)
     }
 
-    /// Returns the directory and the name of a file like [`holding`](Self::holding), but also
-    /// creates each missing directory of the path, as [`create_all`](Self::create_all) does.
+    /// Does the same as [`holding`](Self::holding), but also creates each missing directory of the
+    /// path, as [`create_all`](Self::create_all) does.
     ///
     /// # Errors
     /// Returns the errors of [`holding`](Self::holding), and an error if a directory cannot be
@@ -187,7 +195,8 @@ impl Directory {
     /// Creates a subdirectory and opens it.
     ///
     /// # Errors
-    /// Returns an error if the name exists, or if another user has replaced the new directory.
+    /// Returns an error if an entry with the name exists, or if another user has replaced the new
+    /// directory.
     pub fn create_dir(&self, name: &OsStr, mode: u32) -> Result<Self, PathError> {
         rustix::fs::mkdirat(&self.fd, single(name)?, Mode::from_raw_mode(mode))?;
         self.open_own(name)
@@ -196,8 +205,8 @@ impl Directory {
     /// Opens a subdirectory that this user created.
     ///
     /// # Errors
-    /// Returns an error if the name is not a directory, or if another user than root and this user
-    /// can change the directory.
+    /// Returns an error if the name does not belong to a directory, or if a user other than root
+    /// and this user can change the directory.
     pub fn open_own(&self, name: &OsStr) -> Result<Self, PathError> {
         self.open_own_with(name, self.is_of_others()?)
     }
@@ -217,8 +226,8 @@ impl Directory {
     /// Creates a file for reading and writing.
     ///
     /// # Errors
-    /// Returns an error if the name exists, if another user runs the file system, or if the kernel
-    /// refuses to create the file.
+    /// Returns an error if an entry with the name exists, if another user runs the file system, or
+    /// if the kernel refuses to create the file.
     pub fn create_new_file(&self, name: &OsStr, mode: u32) -> Result<File, PathError> {
         self.may_hold_files()?;
         let how = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -228,19 +237,20 @@ impl Directory {
     /// Creates a FIFO in the directory.
     ///
     /// # Errors
-    /// Returns an error if the name exists, or if the kernel refuses to create the FIFO.
+    /// Returns an error if an entry with the name exists, or if the kernel refuses to create the
+    /// FIFO.
     pub fn create_fifo(&self, name: &OsStr, mode: u32) -> Result<(), PathError> {
         Ok(rustix::fs::mknodat(&self.fd, single(name)?, FileType::Fifo, Mode::from_raw_mode(mode), 0)?)
     }
 
-    /// Opens the FIFO or character device with that name for writing, without waiting for a reader.
-    /// A FIFO must belong to root or to the user, because the owner of a FIFO can read the data in
-    /// it. A device must be in a trusted directory.
+    /// Opens the FIFO or character device with the name `name` for writing, without waiting for a
+    /// reader. A FIFO must belong to root or to the user, because the owner of a FIFO can read the
+    /// data in it. A device must be in a trusted directory.
     ///
     /// # Errors
     /// Returns an error if the entry is neither a FIFO nor a character device, or if the kernel
     /// refuses to open it. Also returns an error if another user owns the entry or the directory.
-    /// The error is `ENXIO` if no process reads the FIFO.
+    /// The returned error is `ENXIO` if no process reads the FIFO.
     pub fn open_special(&self, name: &OsStr) -> Result<File, PathError> {
         let how = SPECIAL | OFlags::NOFOLLOW;
         let trusted = |stat: &Stat| match FileType::from_raw_mode(stat.st_mode) {
@@ -262,18 +272,18 @@ impl Directory {
         Ok(file.into())
     }
 
-    /// Returns the metadata of the entry with that name. If the entry is a link, the result
-    /// describes the link itself.
+    /// Returns the metadata of the directory entry with the name `name`. If the entry is a link,
+    /// the result describes the link itself.
     ///
     /// # Errors
-    /// Returns an error if no entry has the name, or if the kernel refuses the query.
+    /// Returns an error if no entry has the name, or if the kernel refuses to return the metadata.
     pub fn stat(&self, name: &OsStr) -> Result<Stat, PathError> {
         Ok(rustix::fs::statat(&self.fd, single(name)?, AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
     /// Returns the names and types of the directory's entries, in no particular order. Some file
-    /// systems do not report types. The function does not access the entries themselves, because an
-    /// entry may be a mount whose file system does not answer.
+    /// systems do not report the types of entries. The function reads only the directory and not
+    /// its entries, because an entry may be a mount whose file system does not respond.
     ///
     /// # Errors
     /// Returns an error if the process may not read the directory.
@@ -299,10 +309,11 @@ impl Directory {
         Ok(rustix::fs::renameat(&self.fd, single(from)?, &self.fd, single(to)?)?)
     }
 
-    /// Renames an entry of the directory, unless the new name exists.
+    /// Renames an entry of the directory, unless an entry with the new name exists.
     ///
     /// # Errors
-    /// Returns an error if the new name exists, or if the kernel refuses to rename the entry.
+    /// Returns an error if an entry with the new name exists, or if the kernel refuses to rename
+    /// the entry.
     pub fn rename_unless_taken(&self, from: &OsStr, to: &OsStr) -> Result<(), PathError> {
         Ok(rustix::fs::renameat_with(&self.fd, single(from)?, &self.fd, single(to)?, RenameFlags::NOREPLACE)?)
     }
@@ -324,7 +335,7 @@ impl Directory {
         Ok(rustix::fs::unlinkat(&self.fd, single(name)?, AtFlags::REMOVEDIR)?)
     }
 
-    /// Makes sure that the names in the directory are on the disk.
+    /// Waits until the names of the directory's entries are on the disk.
     ///
     /// # Errors
     /// Returns an error if the process may not read the directory, or if the disk fails.
@@ -334,7 +345,7 @@ impl Directory {
         Ok(rustix::fs::fsync(readable)?)
     }
 
-    /// Returns a second descriptor of this directory.
+    /// Returns a second file descriptor of this directory.
     ///
     /// # Errors
     /// Returns an error if the process has too many open files.
@@ -343,8 +354,9 @@ impl Directory {
     }
 
     /// Returns true if another user owns the directory or one of its parent directories. The owner
-    /// of a directory can choose the group of new files through the set-group-ID bit. Through a
-    /// default access list, the owner can also give other users access to new files.
+    /// of a directory can choose the group of new files through the set-group-ID bit. With a
+    /// default access list (ACL), the owner of a directory can also give other users access to new
+    /// files.
     ///
     /// # Errors
     /// Returns an error if the kernel does not report the owner and the mode of the directory.
@@ -379,12 +391,12 @@ impl From<Directory> for OwnedFd {
     }
 }
 
-/// Opens an inherited descriptor for writing that a path such as `/dev/stdout` names
-/// ([`PathError::Descriptor`]). The user's shell opened the descriptor, so the user chose the file.
-/// For standard input, output or error, data is written at the current position. For any other
-/// descriptor, data is written at the end of the file. A FIFO or a character device is opened a
-/// second time, in nonblocking mode. Therefore the mode of the original descriptor, which other
-/// processes may share, does not change.
+/// Opens an inherited file descriptor for writing. A path such as `/dev/stdout` names such a
+/// descriptor ([`PathError::Descriptor`]). The user's shell opened the descriptor, so the user
+/// chose the file. To standard input, output or error, data is written at the current file
+/// position. To the file of any other descriptor, data is written at the end. A FIFO or a character
+/// device is opened a second time, in nonblocking mode. Therefore the mode of the original
+/// descriptor, which other processes may share, does not change.
 ///
 /// # Errors
 /// Returns an error if the descriptor is not open, or if it is not a file, a FIFO or a character
@@ -413,14 +425,14 @@ pub fn open_descriptor(number: RawFd) -> Result<File, PathError> {
     }
 }
 
-/// Returns the name, or an error if it is not a single name but a path.
+/// Returns `name`, or an error if `name` is not a single name but a path.
 fn single(name: &OsStr) -> Result<&OsStr, PathError> {
     let is_single = !name.as_bytes().contains(&b'/') && !["", ".", ".."].iter().any(|special| name == *special);
     if is_single { Ok(name) } else { Err(Errno::INVAL.into()) }
 }
 
-/// Returns true if the user with this ID is trusted. The effective user is trusted. Root is trusted
-/// too, because root can change every file anyway.
+/// Returns true if the user with the ID `uid` is trusted. The effective user is trusted. Root is
+/// trusted too, because root can change every file anyway.
 fn is_trusted(uid: u32) -> bool {
     uid == 0 || uid == geteuid().as_raw()
 }

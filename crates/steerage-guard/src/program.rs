@@ -1,10 +1,10 @@
-//! Starts other programs in such a way that signals can end this process meanwhile.
+//! Starts other programs. While a program starts, signals can still end this process.
 //!
 //! When a thread starts a program, the C library blocks all signals of this thread until the
 //! program's file is loaded. The program's file, or a directory in PATH, may be on a file system
-//! that does not answer. While the C library waits for such a file system, only SIGKILL can end the
-//! process. Therefore a separate thread starts the program. The calling thread waits for the
-//! separate thread, and its signals are not blocked.
+//! that does not respond. While the C library waits for such a file system, only SIGKILL can end
+//! the process. Therefore a separate thread starts the program. The calling thread waits for the
+//! separate thread. The signals of the calling thread are not blocked.
 //!
 //! Architecture invariant: steerage starts every program with the function `start`.
 

@@ -13,10 +13,10 @@
 //! If the process makes a system call that the filter does not allow, the kernel ends the process
 //! with SIGSYS. One line on standard error names the thread and the system call. If Landlock does
 //! not allow access to a file, opening the file fails with "permission denied". The program reports
-//! this error like any other error.
+//! the error "permission denied" like any other error.
 //!
 //! If the kernel does not support Landlock, or seccomp on this architecture, [`InForce`] reports
-//! this. The kernel still enforces the other restrictions.
+//! what is missing. The kernel still enforces the restrictions that it supports.
 mod calls;
 mod children;
 mod files;
@@ -69,7 +69,7 @@ impl Sandbox {
         Self::default()
     }
 
-    /// Allows these groups of system calls, in addition to [`Group::Run`].
+    /// Allows the system calls of `groups`, in addition to [`Group::Run`].
     #[must_use]
     pub fn calls(mut self, groups: &[Group]) -> Self {
         self.groups.extend(groups);
@@ -83,18 +83,19 @@ impl Sandbox {
     }
 
     /// Allows the process to create, write, rename and remove files below the directory. The
-    /// argument is an open descriptor instead of a path, because the path may lead to another
-    /// directory by now.
+    /// argument is an open file descriptor instead of a path, because the path may meanwhile lead
+    /// to another directory.
     #[must_use]
     pub fn writes(self, directory: impl Into<OwnedFd>) -> Self {
-        // The module `path` reads these files to find out which user mounted a FUSE file
-        // system.
+        // The module `path` reads `fdinfo` and `mountinfo` to find out which user mounted a FUSE
+        // file system.
         let sandbox = self.reads("/proc/self/fdinfo").reads("/proc/self/mountinfo");
         sandbox.open(directory.into(), How::Write)
     }
 
-    /// Allows the program to remove a file in this directory at its end, such as a socket. Landlock
-    /// has no rules for single file names, so the program can remove any file in the directory.
+    /// Allows the program to remove a file in the directory at the end of the program, such as a
+    /// socket. Landlock has no rules for single file names, so the program can remove any file in
+    /// the directory.
     #[must_use]
     pub fn removes_in(self, directory: impl Into<OwnedFd>) -> Self {
         self.open(directory.into(), How::RemoveFile)
@@ -117,8 +118,8 @@ impl Sandbox {
     }
 
     /// Restricts the files that this thread may use. Threads and programs that this thread starts
-    /// later are restricted, too. Call this method while the process has only one thread, and after
-    /// all files and devices are open.
+    /// later are restricted, too. Call `restrict_files` while the process has only one thread, and
+    /// after all files and devices are open.
     ///
     /// # Errors
     /// Returns an error if the kernel supports Landlock but refuses the rules.
@@ -129,8 +130,8 @@ impl Sandbox {
         Ok(())
     }
 
-    /// Permanently restricts the system calls of all threads of this process. After this call, a
-    /// forbidden system call ends the process.
+    /// Permanently restricts the system calls of all threads of this process. After the call of
+    /// `restrict_calls`, a forbidden system call ends the process.
     ///
     /// # Errors
     /// Returns an error if the kernel supports seccomp but refuses the filter.
@@ -138,8 +139,8 @@ impl Sandbox {
         let arch = filter::arch().filter(|_| sys::has_seccomp());
         if let Some(arch) = arch {
             sys::name_violations().map_err(SandboxError::handler)?;
-            // The list of children is complete, because the process can start no program after its
-            // system calls are restricted.
+            // The list of child processes is complete, because the process cannot start programs
+            // after its system calls are restricted.
             let signals = self.groups.contains(&Group::Signal);
             let children = signals.then(children::running).flatten();
             if signals && children.is_none() {
@@ -165,10 +166,10 @@ struct Programs {
 }
 
 impl ThreadFilter {
-    /// Compiles a filter that allows these groups of system calls. With this filter, a thread
+    /// Compiles a filter that allows the system calls of `groups`. With this filter, a thread
     /// cannot send through packet sockets that listen, and cannot send to an address through any
-    /// packet socket. The thread can send messages only through UDP sockets. If the thread closes a
-    /// packet socket or a UDP socket of `sockets`, the socket stays open.
+    /// packet socket. The thread can send messages only through UDP sockets. If a thread with this
+    /// filter closes a packet socket or a UDP socket of `sockets`, the socket stays open.
     ///
     /// # Errors
     /// Returns an error if the filter cannot be compiled.
@@ -181,8 +182,8 @@ impl ThreadFilter {
         arch.map(programs).transpose().map(Self)
     }
 
-    /// Returns the filter's decision about the system call with this number. On a kernel that
-    /// cannot restrict system calls, the filter allows all of them.
+    /// Returns the filter's decision about the system call with the number `number`. On a kernel
+    /// that cannot restrict system calls, the filter allows all system calls.
     ///
     /// ```
     /// use steerage_guard::sandbox::{Answer, Sockets, ThreadFilter};
@@ -195,7 +196,7 @@ impl ThreadFilter {
         self.0.as_ref().map_or(Answer::Allowed, |programs| program::answer(&programs.allow, number))
     }
 
-    /// Returns true if the filter allows the system call with these arguments.
+    /// Returns true if the filter allows the system call `number` with the arguments `arguments`.
     pub fn allows(&self, number: u32, arguments: &[u64; 6]) -> bool {
         self.0.as_ref().is_none_or(|programs| program::allows(&programs.allow, number, arguments))
     }
@@ -226,9 +227,9 @@ impl InForce {
         self.seccomp
     }
 
-    /// Returns the kernel's error if it supports Landlock but refused to use it. In some cases, the
-    /// user can permit Landlock, for example if the seccomp profile of a container forbids its
-    /// system call.
+    /// Returns the kernel's error if the kernel supports Landlock but refused to apply it. In some
+    /// cases, the user can permit Landlock, for example if the seccomp profile of a container
+    /// forbids Landlock's system call.
     pub fn landlock_refused(&self) -> Option<io::Error> {
         match self.landlock {
             Enforced::Refused(error) => Some(io::Error::from_raw_os_error(error)),

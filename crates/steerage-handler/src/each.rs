@@ -1,4 +1,4 @@
-//! Makes a packet function of a closure: [`each`].
+//! Turns a closure into a packet function: [`each`].
 
 use steerage_core::handler::{Cpu, Handler};
 use steerage_core::packet::{Batch, Packet};
@@ -19,9 +19,9 @@ impl<F: FnMut(Packet<'_>) + 'static> Handler for Each<F> {
     fn finish(self, _cpu: &mut Cpu) {}
 }
 
-/// Makes a packet function of a closure that is called for each packet. Each CPU has its own clone
-/// of the closure. If a packet function needs a result or state by flow, implement [`Handler`]
-/// instead.
+/// Turns a closure into a packet function. The closure is called for each packet. Each CPU has its
+/// own clone of the closure. If a packet function has a result, or stores state for each flow,
+/// implement [`Handler`] instead.
 ///
 /// ```
 /// # mod steerage { pub use steerage_testing as testing; pub mod packet { pub use {steerage_core::ids::Verdict, steerage_handler::each::each}; } }

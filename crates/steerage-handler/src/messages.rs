@@ -1,5 +1,5 @@
 //! Messages from other threads to the handlers of an instance, such as a new configuration, a
-//! request, or the answer of an async task.
+//! request, or the result of an async task.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -56,9 +56,9 @@ pub trait TakesMessages: Handler {
     /// The type of the messages.
     type Message: Send + 'static;
 
-    /// Called between two rounds, once for each message. Messages to this CPU arrive in the order
-    /// in which they were posted. A message to a bucket arrives at the CPU that has the bucket,
-    /// after the state of the bucket.
+    /// Called between two rounds of the CPU, once for each message. Messages to this CPU arrive in
+    /// the order in which they were posted. A message to a bucket arrives at the CPU that has the
+    /// bucket, after the bucket's state has arrived there.
     fn message(&mut self, message: Self::Message, cpu: &mut Cpu);
 }
 
@@ -98,11 +98,11 @@ struct Letters<M> {
     has_ended: bool,
 }
 
-/// The messages for one CPU. All threads that post messages share this value.
+/// The messages for one CPU. All threads that post messages to the CPU share this queue.
 type OfCpu<M> = Arc<Mutex<Letters<M>>>;
 
 struct Office<M> {
-    /// When the handlers are created, each CPU adds its own entry.
+    /// Each CPU adds its own entry to this list when its handler is created.
     cpus: Mutex<Vec<(CpuId, OfCpu<M>)>>,
     places: usize,
     handle: OnceLock<Handle>,
@@ -113,8 +113,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl<M> Office<M> {
-    /// The messages for a CPU. If the handler of a CPU was not created yet, it gets the waiting
-    /// messages when it starts.
+    /// The messages for a CPU. If the handler of a CPU was not created yet, the handler gets the
+    /// waiting messages when it starts.
     fn letters(&self, cpu: CpuId) -> OfCpu<M> {
         let mut cpus = lock(&self.cpus);
         if let Some((_, letters)) = cpus.iter().find(|(other, _)| *other == cpu) {
@@ -134,7 +134,8 @@ impl<M> Office<M> {
         };
         let letters = self.letters(cpu);
         let added = add(&mut lock(&letters), letter, self.places);
-        // The CPU is woken even if there was no room, because it may have found the lock taken.
+        // The CPU is woken even if there was no room, because it may have tried to take the lock
+        // while this thread held it.
         let _ = handle.wake(cpu);
         added.map_err(
             |(letter, has_ended)| {
@@ -143,8 +144,9 @@ impl<M> Office<M> {
         )
     }
 
-    /// Passes a message on to the CPU that has the message's bucket now. A CPU of the receive path
-    /// calls `forward`, so it waits for no lock. Returns the message if it cannot be passed on now.
+    /// Forwards a message to the CPU that currently has the message's bucket. `forward` is called
+    /// by a CPU of the receive path, so it does not wait for a lock. If the message cannot be
+    /// forwarded now, returns the message as an error.
     fn forward(&self, cpu: CpuId, letter: Letter<M>) -> Result<(), Letter<M>> {
         let Ok(cpus) = self.cpus.try_lock() else { return Err(letter) };
         let Some((_, letters)) = cpus.iter().find(|(other, _)| *other == cpu) else { return Err(letter) };
@@ -155,7 +157,8 @@ impl<M> Office<M> {
         Ok(())
     }
 
-    /// Like [`forward`](Self::forward), but is called when a CPU ends, and may wait for locks.
+    /// Does the same as [`forward`](Self::forward), but is called when a CPU ends, and may wait for
+    /// locks.
     fn forward_last(&self, cpu: CpuId, letter: Letter<M>) {
         lock(&self.letters(cpu)).add_forwarded(letter);
         let _ = self.handle.get().map(|handle| handle.wake(cpu));
@@ -163,10 +166,11 @@ impl<M> Office<M> {
 }
 
 impl<M> Letters<M> {
-    /// Adds a message that was first posted to another CPU. A forwarded message always has room,
-    /// because it already had a place at the first CPU. If the message had to wait for a place at
-    /// the second CPU, two CPUs could wait for each other. If the handler has ended, no handler is
-    /// left that could get the message.
+    /// Adds a message that was first posted to another CPU. A forwarded message is added even if
+    /// the list is full, because it already had a place in the list of the first CPU. If a
+    /// forwarded message had to wait for a place in the second CPU's list, two CPUs could wait for
+    /// each other. If the handler of the second CPU has ended, the message is dropped, because no
+    /// handler could get it.
     fn add_forwarded(&mut self, letter: Letter<M>) {
         if !self.has_ended {
             self.waiting.push_back(letter);
@@ -174,7 +178,8 @@ impl<M> Letters<M> {
     }
 }
 
-/// Adds a message, or returns it if there is no room. Also returns true if the handler has ended.
+/// Adds a message, or returns it if there is no room or the handler has ended. The second value of
+/// the error is true if the handler has ended.
 fn add<M>(letters: &mut Letters<M>, letter: Letter<M>, places: usize) -> Result<(), (Letter<M>, bool)> {
     if letters.has_ended || letters.waiting.len() >= places {
         return Err((letter, letters.has_ended));
@@ -183,8 +188,8 @@ fn add<M>(letters: &mut Letters<M>, letter: Letter<M>, places: usize) -> Result<
     Ok(())
 }
 
-/// A post sends messages to the handlers of an instance, from any thread. Clones of a post send to
-/// the same handlers.
+/// A post sends messages to the handlers of an instance, from any thread. Clones of a `Post` send
+/// messages to the same handlers.
 pub struct Post<M>(Arc<Office<M>>);
 
 impl<M> Clone for Post<M> {
@@ -201,14 +206,14 @@ impl<M> fmt::Debug for Post<M> {
 
 impl<M: Send + 'static> Post<M> {
     /// Creates a post with room for `places` messages for each CPU. [`connect`](Self::connect) must
-    /// be called after this.
+    /// be called after `new`.
     pub fn new(places: usize) -> Self {
         Self(Arc::new(Office { cpus: Mutex::default(), places, handle: OnceLock::new() }))
     }
 
     /// Connects this post to the instance whose handlers are the [`WithMessages`] of this post.
     pub fn connect(&self, handle: &Handle) {
-        // If there are several calls, the post belongs to the instance of the first call.
+        // If `connect` is called several times, the post belongs to the instance of the first call.
         let _ = self.0.handle.set(handle.clone());
     }
 
@@ -221,9 +226,9 @@ impl<M: Send + 'static> Post<M> {
     }
 
     /// Posts a message to the handler that has the state of `bucket`. If the bucket moves, the
-    /// message follows it. A message that follows its bucket may arrive after messages that were
-    /// posted later. A handler must not call `to_bucket`, because this call may wait for the
-    /// control lock.
+    /// message is forwarded to the new CPU. A message that was forwarded with its bucket may arrive
+    /// after messages that were posted later. A handler must not call `to_bucket`, because this
+    /// function may wait for the control lock of the instance.
     ///
     /// # Errors
     /// [`Unposted`] contains the message.
@@ -235,7 +240,7 @@ impl<M: Send + 'static> Post<M> {
     }
 
     /// Posts a copy of a message to the handler of each CPU. Returns the CPUs that did not get the
-    /// message, because too many messages wait for them or because their handlers have ended.
+    /// message, because too many messages wait for the CPU or because its handler has ended.
     pub fn to_all(&self, message: &M) -> Vec<CpuId>
     where
         M: Clone,
@@ -245,8 +250,8 @@ impl<M: Send + 'static> Post<M> {
     }
 }
 
-/// A handler, together with the messages that wait for it. `Builder::build_with_messages` wraps
-/// each handler in this type.
+/// A handler, together with the messages that wait for this handler. `Builder::build_with_messages`
+/// wraps each handler in this type.
 pub struct WithMessages<H: TakesMessages> {
     handler: H,
     cpu: CpuId,
@@ -254,12 +259,12 @@ pub struct WithMessages<H: TakesMessages> {
     post: Post<H::Message>,
 }
 
-/// What [`WithMessages::take`] did with the oldest message.
+/// States what [`WithMessages::take`] did with the oldest message.
 enum Taken<M> {
     /// The message is for this handler.
     Ours(M),
     PassedOn,
-    /// The message waits, and all messages after it wait too, so that they stay in order.
+    /// The message waits. All later messages wait too, so that the messages stay in order.
     NotNow,
     Nothing,
 }
@@ -297,13 +302,14 @@ impl<H: TakesMessages> WithMessages<H> {
         let _ = handle.wake(self.cpu);
     }
 
-    /// Takes a message. Messages stay in the common list until they are delivered. Waiting messages
-    /// are counted, and no other message is lost if a handler panics.
+    /// Takes a message. Messages stay in the shared list until they are delivered to the handler.
+    /// Therefore waiting messages are counted, and if a handler panics in a message, no other
+    /// message is lost.
     fn take(&self, handle: &Handle) -> Taken<H::Message> {
         let mut letters = match self.letters.try_lock() {
             Ok(letters) => letters,
             Err(TryLockError::Poisoned(letters)) => letters.into_inner(),
-            // The thread that holds the lock wakes this CPU afterwards.
+            // The thread that holds the lock wakes this CPU after it has released the lock.
             Err(TryLockError::WouldBlock) => return Taken::Nothing,
         };
         let Some(letter) = letters.waiting.pop_front() else { return Taken::Nothing };
@@ -349,8 +355,8 @@ impl<H: TakesMessages> Handler for WithMessages<H> {
     }
 
     /// Messages that wait when the run ends are delivered before the handler finishes. A message to
-    /// a bucket of another CPU goes to that CPU. If the handler on the other CPU has ended, the
-    /// message is lost.
+    /// a bucket of another CPU is forwarded to that CPU. If the handler on the other CPU has ended,
+    /// the message is lost.
     fn finish(mut self, cpu: &mut Cpu) -> H::Report {
         let waiting = {
             let mut letters = lock(&self.letters);

@@ -1,4 +1,4 @@
-//! A table of state by flow that moves with its bucket.
+//! A table of state for each flow. The state moves together with its bucket.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -29,8 +29,8 @@ impl Moment for WallTime {
     }
 }
 
-/// The entries of one bucket. A handler returns these entries when the bucket leaves, and takes
-/// them when the bucket arrives.
+/// The entries of one bucket. A handler returns a `Part` when its bucket moves to another CPU, and
+/// gets a `Part` when the bucket arrives.
 pub struct Part<K, V, T = Timestamp>(HashMap<K, (V, T)>);
 
 impl<K, V, T> Default for Part<K, V, T> {
@@ -120,8 +120,8 @@ pub struct Table<K, V, T = Timestamp> {
     len: usize,
     limit: usize,
     idle: Duration,
-    /// The bucket at which the next call of `expire` continues. The number counts the buckets of
-    /// all groups.
+    /// The bucket at which the next call of `expire` continues. The buckets of all groups are
+    /// counted together, from 0.
     next: usize,
 }
 
@@ -132,8 +132,8 @@ impl<K, V, T> fmt::Debug for Table<K, V, T> {
 }
 
 impl<K: Eq + Hash, V, T: Moment> Table<K, V, T> {
-    /// Creates a table for at most `limit` entries. An entry expires if it is not used for the time
-    /// `idle`.
+    /// Creates a table for at most `limit` entries. An entry expires if the entry is not used for
+    /// the time `idle`.
     pub fn new(limit: usize, idle: Duration) -> Self {
         Self { groups: Vec::new(), len: 0, limit, idle, next: 0 }
     }
@@ -148,10 +148,10 @@ impl<K: Eq + Hash, V, T: Moment> Table<K, V, T> {
         self.len == 0
     }
 
-    /// Returns the value of a key. If the key is new, the result is the default value. `now` is the
-    /// time at which the entry is used. Returns `None` if the table is full and no entry of the
-    /// bucket has expired. If the table is full, expired entries of the bucket are dropped to make
-    /// room. [`expire`](Self::expire) does not pass them on.
+    /// Returns the value of a key. If the key is new, adds an entry with the default value. `now`
+    /// is the time at which the entry is used. Returns `None` if the table is full and no entry of
+    /// the bucket has expired. If the table is full, expired entries of the bucket are dropped to
+    /// make room. [`expire`](Self::expire) does not report these entries.
     pub fn entry(&mut self, bucket: BucketId, key: K, now: T) -> Option<&mut V>
     where
         V: Default,
@@ -159,7 +159,7 @@ impl<K: Eq + Hash, V, T: Moment> Table<K, V, T> {
         self.entry_with(bucket, key, now, V::default)
     }
 
-    /// Like [`entry`](Self::entry), with another initial value.
+    /// Does the same as [`entry`](Self::entry), but `make` creates the initial value.
     pub fn entry_with(&mut self, bucket: BucketId, key: K, now: T, make: impl FnOnce() -> V) -> Option<&mut V> {
         let (limit, idle, at) = (self.limit, self.idle, usize::from(bucket.group));
         if self.groups.len() <= at {
@@ -195,7 +195,7 @@ impl<K: Eq + Hash, V, T: Moment> Table<K, V, T> {
         self.groups.get_mut(usize::from(bucket.group))?.get_mut(usize::from(bucket.bucket))
     }
 
-    /// Returns the value of a key. Reading a value does not count as a use of the entry.
+    /// Returns the value of a key. A call of `get_mut` does not count as a use of the entry.
     pub fn get_mut(&mut self, bucket: BucketId, key: &K) -> Option<&mut V> {
         self.part(bucket)?.0.get_mut(key).map(|(value, _)| value)
     }
@@ -207,7 +207,7 @@ impl<K: Eq + Hash, V, T: Moment> Table<K, V, T> {
         Some(value)
     }
 
-    /// Takes the entries of a bucket out of the table, for
+    /// Removes the entries of a bucket from the table, for
     /// [`Handler::bucket_leaves`](steerage_core::handler::Handler::bucket_leaves). Returns `None`
     /// if the bucket has no entries.
     pub fn leave(&mut self, bucket: BucketId) -> Option<Part<K, V, T>> {
@@ -218,9 +218,9 @@ impl<K: Eq + Hash, V, T: Moment> Table<K, V, T> {
 
     /// Adds the entries of a bucket, for
     /// [`Handler::bucket_arrives`](steerage_core::handler::Handler::bucket_arrives). If the table
-    /// already has an entry with the same key, the entry that was used last remains. Entries that
-    /// arrive are kept even if the table then exceeds its limit. The table accepts new keys again
-    /// only when it is below the limit.
+    /// already has an entry with the same key, the entry that was used more recently remains.
+    /// Entries that arrive are kept even if the table then exceeds its limit. The table accepts new
+    /// keys again only when it has fewer entries than its limit.
     pub fn arrive(&mut self, bucket: BucketId, part: Part<K, V, T>) {
         self.arrive_with(bucket, part, |here, arrived| {
             if here.1 < arrived.1 {
@@ -230,8 +230,8 @@ impl<K: Eq + Hash, V, T: Moment> Table<K, V, T> {
     }
 
     /// Like [`arrive`](Self::arrive). If the table already has an entry with the same key, `merge`
-    /// decides which value remains. `merge` gets both values with the times at which they were last
-    /// used.
+    /// decides which value remains. `merge` gets both values, and the time at which each value was
+    /// last used.
     pub fn arrive_with(&mut self, bucket: BucketId, part: Part<K, V, T>, merge: impl Fn(&mut (V, T), (V, T))) {
         if self.part(bucket).is_none() {
             let at = usize::from(bucket.group);
@@ -254,10 +254,10 @@ impl<K: Eq + Hash, V, T: Moment> Table<K, V, T> {
         self.len += added;
     }
 
-    /// Removes entries that were not used for the table's idle time, and passes them to `each`. One
-    /// call reads about `most` entries, or all entries if there are fewer. The next call of
-    /// `expire` continues after the entries that were read. So a tick of a handler stays short for
-    /// any number of entries.
+    /// Removes entries that were not used for the table's idle time, and calls `each` for each
+    /// removed entry. One call of `expire` checks about `most` entries, or all entries if the table
+    /// has fewer. The next call of `expire` continues after the entries that were checked.
+    /// Therefore a handler's tick that calls `expire` stays short for any number of entries.
     pub fn expire(&mut self, now: T, most: usize, mut each: impl FnMut(&K, &mut V)) {
         let (idle, buckets) = (self.idle, self.groups.len() * BUCKETS);
         let mut read = 0;

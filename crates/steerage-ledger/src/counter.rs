@@ -12,8 +12,8 @@ impl Counter {
     #[inline(always)]
     pub fn add(&self, n: u64) {
         // The release store pairs with the acquire load in `get`: a reader of this count also sees
-        // all earlier counts of the same writer. Therefore a packet that is counted as delivered is
-        // also counted as received. A release store costs nothing on x86.
+        // all earlier counts of the same writer. Therefore a reader that sees a packet counted as
+        // delivered also sees it counted as received. A release store costs nothing on x86.
         self.0.store(self.0.load(Ordering::Relaxed) + n, Ordering::Release);
     }
 
@@ -26,7 +26,7 @@ impl Counter {
         }
     }
 
-    /// Sets the count to `n`. `set` is for counts that can also decrease. Only the thread that
+    /// Sets the count to `n`. Use `set` for counts that can also decrease. Only the thread that
     /// writes this count may call `set`.
     #[inline(always)]
     pub fn set(&self, n: u64) {
@@ -41,7 +41,8 @@ impl Counter {
     }
 }
 
-/// A count that many threads write. Such a count is for rare and slow events, such as waking a CPU.
+/// A count that many threads write. Use a `SharedCounter` only for rare and slow events, such as
+/// waking a CPU.
 #[derive(Debug, Default)]
 pub struct SharedCounter(AtomicU64);
 
@@ -54,8 +55,8 @@ impl SharedCounter {
 
     /// Sets the count to `n` if `n` is greater than the count.
     pub fn raise_to(&self, n: u64) {
-        // Relaxed: no other memory depends on this count. Most of these counts have not changed,
-        // and a load is cheaper than `fetch_max`.
+        // Relaxed: no other memory depends on this count. Most calls do not change the count, and a
+        // load is cheaper than `fetch_max`.
         if n > self.0.load(Ordering::Relaxed) {
             self.0.fetch_max(n, Ordering::Relaxed);
         }

@@ -13,7 +13,7 @@ use crate::drops::DropCounters;
 use crate::limits::HANDLER_SLOW;
 use crate::reasons::DropReason;
 
-/// The counts that the owner of a queue writes.
+/// The counts that the CPU which owns a receive queue writes.
 #[derive(Debug)]
 #[repr(align(128))]
 #[non_exhaustive]
@@ -30,18 +30,19 @@ pub struct QueueLedger {
     /// The number of frames in the parking lot.
     pub parked: Counter,
     pub unparked: Counter,
-    /// The number of frames in the lane: frames that stay on the owner's CPU and are not finished.
+    /// The number of frames in the lane. These frames stay on the CPU that owns the queue, and are
+    /// not finished yet.
     pub in_lane: Counter,
     pub buckets: BucketLoads,
-    /// The number of frames that were sampled for `buckets`.
+    /// The number of frames that were sampled for the counts in `buckets`.
     pub samples: Counter,
     /// The handler's times by bucket. The time of each bucket is written by the CPU that has the
     /// bucket.
     pub timed: TimedBuckets,
 }
 
-/// For each bucket, the approximate number of its frames. In each poll, one frame is sampled. All
-/// frames of the poll are added to the count of this frame's bucket.
+/// For each bucket, the approximate number of its frames. In each poll, one frame is sampled. The
+/// number of all frames of the poll is added to the count of the sampled frame's bucket.
 #[derive(Debug)]
 pub struct BucketLoads(Box<[Counter]>);
 
@@ -65,9 +66,9 @@ impl BucketLoads {
 }
 
 /// For each bucket, the handler's time for sampled packets in nanoseconds, and the number of these
-/// packets. A bucket belongs to one CPU at a time, so each of these counts has one writer. There is
-/// one exception: a CPU that was declared dead may write late and restore an older count, which
-/// loses a sample.
+/// packets. A bucket belongs to one CPU at a time, so the two counts of a bucket have one writer.
+/// There is one exception: a CPU that was declared dead may write late and restore an older count.
+/// A sample is then lost.
 #[derive(Debug)]
 pub struct TimedBuckets(Box<[(Counter, Counter)]>);
 
@@ -113,7 +114,7 @@ impl QueueLedger {
     }
 
     /// Counts a poll in which the device handed over `frames` frames. Counts of lost frames are
-    /// usually 0. Therefore these counts are not written if no frame was lost.
+    /// usually 0. Therefore the counts of lost frames are not written if no frame was lost.
     #[inline]
     pub fn polled(&self, frames: u64, counts: &PollCounts) {
         let PollCounts { wire_bytes, lost, no_page, copied, passed } = *counts;
@@ -122,7 +123,7 @@ impl QueueLedger {
             self.received.add(received);
             self.received_bytes.add(wire_bytes);
         }
-        // One comparison of all four counts is enough for nearly every poll.
+        // For nearly every poll, one comparison shows that all four counts are 0.
         if lost | no_page | copied | passed != 0 {
             self.dropped.add(DropReason::Device, lost);
             self.dropped.add(DropReason::NoPage, no_page);
@@ -175,8 +176,8 @@ pub struct ProducerLedger {
 #[repr(align(128))]
 #[non_exhaustive]
 pub struct ConsumerLedger {
-    /// The packets in all batches that the CPU finished. Packets that an output finishes later are
-    /// included.
+    /// The number of packets in all batches that the CPU has finished. This number includes the
+    /// packets that an output finishes later.
     pub finished: Counter,
     pub consumed: Counter,
     pub discarded: Counter,
@@ -193,8 +194,7 @@ pub struct ConsumerLedger {
 pub struct TxLedger {
     pub packets: Counter,
     pub bytes: Counter,
-    /// The number of packets that the output refused, and of packets for which the output had no
-    /// room.
+    /// The numbers of packets that the output refused, or for which the output had no room.
     pub dropped: DropCounters,
     /// The packets that the output accepts and finishes later. `None` for an output that finishes
     /// packets at once.
@@ -209,7 +209,7 @@ impl TxLedger {
         Self { deferred: Some(Deferred::new(sources)), ..Self::default() }
     }
 
-    /// Returns how many packets the output holds.
+    /// Returns how many accepted packets the output has not finished yet.
     pub fn held(&self) -> u64 {
         self.deferred.as_ref().map_or(0, Deferred::held)
     }
@@ -233,8 +233,8 @@ pub struct CpuLedger {
     pub processed: Counter,
     pub inline: Counter,
     pub busy_nanos: Counter,
-    /// The part of `busy_nanos` that was spent on receiving. The time spent on receiving is
-    /// estimated from a sample of the rounds.
+    /// The part of `busy_nanos` that was spent on receiving, in nanoseconds. The time spent on
+    /// receiving is estimated from a sample of the rounds.
     pub receive_nanos: Counter,
     pub rounds: Counter,
     /// The number of rounds that had a full poll or a full batch, so that packets had to wait for
@@ -257,7 +257,7 @@ pub struct CpuLedger {
 
 impl CpuLedger {
     /// Records the time that a batch took, in nanoseconds. Returns true for the first batch that
-    /// took longer than [`HANDLER_SLOW`].
+    /// took [`HANDLER_SLOW`] or longer.
     #[inline(always)]
     pub fn note_batch(&self, nanos: u64) -> bool {
         let longest = self.longest_batch.get();
@@ -280,26 +280,27 @@ pub struct QueueError {
     pub offset: Option<u64>,
 }
 
-/// The counts of one poll, apart from the frames that it hands over.
+/// The counts of one poll, except the number of frames that the poll hands over.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct PollCounts {
-    /// The length of the frames on the wire, in bytes.
+    /// The total length of the frames on the wire, in bytes.
     pub wire_bytes: u64,
     /// The number of frames that were lost before steerage received them.
     pub lost: u64,
     /// The number of frames that were lost because no free page could replace the frame's page.
     pub no_page: u64,
-    /// The number of frames in memory of the device that were copied, so that the device could
-    /// continue.
+    /// The number of frames in the device's own memory that were copied, so that the device could
+    /// use this memory again.
     pub copied: u64,
     /// The number of frames that the device left to the kernel.
     pub passed: u64,
 }
 
-/// The counters of a queue's page pool, in pages. The names of these counters are those of the ENA
-/// driver (`lpc_*`) and of the kernel's page_pool (`alloc_*`, `recycle_*`). The page pool's
-/// counters have cache lines of their own, because their owner writes them once per poll.
+/// The counters of a queue's page pool, in pages. The ENA driver (`lpc_*`) and the kernel's
+/// page_pool (`alloc_*`, `recycle_*`) use the same names for their counters. The page pool's
+/// counters have separate cache lines, because the CPU that owns the queue writes them once per
+/// poll.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 #[non_exhaustive]
@@ -310,7 +311,7 @@ pub struct PoolCounters {
     pub alloc_slow: Counter,
     /// The number of times that a page was needed but no page was free.
     pub alloc_empty: Counter,
-    /// The number of pages that returned to the local page cache.
+    /// The number of free pages that returned to the local page cache.
     pub recycle_cached: Counter,
     /// The number of pages that returned while the local page cache was full. They went to the
     /// shared pool.
@@ -329,6 +330,6 @@ pub struct PoolCounters {
     /// The number of pages that were taken from the shared pool while the local page cache was
     /// switched off.
     pub lpc_passed_by: Counter,
-    /// The number of pages of another NUMA node that returned. They went to the shared pool.
+    /// The number of returned pages that belong to another NUMA node. They went to the shared pool.
     pub lpc_wrong_numa: Counter,
 }

@@ -1,10 +1,10 @@
-//! The accounting of packets that an output has accepted but not sent yet. A deferred packet is in
-//! flight until the output reports that it was sent or lost.
+//! Counts the packets that an output has accepted but not sent yet (deferred packets). A deferred
+//! packet is in flight until the output reports that it was sent or lost.
 //!
-//! The CPU that sends counts the packets that the output accepted. The output settles each packet
-//! once, on a thread of its own: it counts the packet as sent or as lost. A queue's ledger counts
-//! only settled packets. Packets that an output still holds are in flight, without a count of their
-//! own.
+//! The sending CPU counts the packets that the output accepts. The output settles each packet once,
+//! on its own thread. To settle a packet means to count it as sent or as lost. A queue's ledger
+//! counts only settled packets. Packets that an output still holds are in flight. There is no
+//! separate count for these packets.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,12 +14,12 @@ use crate::drops::Drops;
 use crate::reasons::DropReason;
 
 /// The source of a batch's packets: a receive queue, or the handler itself. An output that finishes
-/// packets later reports this source to its account.
+/// packets later passes the source of the packets to its `TxAccount`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TxSource(u32);
 
 impl TxSource {
-    /// The source for packets of the receive queue with this number.
+    /// The source of packets that came from the receive queue number `queue`.
     pub fn queue(queue: usize) -> Self {
         Self(queue as u32)
     }
@@ -36,7 +36,7 @@ impl TxSource {
     }
 }
 
-/// The outcomes of packets that an output accepted.
+/// The numbers of accepted packets that an output sent or lost.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct Settled {
@@ -61,10 +61,11 @@ impl Settled {
     }
 }
 
-/// The packets that one CPU's queue to an output accepted and settled, by source.
+/// The numbers of packets that one CPU's queue to an output has accepted and settled, by source.
 #[derive(Debug)]
 pub struct Deferred {
-    /// The number of packets that the output accepted. The CPU that sends writes this count.
+    /// The number of packets that the output accepted. The sending CPU writes the count of accepted
+    /// packets.
     taken: Box<[Counter]>,
     books: Mutex<Books>,
     /// True if the run no longer waits for the output. Relaxed: no other memory depends on this
@@ -75,8 +76,7 @@ pub struct Deferred {
 #[derive(Debug)]
 struct Books {
     settled: Box<[Settled]>,
-    /// True if all packets were counted as sent or lost. Reports of the output after that are
-    /// ignored.
+    /// True if all packets were counted as sent or lost. Later reports of the output are ignored.
     closed: bool,
 }
 
@@ -115,7 +115,7 @@ impl Deferred {
         self.books().settled.clone()
     }
 
-    /// Returns how many packets the output holds.
+    /// Returns how many accepted packets the output has not settled yet.
     pub fn held(&self) -> u64 {
         let settled: u64 = self.books().settled.iter().map(Settled::total).sum();
         // The output may settle packets before the sending CPU has counted them as accepted.
@@ -127,13 +127,13 @@ impl Deferred {
         self.over.load(Ordering::Relaxed)
     }
 
-    /// Asks the output to drop the packets that it holds.
+    /// Tells the output to drop the packets that it still holds.
     pub fn ask_to_end(&self) {
         self.over.store(true, Ordering::Relaxed);
     }
 
-    /// Counts all packets that the output still holds as lost. Reports of the output after this
-    /// call are ignored.
+    /// Counts all packets that the output still holds as lost. Reports of the output after the call
+    /// of `close` are ignored.
     pub fn close(&self) {
         let mut books = self.books();
         books.closed = true;

@@ -2,9 +2,9 @@
 
 use crate::counter::SharedCounter;
 
-/// The counts of a queue that only its kind of device has. Device counts have the names that the
-/// kernel or the driver uses. The queue may add to its device counts, and so may all other threads
-/// that use the device. Every thread may read the counts.
+/// The counts of a receive queue that exist only for one kind of device. Device counts have the
+/// names that the kernel or the driver uses. The queue may add to its device counts, and so may all
+/// other threads that use the device. Every thread may read the device counts.
 ///
 /// ```
 /// # mod steerage { pub mod device { pub use steerage_ledger::DeviceCounts; } }
@@ -22,12 +22,12 @@ pub struct DeviceCounts {
 }
 
 impl DeviceCounts {
-    /// Creates counts with these names. All counts are 0.
+    /// Creates device counts with the names `names`. All counts are 0.
     pub fn new(names: &'static [&'static str]) -> Self {
         Self { names, counts: names.iter().map(|_| SharedCounter::default()).collect() }
     }
 
-    /// Sets the count with the `nth` name in the list, unless the count is already greater.
+    /// Sets the count with the `nth` name in the list to `count`, unless it is already greater.
     ///
     /// # Panics
     /// Panics if the list of names is too short for `nth`.

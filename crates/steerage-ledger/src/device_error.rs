@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-/// An error of a device. The text of the error has one line, which also says what the user can do.
+/// An error of a device. The error message has one line, which also contains advice for the user.
 ///
 /// ```
 /// # mod steerage { pub use steerage_ledger::DeviceError; }
@@ -16,9 +16,9 @@ use std::io;
 /// ```
 #[non_exhaustive]
 pub struct DeviceError {
-    /// The name of the device, as the user gave it.
+    /// The name of the device, as the user wrote it.
     pub device: String,
-    /// The operation that failed, as the end of a sentence. The sentence begins with "cannot".
+    /// The operation that failed, as the end of a sentence that begins with "cannot".
     pub operation: &'static str,
     /// The error of the kernel, or an error in the input's format.
     pub cause: io::Error,

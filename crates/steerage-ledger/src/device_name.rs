@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
-/// The name of a device. Most names never change. But a network interface can be renamed while it
-/// is open. Clones share the name.
+/// The name of a device. Most names never change. But a network interface can be renamed while
+/// steerage has it open. Clones share the name.
 ///
 /// ```
 /// use std::sync::{Arc, Mutex};
@@ -33,8 +33,8 @@ type Current = Box<dyn FnMut() -> Option<String> + Send>;
 impl DeviceName {
     /// Creates a name that may change. At first it is `name`. Each call of [`get`](Self::get), from
     /// any thread, calls `current` to get the current name. The last known name is used in two
-    /// cases: `current` returns `None`, for example because the device no longer exists, or another
-    /// thread's call of `current` has not returned.
+    /// cases: `current` returns `None`, for example because the device no longer exists, or a call
+    /// of `current` by another thread has not returned yet.
     pub fn following(name: impl Into<String>, current: impl FnMut() -> Option<String> + Send + 'static) -> Self {
         Self::of(name.into(), Some(Mutex::new(Box::new(current))))
     }
@@ -43,10 +43,10 @@ impl DeviceName {
         Self(Arc::new(Inner { last: Mutex::new(last), current }))
     }
 
-    /// Returns the current name of the device. `get` does not wait while another thread asks for
-    /// the name, because a packet CPU may call `get`.
+    /// Returns the current name of the device. `get` does not wait while another thread calls
+    /// `current`, because a packet CPU may call `get`.
     pub fn get(&self) -> String {
-        // The name is still valid after another thread has panicked.
+        // The device name is still valid after another thread has panicked while it held the lock.
         let current = match self.0.current.as_ref().map(Mutex::try_lock) {
             Some(Ok(current)) => Some(current),
             Some(Err(TryLockError::Poisoned(current))) => Some(current.into_inner()),

@@ -21,10 +21,11 @@ use crate::reasons::DropReason;
 pub struct Drops([u64; DropReason::ALL.len()]);
 
 impl Drops {
-    /// Divides `count` packets that an output did not send. The output reports how many were too
-    /// long, of another link type, truncated, or refused. All other packets of `count` are counted
-    /// as [`DropReason::TxFull`]. If an output reports more packets than `count`, the parts still
-    /// add up to `count`.
+    /// Divides the `count` packets that an output did not send by drop reason. In `reported`, the
+    /// output states how many of the packets were too long, had another link type, were truncated,
+    /// or were refused. All other packets of `count` are counted as
+    /// [`DropReason::TxFull`]. If an output reports more packets than `count`, the returned numbers
+    /// still add up to `count`.
     pub fn unsent(mut count: u64, reported: [u64; 4]) -> Self {
         use DropReason::{TxCut, TxLinkType, TxRefused, TxTooLong};
         let mut drops = Self::default();
@@ -75,8 +76,8 @@ impl fmt::Debug for Drops {
     }
 }
 
-/// Prints one line, such as `3 backlog_full, 1 tx_full`. The reasons have the order of the stages
-/// through which a packet passes. Prints `none` if no packet was lost.
+/// Prints one line, such as `3 backlog_full, 1 tx_full`. The drop reasons are in the order of the
+/// stages through which a packet passes. Prints `none` if no packet was lost.
 impl fmt::Display for Drops {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if *self == Self::default() {

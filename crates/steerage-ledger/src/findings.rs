@@ -1,4 +1,5 @@
-//! The findings of policies: costs per packet, regimes, and how each group is steered.
+//! The findings of the steering policies: the costs per packet, the regimes, and how each group of
+//! queues is steered.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -9,21 +10,20 @@ use steerage_topology::CpuId;
 #[cfg(feature = "serde")]
 use crate::serial;
 
-/// What a policy has found out about a group.
+/// The findings of a policy about a group of queues.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 #[non_exhaustive]
 pub struct Findings {
-    /// The number of CPUs that have joined since the start.
+    /// The number of times that a CPU has joined the group since the start.
     pub joined: u64,
-    /// The number of CPUs that have left since the start.
+    /// The number of times that a CPU has left the group since the start.
     pub left: u64,
-    /// The load of the busiest CPU, divided by its load with the best possible division of these
-    /// buckets, at the last measurement.
+    /// The load of the busiest CPU at the last measurement, divided by the busiest CPU's load if
+    /// the buckets were divided in the best way.
     pub uneven: Option<f64>,
-    /// The last measured time that a cache line takes from the receiving CPU to another CPU: the
-    /// one that joined last, or the one that joins next. `None` if the distance of CPUs did not
-    /// matter.
+    /// The last measured time that a cache line needs from the receiving CPU to the CPU that joined
+    /// last or that joins next. `None` if the distance between the CPUs did not matter.
     #[cfg_attr(feature = "serde", serde(rename = "apart_ns", with = "serial::nanoseconds"))]
     pub apart: Option<Duration>,
     /// The current regime: `inline`, `collector` or `spread`. Empty if the policy has no regimes.
@@ -37,25 +37,25 @@ pub struct Findings {
     pub costs: Vec<CostEstimate>,
     /// The estimated value of each regime. The first entry is the current regime.
     pub regimes: Vec<RegimeEstimate>,
-    /// The buckets that nearly fill or overfill a CPU, heaviest first. Each bucket in the list
-    /// comes with its share of a CPU's time. Reports show the heavy buckets in
+    /// The buckets that nearly fill or overfill a CPU, heaviest first. The second value of each
+    /// entry is the bucket's share of a CPU's time. Reports show the heavy buckets in
     /// [`GroupSnapshot::elephants`].
     #[cfg_attr(feature = "serde", serde(skip))]
     pub elephants: Vec<(u16, f64)>,
-    /// The number of buckets that a dry run would move now.
+    /// The number of buckets that the policy `dry-run` would move now.
     pub would_move: Option<usize>,
 }
 
-/// A policy's estimate of what one step costs per packet.
+/// A policy's estimate of the cost of one step per packet.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 #[non_exhaustive]
 pub struct CostEstimate {
-    /// The name of the step: The step: `receive`, `hash` or `work`, or `give` and `take` for the
-    /// two sides of a hand-over.
+    /// The name of the step: `receive`, `hash` or `work`, or `give` and `take` for the two sides of
+    /// a hand-over.
     pub step: Cow<'static, str>,
-    /// The cost in nanoseconds per packet. The cost of `take` is negative if the CPU that takes
-    /// packets is faster than the CPU that receives them.
+    /// The cost in nanoseconds per packet. The cost of the step `take` is negative if the CPU that
+    /// takes over packets is faster than the CPU that receives packets.
     #[cfg_attr(feature = "serde", serde(rename = "ns", with = "serial::tenths"))]
     pub nanos: f64,
     /// The standard deviation of this estimate.
@@ -98,26 +98,26 @@ impl RegimeEstimate {
     }
 }
 
-/// How one group of queues is steered.
+/// Describes how one group of queues is steered.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 #[non_exhaustive]
 pub struct GroupSnapshot {
     /// The policy's name.
     pub policy: Cow<'static, str>,
-    /// The receive queues of the group, numbered over all inputs.
+    /// The numbers of the group's receive queues. Queues are numbered over all inputs.
     pub queues: Vec<usize>,
-    /// The CPUs that have buckets of the group, in the order in which they joined.
+    /// The CPUs that have buckets of the group, in the order in which the CPUs joined.
     #[cfg_attr(feature = "serde", serde(rename = "active_list", with = "serial::cpu_list"))]
     pub active: Vec<CpuId>,
     /// The buckets that nearly fill a CPU.
     pub elephants: Vec<Elephant>,
-    /// What the policy has found out about the group.
+    /// The findings of the policy about the group.
     pub findings: Findings,
 }
 
 impl GroupSnapshot {
-    /// Creates the snapshot of a group with these queues, CPUs and findings.
+    /// Creates the snapshot of a group from its queues, CPUs and findings.
     pub fn new(
         policy: impl Into<Cow<'static, str>>,
         queues: Vec<usize>,
@@ -140,8 +140,8 @@ pub struct Elephant {
     pub load: f64,
     /// The flow to which most packets of the bucket belong, in the direction from its sender.
     /// `None` if no flow has most of the packets, or if too few packets were sampled. Serialized
-    /// reports do not contain the flow of an elephant: a person who may see the counts may not
-    /// always see the traffic.
+    /// reports do not contain the flow of an elephant, because not everyone who may read the counts
+    /// may also see the traffic.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub flow: Option<FlowKey>,
 }

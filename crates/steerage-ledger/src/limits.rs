@@ -7,32 +7,35 @@ use std::time::Duration;
 /// have ended.
 pub const DRAIN_LOOK: Duration = Duration::from_millis(1);
 
-/// The maximum time for which a stop waits for the packets in flight.
+/// The maximum time for which the stop of an instance waits for the packets in flight (the drain
+/// time).
 pub const DRAIN_MAX: Duration = Duration::from_secs(2);
 
-/// When the drain time is over, the instance waits this additional time for CPUs that have not
-/// returned. After this additional time, the instance ends without the CPUs that have not returned.
+/// The additional time that an instance waits, after the drain time ([`DRAIN_MAX`]), for CPUs whose
+/// handlers have not returned. After this additional time, the instance ends without these CPUs.
 pub const LEAVE_BEHIND_AFTER: Duration = Duration::from_millis(500);
 
-/// An output that accepts no packet for this long counts as stuck. Queues that wait for a stuck
-/// output stop waiting, and the end of a run does not wait for it either. An output gets this much
-/// time, because a program that reads a pipe may need a second or two to process what it has read.
+/// An output counts as stuck if it accepts no packet for this time. Queues that wait for a stuck
+/// output stop waiting, and the end of a run does not wait for it either. The time is this long,
+/// because a program that reads a pipe may need a second or two to process the data that it has
+/// read.
 pub const OUTPUT_STUCK_AFTER: Duration = Duration::from_secs(5);
 
-/// If a batch takes longer than this limit, the ledger has a note and the log has a warning.
-/// Batches usually take microseconds. A thread that loses its CPU to other programs rarely waits as
-/// long as this limit.
+/// If a handler takes this time or longer for one batch, the log contains a warning. If packets
+/// were also lost, the ledger contains a note. A handler usually takes microseconds for a batch. A thread that must wait
+/// because other programs use its CPU rarely waits as long as this limit.
 pub const HANDLER_SLOW: Duration = Duration::from_millis(20);
 
-/// For a queue with fewer packets, there is no note about the hashes of its device. The note would
-/// be unreliable, because buckets are sampled by only one packet in 64.
+/// If a queue has received fewer packets than this, there is no note about the hashes of its
+/// device. With fewer packets, the note would be unreliable, because only the bucket of one packet
+/// in 64 is sampled.
 pub(crate) const HASHES_SAMPLE: u64 = 10_000;
 
-/// The hashes of a device fill few buckets if they fill fewer than one bucket in this many.
+/// There is a note about a device's hashes if they use fewer than one out of this many buckets.
 pub(crate) const HASHES_FEW: usize = 100;
 
-/// The maximum number of counters of a packet function. Each counter takes 8 bytes and a line of
-/// metrics for each CPU.
+/// The maximum number of counters of a packet function. For each CPU, each counter needs 8 bytes of
+/// memory and one line of the metrics page.
 pub const COUNTERS_MAX: usize = 256;
 
 /// The maximum length of a counter's name, and of its unit, in bytes.

@@ -2,8 +2,8 @@
 
 use steerage_mem::Supply;
 
-/// What an instance's packet memory is used for, in bytes. The kernel provides most of this memory
-/// only when it is first used.
+/// The parts of an instance's packet memory, in bytes. The kernel provides most of the packet
+/// memory only when it is first used.
 ///
 /// ```
 /// # mod steerage { pub mod stats { pub use steerage_ledger::*; } }
@@ -28,24 +28,24 @@ pub struct MemoryUse {
     pub parked: u64,
     /// Pages for the packets that handlers keep.
     pub kept: u64,
-    /// Pages in the local page caches of the queues. The size is 0 if there is only one queue,
-    /// because that queue caches the pages of its own backlogs.
+    /// Pages in the local page caches of the queues. This size is 0 if there is only one receive
+    /// queue, because that queue caches the pages of its own backlogs.
     pub caches: u64,
-    /// All other pages: those of devices and outputs, those of packets that handlers create, and
-    /// those of one poll per queue.
+    /// All other pages: the pages of devices and outputs, of packets that handlers create, and of
+    /// one poll per queue.
     pub others: u64,
     /// Rings, parking lots and fragment tables.
     pub rings: u64,
     /// The blocks of memory that devices provide.
     pub lent: u64,
-    /// The limit on all packet memory together.
+    /// The limit on the total packet memory of the instance.
     pub cap: u64,
-    /// The number of packets that may wait for a CPU. The length of the backlog follows from each
-    /// CPU's share of the memory.
+    /// The number of packets that may wait for a CPU. This number is computed from each CPU's share
+    /// of the packet memory.
     pub backlog: u64,
     /// The backlog that was requested at the start, in packets.
     pub backlog_asked: u64,
-    /// The largest backlog that can be set while the instance runs.
+    /// The largest backlog, in packets, that can be set while the instance runs.
     pub backlog_max: u64,
 }
 

@@ -12,7 +12,7 @@ use steerage_topology::CpuId;
 use crate::counter::Counter;
 use crate::limits::{COUNTER_NAME_MAX, COUNTERS_MAX};
 
-/// The number of counts that a [`Line`] has.
+/// The number of counts in a [`Line`].
 const LINE_COUNTS: usize = 16;
 
 /// The counts of one CPU. Only this CPU writes them. A line fills two cache lines, because CPUs
@@ -59,16 +59,17 @@ impl Set {
     }
 }
 
-/// The counters of a packet function. Each counter has a name, and one count for each CPU. Only the
-/// CPU itself writes its count: an addition is a load and a store, without a lock and without a
-/// cache line that another CPU writes. Any thread can read the counts at any time.
+/// The counters of a packet function. Each counter has a name, and one count for each CPU. Only one
+/// CPU writes each count. An addition is a load and a store, without a lock, in a cache line that
+/// no other CPU writes. Any thread can read the counts at any time.
 ///
 /// `Builder::counters` returns the counters of an instance. The counters appear in the instance's
 /// snapshots, in metrics, and in `steerage top`. Tests create their own set of counters.
 ///
-/// A count outlives the handler that wrote it. If a handler panics, the CPU's next handler
-/// continues the count. If a flow moves to another CPU, its later packets are counted on that CPU.
-/// Therefore the meaningful number is the total of a counter over all CPUs.
+/// A count continues to exist when the handler that wrote it ends. If a handler panics, the CPU's
+/// next handler adds to the same count. If a flow moves to another CPU, the later packets of the
+/// flow are counted on the new CPU. Therefore the meaningful number is the total of a counter over
+/// all CPUs.
 ///
 /// ```
 /// # mod steerage { pub mod stats { pub use steerage_ledger::*; } pub use steerage_topology::CpuId; }
@@ -84,7 +85,7 @@ impl Set {
 /// # Ok::<(), steerage::stats::CounterError>(())
 /// ```
 ///
-/// A clone refers to the same counters.
+/// A clone of `Counters` refers to the same counters.
 #[derive(Clone, Default)]
 pub struct Counters(Arc<Mutex<Set>>);
 
@@ -96,13 +97,13 @@ impl Counters {
 
     /// Declares a counter.
     ///
-    /// The name follows the conventions of Prometheus, but without prefix, unit or `_total`:
-    /// lower-case letters, digits and `_`, such as `passed`. `help` is a sentence that says what
-    /// the counter counts. The unit is a plural such as `packets` or `bytes`. The unit is empty for
-    /// a plain number. The name of this counter's metric is `PREFIX_NAME_UNIT_total`.
+    /// The name consists of lower-case letters, digits and `_`, such as `passed`. It follows the
+    /// conventions of Prometheus, but without prefix, unit or `_total`. `help` is a sentence that
+    /// says what the counter counts. The unit is a plural such as `packets` or `bytes`. The unit is
+    /// empty for a plain number. The name of this counter's metric is `PREFIX_NAME_UNIT_total`.
     ///
-    /// If the counter exists already, `add` returns it. So the function that creates a handler may
-    /// declare the handler's counters.
+    /// If the counter already exists, `add` returns the existing counter. Therefore the function
+    /// that creates the handler of each CPU may declare the handler's counters.
     ///
     /// # Errors
     /// [`CounterError`] if the name or the unit is malformed, if a counter with this name has
@@ -176,7 +177,8 @@ fn is_name(text: &str) -> bool {
         && text.bytes().all(is_legal)
 }
 
-/// A counter that was declared with [`Counters::add`]. A clone refers to the same counter.
+/// A counter that was declared with [`Counters::add`]. A clone of `NamedCounter` refers to the same
+/// counter.
 #[derive(Clone)]
 pub struct NamedCounter {
     counters: Counters,
@@ -184,9 +186,9 @@ pub struct NamedCounter {
 }
 
 impl NamedCounter {
-    /// The count of `cpu`. Call this function when a handler is created, because only the CPU's own
-    /// thread may then add to the count. If several threads add to the count of one CPU, some
-    /// additions are lost.
+    /// The count of `cpu`. Call `on` when a handler is created. After that, only the CPU's own
+    /// thread may add to the count. If several threads add to the count of one CPU, some additions
+    /// are lost.
     pub fn on(&self, cpu: CpuId) -> CpuCounter {
         let line = self.counters.locked().line(cpu, self.at / LINE_COUNTS);
         CpuCounter { line, at: self.at % LINE_COUNTS, one_thread: PhantomData }
@@ -209,7 +211,7 @@ impl fmt::Debug for NamedCounter {
 pub struct CpuCounter {
     line: Arc<Line>,
     at: usize,
-    /// Two threads cannot share the count of a CPU.
+    /// Prevents two threads from sharing the count of a CPU.
     one_thread: PhantomData<Cell<u64>>,
 }
 
@@ -319,7 +321,7 @@ mod tests {
         let shown = |of: &CounterSnapshot| (of.name.to_string(), of.unit.to_string(), of.total, of.by_cpu.clone());
         assert_eq!(shown(&read[0]), ("passed".to_owned(), "packets".to_owned(), 12, vec![0, 3, 4]));
         assert_eq!(shown(&read[1]), ("seen".to_owned(), "bytes".to_owned(), 64, vec![0, 0, 64]));
-        // A handler that replaces another handler continues its count.
+        // A handler that replaces another handler adds to the other handler's count.
         drop(one);
         passed.on(CpuId(1)).add(1);
         assert_eq!((passed.on(CpuId(1)).get(), passed.total()), (4, 13));
@@ -387,7 +389,7 @@ mod tests {
             assert_eq!(error, CounterError::Name(name.to_owned()));
             assert!(!error.to_string().contains('\n'), "{error}");
         }
-        // The arguments are in the wrong order.
+        // In this call, the help text and the unit are in the wrong order.
         let swapped = counters.add("limited", "packets", "Packets above their rate.").unwrap_err();
         assert!(swapped.to_string().starts_with("cannot declare the counter `limited` in `Packets above"), "{swapped}");
         for nth in 1..COUNTERS_MAX {

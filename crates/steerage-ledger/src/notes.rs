@@ -1,4 +1,4 @@
-//! The notes in a snapshot: facts that its numbers alone do not show.
+//! Writes the notes in a snapshot: facts that the snapshot's numbers alone do not show.
 
 use crate::limits::{HANDLER_SLOW, HASHES_FEW, HASHES_SAMPLE};
 use crate::reasons::DropReason;
@@ -13,8 +13,8 @@ pub(crate) fn notes(queues: &[QueueSnapshot], cpus: &[CpuSnapshot], infos: &[Que
     of_cpus.chain(of_queues).flatten().collect()
 }
 
-/// A handler that was created again has lost its state, and reports only what it has seen since
-/// then.
+/// If the handler of a CPU was created again, the old state is lost, and the handler reports only
+/// the packets since then.
 fn of_rebuilt(cpu: &CpuSnapshot) -> Option<String> {
     let CpuSnapshot { cpu, panics, deaths, .. } = cpu;
     let why = match (panics, deaths) {
@@ -39,8 +39,8 @@ fn of_slow(cpu: &CpuSnapshot, lost: u64) -> Option<String> {
     })
 }
 
-/// The upper 12 bits of a hash choose the bucket. So if a hash uses only its lower bits, all
-/// packets go to one CPU.
+/// The upper 12 bits of a hash choose the bucket. Therefore all packets are steered to one CPU if
+/// only the lower bits of their hashes differ.
 fn of_hashes(queue: &QueueSnapshot, info: &QueueInfo) -> Option<String> {
     if queue.hash != "device" || queue.received < HASHES_SAMPLE {
         return None;

@@ -16,9 +16,9 @@ impl OrderCheck {
 
     /// Records a completion. Returns true if the frame was finished out of order.
     pub fn completed(&self, bucket: usize, arrival: u64) -> bool {
-        // Relaxed: after a bucket has moved, the rings and the control lock ensure that the writes
-        // of its previous CPU are visible here. If by mistake a bucket is on two CPUs at once, an
-        // arrival number is not greater than the previous one.
+        // Relaxed is enough: after a bucket has moved, the rings and the control lock make the
+        // writes of the previous CPU visible to the new CPU. If a bug puts a bucket on two CPUs at
+        // once, an arrival number is not greater than the previous arrival number.
         self.last[bucket].fetch_max(arrival, Ordering::Relaxed) >= arrival
     }
 }

@@ -16,14 +16,14 @@ use crate::reasons::DropReason;
 use crate::records::{Ledgers, OutputInfo, QueueInfo};
 use crate::snapshot::{CpuSnapshot, OutputSnapshot, PoolSnapshot, QueueSnapshot, Snapshot, Totals, Verdicts};
 
-/// The packets that outputs accepted and finished later. The packets are added up in the three ways
-/// in which a snapshot shows them.
+/// The packets that outputs accepted and finished later. A snapshot shows these packets by output,
+/// by queue and by CPU, so they are added up in these three ways.
 struct SettledBy {
     output: Vec<Settled>,
     queue: Vec<Settled>,
-    /// Settled packets that came from receive queues, by CPU.
+    /// The settled (sent or lost) packets that came from receive queues, by CPU.
     cpu: Vec<Settled>,
-    /// Settled packets that a CPU's handler created, by CPU.
+    /// The settled (sent or lost) packets that a CPU's handler created, by CPU.
     originated: Vec<Settled>,
 }
 
@@ -64,7 +64,7 @@ pub struct Facts<'a> {
     pub masks: Vec<Vec<CpuId>>,
     /// For each CPU, the share of its time that other programs, interrupts or guests took recently.
     pub others: Vec<f64>,
-    /// For each CPU that is in its handler: the time since the handler was called.
+    /// For each CPU that currently runs its handler, the time since the handler was called.
     pub in_handler: Vec<Option<Duration>>,
     /// The counts of moves.
     pub moves: MoveCounts,
@@ -76,7 +76,7 @@ pub struct Facts<'a> {
     pub page_bytes: u64,
     /// The number of all pages.
     pub pages: u64,
-    /// The number of pages that no queue has.
+    /// The number of free pages, which belong to no queue.
     pub pages_free: u64,
     /// The use of packet memory and rings.
     pub memory: MemoryUse,
@@ -85,8 +85,8 @@ pub struct Facts<'a> {
 impl Ledgers {
     /// Reads all counts into a snapshot.
     pub fn snapshot(&self, facts: Facts<'_>) -> Snapshot {
-        // Delivered and dropped packets must be read before received packets. Otherwise the number
-        // of packets in flight could be negative.
+        // The counts of delivered and dropped packets must be read before the count of received
+        // packets. Otherwise the number of packets in flight could be negative.
         let settled = SettledBy::of(self);
         let mut of_cpus: Vec<OfCpu> = settled.cpu.iter().map(|of| OfCpu { dropped: of.dropped, backlog: 0 }).collect();
         let rings: Vec<_> = self.queues.iter().map(|queue| OfQueue::read(queue, &mut of_cpus)).collect();
@@ -176,10 +176,11 @@ struct OfQueue {
 }
 
 impl OfQueue {
-    /// Reads the rings of a queue in the order in which they lie in memory, and adds their counts
-    /// to the totals of their CPUs. With 1,024 CPUs and 256 queues, there are 262,144 rings. So
-    /// values that cannot matter are not read: how full a ring is if its queue has no packet in
-    /// flight, and what a CPU did with the packets of a ring from which it took none.
+    /// Reads the rings of a queue in the order of their memory addresses, and adds the counts of
+    /// each ring to the totals of its CPU. With 1,024 CPUs and 256 queues, there are 262,144 rings.
+    /// Therefore some values are not read. If a queue has no packet in flight, the number of
+    /// packets in its rings is not read. If a CPU has taken no packet from a ring, the verdicts on
+    /// the ring's packets are not read.
     fn read(queue: &QueueInfo, cpus: &mut [OfCpu]) -> Self {
         let (mut verdicts, mut dropped, mut reordered) = (Verdicts::default(), Drops::default(), 0);
         let all = queue.ledger.dropped.read();
@@ -227,8 +228,8 @@ fn queue_snapshot(
 ) -> QueueSnapshot {
     let OfQueue { mut verdicts, mut dropped, reordered } = *rings;
     verdicts.transmitted += settled.packets;
-    // Delivered and dropped packets must be read before received packets. Otherwise the number of
-    // packets in flight could be negative.
+    // The counts of delivered and dropped packets must be read before the count of received
+    // packets. Otherwise the number of packets in flight could be negative.
     dropped.merge(&settled.dropped);
     dropped.merge(&queue.ledger.dropped.read());
     let received = queue.ledger.received.get();

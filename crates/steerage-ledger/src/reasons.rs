@@ -6,21 +6,22 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum DropReason {
-    /// The packet was lost before steerage received it. Either the kernel dropped it, a device's
-    /// ring overflowed, or the device placed the frame outside of its memory.
+    /// The packet was lost before steerage received it. Either the kernel dropped the packet, a
+    /// ring of the device overflowed, or the device placed the frame outside of its memory.
     Device,
-    /// No free page could replace the packet's page, because too many packets are kept or in
-    /// flight.
+    /// No free page could replace the packet's page, because too many packets were kept by handlers
+    /// or in flight.
     NoPage,
-    /// The backlog of the packet's CPU was full, because the CPU cannot keep up.
+    /// The backlog of the packet's CPU was full, because the CPU could not keep up.
     BacklogFull,
-    /// The flow limit dropped the packet: its CPU's backlog was more than half full, and its flow
-    /// had sent more than half of the latest packets.
+    /// The flow limit dropped the packet, because the backlog of its CPU was more than half full,
+    /// and its flow had sent more than half of the latest packets.
     FlowLimit,
-    /// The packet's bucket was moving, and the parking lot was full or the move took too long.
+    /// The packet's bucket was moving to another CPU, and the parking lot was full or the move took
+    /// too long.
     Moving,
-    /// The packet waited for a CPU that made no progress. A move took the packet's bucket away from
-    /// that CPU.
+    /// The packet waited for a CPU that made no progress. The packet's bucket was moved away from
+    /// the CPU that made no progress.
     Revoked,
     /// The handler panicked before it had finished the packet.
     HandlerPanicked,
@@ -36,7 +37,7 @@ pub enum DropReason {
     /// down, or the packet is invalid.
     TxRefused,
     /// The output accepted the packet but never sent it, because the output failed or the run ended
-    /// before that.
+    /// too early.
     TxLost,
 }
 

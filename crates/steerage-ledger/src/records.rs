@@ -18,36 +18,37 @@ use crate::device_name::DeviceName;
 use crate::limits::{DRAIN_LOOK, DRAIN_MAX, LEAVE_BEHIND_AFTER, OUTPUT_STUCK_AFTER};
 use crate::named::{CounterSnapshot, Counters};
 
-/// The properties and counts of a queue. All threads may read them.
+/// The properties and counts of a receive queue. All threads may read them.
 #[derive(Debug)]
 pub struct QueueInfo {
     pub device: DeviceName,
     pub kind: &'static str,
     pub mode: &'static str,
     pub number: usize,
-    /// The index of the CPU that polls the queue. Relaxed: a thread that reads this index in order
-    /// to wake the CPU has executed a fence before.
+    /// The index of the CPU that polls the queue. Relaxed is enough: a thread that reads this index
+    /// to wake the CPU has executed a memory fence before.
     pub owner: AtomicU16,
-    /// True if the user chose the CPU that polls the queue. If true, no policy chooses another CPU.
-    /// Relaxed: no other memory depends on this flag.
+    /// True if the user chose the CPU that polls the queue. In this case, no policy chooses another
+    /// CPU for the queue. Relaxed is enough: no other memory depends on this flag.
     pub owner_is_chosen: AtomicBool,
     pub hash: &'static str,
     pub checks_order: bool,
     pub ledger: Arc<QueueLedger>,
-    /// For each CPU, the ledger of the queue's ring to this CPU.
+    /// For each CPU, the counts of the ring from this queue to the CPU.
     pub rings: Vec<Arc<RingLedger>>,
     pub pool: Arc<PoolCounters>,
     pub kept_pages: Arc<KeptPages>,
-    /// The counts that only this kind of device has, if there are any.
+    /// The counts that exist only for this kind of device, if there are such counts.
     pub device_counts: Option<Arc<DeviceCounts>>,
-    /// True if the device provides the blocks in which its frames lie.
+    /// True if the device provides the memory blocks that contain its frames.
     pub lends: bool,
     /// True if short frames can be copied out of the device's pages.
     pub has_copybreak: bool,
     pub error: Mutex<Option<QueueError>>,
-    /// The group of queues, as handlers see it. Relaxed: the group changes only while no packet of
-    /// the queue is in flight. So a CPU that takes a frame from its ring sees the group under which
-    /// the frame was sent, because the ring orders both (P1).
+    /// The group of the queue, as handlers get it in a `BucketId`. Relaxed is enough: the group
+    /// changes only while no packet of the queue is in flight. Therefore a CPU that takes a frame
+    /// from its ring reads the group that the queue had when the frame was published. The ring
+    /// orders the two accesses (P1).
     pub group: AtomicU16,
 }
 
@@ -61,7 +62,7 @@ impl QueueInfo {
         self.owner.store(cpu, Ordering::Relaxed);
     }
 
-    /// Returns the group of the queue, as handlers see it.
+    /// Returns the group of the queue, as handlers get it in a `BucketId`.
     pub fn group(&self) -> u16 {
         self.group.load(Ordering::Relaxed)
     }
@@ -92,12 +93,12 @@ impl QueueInfo {
 pub struct OutputInfo {
     pub name: DeviceName,
     pub kind: &'static str,
-    /// For each CPU, the ledger of the CPU's queue to the output.
+    /// For each CPU, the counts of the packets that the CPU sends to the output.
     pub ledgers: Vec<Arc<TxLedger>>,
 }
 
 impl OutputInfo {
-    /// Creates an output with this name and kind. Each CPU gets a ledger.
+    /// Creates an output with the name `name` and the kind `kind`. Each CPU gets a ledger.
     pub fn new(name: DeviceName, kind: &'static str, ledgers: Vec<Arc<TxLedger>>) -> Self {
         Self { name, kind, ledgers }
     }
@@ -108,7 +109,7 @@ impl OutputInfo {
 pub struct Ledgers {
     /// The ledgers of the CPUs, by CPU index.
     pub cpus: Vec<CpuLedger>,
-    /// The queues, by their number over all inputs.
+    /// The receive queues, in the order of their numbers over all inputs.
     pub queues: Vec<QueueInfo>,
     /// The outputs, by number.
     pub outputs: Vec<OutputInfo>,
@@ -116,14 +117,14 @@ pub struct Ledgers {
 }
 
 impl Ledgers {
-    /// Creates the ledgers of an instance with this many CPUs.
+    /// Creates the ledgers of an instance with `cpus` CPUs.
     pub fn new(cpus: usize, queues: Vec<QueueInfo>, outputs: Vec<OutputInfo>) -> Self {
         let cpus = (0..cpus).map(|_| CpuLedger::default()).collect();
         Self { cpus, queues, outputs, counters: OnceLock::new() }
     }
 
-    /// Makes the counters of the packet function visible in snapshots. Only the first call of this
-    /// function has an effect.
+    /// Makes the counters of the packet function visible in snapshots. Only the first call of
+    /// `show` has an effect.
     pub fn show(&self, counters: Counters) {
         let _ = self.counters.set(counters);
     }
@@ -133,8 +134,9 @@ impl Ledgers {
         self.counters.get().map(|counters| counters.snapshot(cpus)).unwrap_or_default()
     }
 
-    /// Counts a wake-up of the CPU with the index `cpu`. `by` is the CPU that handed over packets.
-    /// `None` means that the CPU was woken for a change or a move.
+    /// Counts a wake-up of the CPU with the index `cpu`. `by` is the index of the CPU that handed
+    /// packets over to it. If `by` is `None`, the CPU was woken for a change of settings or a move
+    /// of a bucket.
     pub fn count_wake(&self, cpu: usize, by: Option<usize>) {
         match by {
             Some(by) => {
@@ -150,16 +152,17 @@ impl Ledgers {
         self.queues.iter().map(QueueInfo::held).sum::<u64>() + self.held_by_outputs()
     }
 
-    /// Returns how many packets the outputs have accepted and not finished.
+    /// Returns how many packets the outputs have accepted but not finished yet.
     pub fn held_by_outputs(&self) -> u64 {
         self.outputs.iter().flat_map(|output| &output.ledgers).map(|ledger| ledger.held()).sum()
     }
 
-    /// Waits for the outputs that finish packets later. The wait ends when they have finished all
-    /// packets. The wait continues while the outputs make progress. The wait ends after
+    /// Waits for the outputs that finish packets later. The wait ends when the outputs have
+    /// finished all packets. The wait continues while the outputs make progress. The wait ends
+    /// after
     /// [`OUTPUT_STUCK_AFTER`] without progress. After a stop was requested, the whole wait takes at
-    /// most [`DRAIN_MAX`]. Packets that are not finished after the wait count as lost. Call this
-    /// function after all CPUs have stopped sending.
+    /// most [`DRAIN_MAX`]. Packets that are not finished after the wait count as lost. Call
+    /// `finish_outputs` after all CPUs have stopped sending.
     pub fn finish_outputs(&self, is_stopping: impl Fn() -> bool) {
         let deferred = || self.outputs.iter().flat_map(|output| &output.ledgers).filter_map(|of| of.deferred.as_ref());
         let (mut left, mut since, mut stopping) = (self.held_by_outputs(), Instant::now(), None);
@@ -174,7 +177,8 @@ impl Ledgers {
             }
         }
         deferred().for_each(Deferred::ask_to_end);
-        // Outputs that can still report which packets were sent report this now.
+        // Some outputs can still report which packets were sent. The following loop waits for these
+        // reports.
         let asked = Instant::now();
         while self.held_by_outputs() > 0 && asked.elapsed() < LEAVE_BEHIND_AFTER {
             thread::sleep(DRAIN_LOOK);

@@ -1,8 +1,8 @@
 //! Serializes values whose types do not implement serde's traits: times as seconds, CPUs as a list,
 //! counts by name.
 //!
-//! A `FlowKey` deliberately cannot be serialized. So if a ledger type contains the addresses of a
-//! packet, it does not compile until a programmer decides who may see these addresses.
+//! A `FlowKey` deliberately cannot be serialized. Therefore a ledger type that contains the
+//! addresses of a packet does not compile until a programmer decides who may see these addresses.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -11,8 +11,8 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer, Serializer, de};
 use steerage_topology::CpuId;
 
-/// A number that is greater than the number of CPUs in any machine. A CPU list from another program
-/// is parsed only up to this CPU number.
+/// A limit that is greater than the number of CPUs in any machine. In a CPU list from another
+/// program, only CPU numbers up to this limit are parsed.
 const NR_CPU_IDS: usize = 1 << u16::BITS;
 
 /// Formats a CPU as its number.
@@ -159,7 +159,7 @@ pub(crate) mod backing {
     }
 }
 
-/// Formats lost packets by reason. Reasons without lost packets are left out.
+/// Formats lost packets by reason. Drop reasons for which no packet was lost are left out.
 mod drops {
     use serde::Serialize;
 
@@ -173,7 +173,8 @@ mod drops {
         }
     }
 
-    /// When reading, ignores unknown reasons, which a later version may have written.
+    /// When a report is parsed, unknown drop reasons are ignored, because a later version of
+    /// steerage may have written them.
     impl<'de> Deserialize<'de> for Drops {
         fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
             let counts = BTreeMap::<String, u64>::deserialize(deserializer)?;
@@ -186,7 +187,8 @@ mod drops {
     }
 }
 
-/// Formats how many moves had which cause. Causes without moves are left out.
+/// Formats the number of moves for each cause of a move. Causes for which no bucket was moved are
+/// left out.
 pub(crate) mod moves {
     use serde::Serialize;
     use steerage_moves::{MoveCause, MoveCounts};

@@ -1,4 +1,4 @@
-//! A snapshot: the ledger in plain numbers, read at one point in time.
+//! A snapshot: the values of the ledger's counters at one point in time.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -31,9 +31,9 @@ pub struct BucketSnapshot {
     /// The CPU that has the bucket. During a move, `cpu` is the old CPU until the new CPU receives
     /// packets of the bucket.
     pub cpu: CpuId,
-    /// The approximate number of packets in this bucket. In each poll, one packet is sampled. All
-    /// packets of the poll are added to the count of this packet's bucket. While one CPU has all
-    /// buckets, packets are not hashed, so they are not counted here.
+    /// The approximate number of packets in this bucket. In each poll, steerage samples one packet.
+    /// The number of packets in the poll is added to the count of the sampled packet's bucket.
+    /// While one CPU has all buckets, steerage hashes no packets, so this count does not grow.
     pub packets: u64,
     /// The number of times that the bucket has moved to another CPU.
     pub moves: u64,
@@ -46,7 +46,7 @@ impl BucketSnapshot {
     }
 }
 
-/// The outcomes of delivered packets.
+/// The number of delivered packets for each verdict (outcome).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 #[non_exhaustive]
@@ -76,7 +76,7 @@ impl Verdicts {
     }
 }
 
-/// The part of the ledger for one receive queue.
+/// The ledger's counters for one receive queue.
 #[derive(Clone, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 #[non_exhaustive]
@@ -85,7 +85,7 @@ pub struct QueueSnapshot {
     pub device: String,
     /// The kind of device.
     pub kind: Cow<'static, str>,
-    /// The mode in which the device runs.
+    /// The mode in which the device runs, such as zero-copy.
     #[cfg_attr(feature = "serde", serde(with = "serial::name"))]
     pub mode: Cow<'static, str>,
     /// The number of the queue among the queues of its input.
@@ -106,23 +106,24 @@ pub struct QueueSnapshot {
     pub received_bytes: u64,
     /// Frames delivered.
     pub delivered: u64,
-    /// The outcomes of the delivered frames.
+    /// The number of delivered frames for each verdict (outcome).
     pub verdicts: Verdicts,
     /// The number of frames that were dropped, by reason.
     pub dropped: Drops,
     /// The number of frames that were received but are neither delivered nor dropped yet.
     pub in_flight: u64,
-    /// The number of frames that were hashed by steerage when they arrived. Frames with a usable
-    /// hash of the device are not counted here. While one CPU has all buckets, no frame is hashed.
+    /// The number of frames that were hashed by steerage when they arrived. Frames for which the
+    /// device supplied a usable hash are not counted here. While one CPU has all buckets, no frame
+    /// is hashed, so this count does not grow.
     pub hashed: u64,
-    /// The number of hashed frames that have neither an IP flow nor a flow key of the user. Frames
-    /// without a flow or key are steered by their link addresses. While one CPU has all buckets, no
-    /// frame is hashed, so none is counted here.
+    /// The number of hashed frames that belong to no IP flow and have no flow key from the user's
+    /// program. Frames with neither an IP flow nor a flow key are steered by their link-layer
+    /// addresses. While one CPU has all buckets, no frame is hashed, so this count does not grow.
     pub unparsed: u64,
-    /// The number of fragments that were steered by a key of their datagram, because the fragment
-    /// table was full.
+    /// The number of fragments that were steered by a key of their datagram instead of their flow,
+    /// because the fragment table was full.
     pub fragments_full: u64,
-    /// The number of later fragments that arrived after the time limit of their datagram
+    /// The number of non-first fragments that arrived after the time limit of their datagram
     /// ([`FRAGMENT_TIME`](steerage_flow::limits::FRAGMENT_TIME)).
     pub fragments_aged: u64,
     /// The number of frames in the device's memory that were copied so that the device could
@@ -134,7 +135,8 @@ pub struct QueueSnapshot {
     /// The counts that only this kind of device has, with the names that the kernel uses.
     #[cfg_attr(feature = "serde", serde(with = "serial::by_name"))]
     pub device_counts: Vec<(Cow<'static, str>, u64)>,
-    /// The number of frames that were finished out of order. `None` if the order is not checked.
+    /// The number of frames that were finished out of order. `None` if steerage does not check the
+    /// order of frames.
     pub reordered: Option<u64>,
     /// The counters of the queue's page pool.
     pub pool: PoolSnapshot,
@@ -182,7 +184,7 @@ pub struct PoolSnapshot {
     pub kept: u64,
 }
 
-/// The part of the ledger for one CPU.
+/// The ledger's counters for one CPU.
 #[derive(Clone, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 #[non_exhaustive]
@@ -192,7 +194,7 @@ pub struct CpuSnapshot {
     pub cpu: CpuId,
     /// The number of frames that the CPU polled from its queues.
     pub polled: u64,
-    /// The number of frames that the CPU took from other CPUs.
+    /// The number of frames that other CPUs polled and this CPU took from its rings.
     pub handed_in: u64,
     /// The number of frames that were passed to the CPU's handler.
     pub processed: u64,
@@ -201,12 +203,13 @@ pub struct CpuSnapshot {
     /// The number of frames that were dropped because this CPU's backlog was full or because this
     /// CPU made no progress.
     pub dropped: Drops,
-    /// The total duration of the rounds that found work. A round lasts until the next round starts.
+    /// The total duration of the rounds in which the CPU found work. A round lasts until the next
+    /// round starts.
     #[cfg_attr(feature = "serde", serde(rename = "busy_seconds", with = "serial::seconds"))]
     pub busy: Duration,
     /// How many rounds found work.
     pub rounds: u64,
-    /// The number of rounds that ended early because their time was over.
+    /// The number of rounds that ended early because they had reached their time limit.
     pub time_squeeze: u64,
     /// The number of frames that currently wait for the CPU.
     pub backlog: u64,
@@ -217,8 +220,8 @@ pub struct CpuSnapshot {
     /// The number of times that another CPU woke this CPU after it had handed over packets to this
     /// CPU.
     pub wakes_received: u64,
-    /// The number of times that this CPU was woken for another reason: a change, a move, a stop, or
-    /// room for packets.
+    /// The number of times that this CPU was woken for a reason other than handed-over packets: a
+    /// change, the move of a bucket, a stop, or room for packets.
     pub wakes_for_control: u64,
     /// The longest time that the CPU needed for one batch. The time for a batch includes the poll
     /// before the batch. The time for a batch also includes time in which other threads ran on the
@@ -246,7 +249,7 @@ pub struct CpuSnapshot {
     pub in_handler: Option<Duration>,
 }
 
-/// The part of the ledger for one output.
+/// The ledger's counters for one output.
 #[derive(Clone, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 #[non_exhaustive]
@@ -259,7 +262,7 @@ pub struct OutputSnapshot {
     pub packets: u64,
     /// The number of bytes in the packets that were sent.
     pub bytes: u64,
-    /// The number of packets that the output should have sent but that were lost, by reason.
+    /// The number of packets that were passed to the output for sending but were lost, by reason.
     pub dropped: Drops,
     /// The number of packets that the output has accepted and not sent yet. These packets are in
     /// flight.
@@ -330,16 +333,16 @@ pub struct Snapshot {
     pub page_bytes: u64,
     /// The number of pages in the pool.
     pub pages: u64,
-    /// The number of pages that no queue has. The number of free pages equals `pages` when no CPU
-    /// runs and no packets are kept.
+    /// The number of free pages, which no queue holds. The number of free pages equals `pages` if
+    /// no CPU runs and handlers keep no packets.
     pub pages_free: u64,
     /// The upper limit of packet memory and rings, in bytes.
     pub memory_bytes: u64,
-    /// The parts into which the packet memory is divided.
+    /// The size of the packet memory, divided by its use.
     pub memory: MemoryUse,
-    /// Facts that the numbers alone do not show, in one sentence each. Examples: a handler's report
-    /// that is incomplete after a panic, a slow handler that lost packets, a device's hash that
-    /// fills few buckets.
+    /// Facts that the counters alone do not show, in one sentence each. Examples: a handler's
+    /// report that is incomplete after a panic, a slow handler that lost packets, a device's hash
+    /// that fills few buckets.
     pub notes: Vec<String>,
 }
 
@@ -354,18 +357,19 @@ pub struct Totals {
     pub received_bytes: u64,
     /// Frames delivered.
     pub delivered: u64,
-    /// The outcomes of the delivered frames.
+    /// The number of delivered frames for each verdict (outcome).
     pub verdicts: Verdicts,
     /// The number of frames that were dropped, by reason.
     pub dropped: Drops,
     /// The number of frames that are in flight.
     pub in_flight: u64,
-    /// The number of frames that were finished out of order. `None` if the order is not checked.
+    /// The number of frames that were finished out of order. `None` if steerage does not check the
+    /// order of frames.
     pub reordered: Option<u64>,
 }
 
 impl Totals {
-    /// Returns the totals over these queues.
+    /// Returns the sums of the counters of all `queues`.
     pub fn of(queues: &[QueueSnapshot]) -> Self {
         let mut sums = Self { reordered: Some(0), ..Self::default() };
         for queue in queues {
@@ -392,7 +396,7 @@ impl Snapshot {
         self.totals.received_bytes
     }
 
-    /// Returns the outcomes of the delivered frames.
+    /// Returns the number of delivered frames for each verdict (outcome).
     pub fn verdicts(&self) -> Verdicts {
         self.totals.verdicts
     }
@@ -412,7 +416,8 @@ impl Snapshot {
         self.totals.in_flight
     }
 
-    /// Returns how many frames were finished out of order, or `None` if the order is not checked.
+    /// Returns how many frames were finished out of order, or `None` if steerage does not check the
+    /// order of frames.
     pub fn reordered(&self) -> Option<u64> {
         self.totals.reordered
     }

@@ -7,8 +7,8 @@ use crate::counts::TxLedger;
 use crate::deferred::{Deferred, Settled, TxSource};
 use crate::reasons::DropReason;
 
-/// The account for packets that an output accepted in `TxQueue::send` and finished later. Every
-/// thread may use the account.
+/// Counts the packets that an output accepted in `TxQueue::send` and finished (sent or lost) later.
+/// Any thread may use the account.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -28,7 +28,7 @@ use crate::reasons::DropReason;
 pub struct TxAccount(Arc<TxLedger>);
 
 impl TxAccount {
-    /// Creates the account of an output with this ledger.
+    /// Creates the account of the output to which this ledger belongs.
     pub fn new(ledger: &Arc<TxLedger>) -> Self {
         Self(Arc::clone(ledger))
     }

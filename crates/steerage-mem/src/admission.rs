@@ -28,10 +28,10 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// Asks for permission to publish `frames` frames. At most `limit` frames may wait for the CPU.
+    /// Requests permission to publish `frames` frames. At most `limit` frames may wait for the CPU.
     /// Returns how many of the frames may be published. The number of waiting frames never exceeds
     /// `limit`. If several producers call `admit` at the same time, `admit` may refuse frames
-    /// although there is room.
+    /// although the limit is not reached.
     #[inline]
     pub fn admit(&self, frames: u64, limit: u64) -> u64 {
         // All loads and stores are relaxed, because no memory is handed over through these
@@ -46,14 +46,14 @@ impl Admission {
         admitted
     }
 
-    /// Counts frames that the consuming CPU has finished. Only this CPU may call `finish`.
+    /// Counts frames that the consuming CPU has finished. Only the consuming CPU may call `finish`.
     #[inline]
     pub fn finish(&self, frames: u64) {
         self.finished.store(self.finished.load(Ordering::Relaxed) + frames, Ordering::Relaxed);
     }
 
-    /// Returns how many frames wait for the CPU. The number of waiting frames is an estimate while
-    /// other threads publish or finish frames.
+    /// Returns how many frames wait for the CPU. The result is an estimate while other threads
+    /// publish or finish frames.
     #[inline]
     pub fn waiting(&self) -> u64 {
         let finished = self.finished.load(Ordering::Relaxed);

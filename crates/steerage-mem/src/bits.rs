@@ -26,7 +26,7 @@ impl Bits {
         self.0[number / 64] |= 1 << (number % 64);
     }
 
-    /// Adds each number below 64 for which the bit in `numbers` is set.
+    /// Adds each number from 0 to 63 whose bit in `numbers` is set.
     #[inline(always)]
     pub fn insert_all(&mut self, numbers: u64) {
         self.0[0] |= numbers;
@@ -55,7 +55,7 @@ impl Bits {
         self.0.fill(0);
     }
 
-    /// Returns true if there is no number in the set.
+    /// Returns true if the set is empty.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.0.iter().all(|word| *word == 0)

@@ -3,9 +3,9 @@
 //!
 //! A frame in a block is called a lent frame. A lent frame is read-only and has no headroom. If a
 //! handler writes or keeps a lent frame, the frame is first copied to a page. A block may be filled
-//! again when all of its lent frames have returned. A lent frame returns in two steps: the worker's
-//! finished index passes the frame's slot, and then the owner of the blocks reads the slot. Only
-//! the owner counts the lent frames, so the count is a plain number and not an atomic.
+//! again when all of its lent frames have returned. A lent frame returns in two steps: the worker
+//! advances its finished index past the frame's slot, and then the owner of the blocks reads the
+//! slot. Only the owner counts the lent frames, so the count is a plain number and not an atomic.
 //!
 //! The frames of a block are lent from front to back. The part of a block after its last lent frame
 //! is its [`Tail`]. The tail may be written while earlier frames are in use. A capture reader can
@@ -14,20 +14,21 @@
 //! step by step, while earlier frames of the block are in use.
 //!
 //! Some blocks can be windows, which show parts of a file ([`FileWindows`]). No code writes to a
-//! window. In a window, the file's record headers stay in front of the frames. Record headers are
-//! read when a handler needs them ([`RecordForm`](crate::RecordForm)).
+//! window. In a window, the file's record headers stay before the frames and are not overwritten. A
+//! record header is parsed only when a handler needs it ([`RecordForm`](crate::RecordForm)).
 //!
-//! The receive path holds the [`Blocks`] and takes the lent frames back. The device holds the
+//! The receive path holds the [`Blocks`] and takes back the frames that return. The device holds
+//! the
 //! [`Claim`] to the blocks. Only the holder of the claim can write a block, read a block, or lend a
-//! frame from a block. A device hands its blocks over to the receive path once. So safe code cannot
-//! reach memory that the kernel is writing. A device that wraps the blocks' device cannot reach
-//! that memory either.
+//! frame from a block. A device hands its blocks over to the receive path once. Therefore safe code
+//! cannot access memory that the kernel is writing. Even a device that wraps the blocks' device
+//! cannot access that memory.
 //!
-//! Two costs determine how a device should use blocks. First, a reader should fill a block in less
-//! time than its workers need to empty their backlogs. Otherwise, the workers run out of frames
-//! while the reader fills a block, and then the reader waits for the workers. Second, the owner
-//! collects finished frames only in every eighth poll, because reading the finished index moves a
-//! cache line from the worker's CPU.
+//! Two costs determine how a device should use blocks. First, a device should fill a block in less
+//! time than its workers need to empty their backlogs. Otherwise, the workers have no frames while
+//! the device fills a block, and then the device waits for the workers. Second, the owner collects
+//! finished frames only in every eighth poll, because reading the finished index moves a cache line
+//! from the worker's CPU.
 
 mod bus_error;
 mod lease;
@@ -51,8 +52,8 @@ pub use tail::{Spot, Tail};
 pub use windows::{FileWindows, LeaseRequest, Shown};
 
 /// A [`Claim`] is the right to access the bytes of the [`Blocks`] that were created together with
-/// it. Blocks have exactly one claim, and a claim cannot be copied. The device that supplies the
-/// blocks keeps the claim.
+/// it. Each [`Blocks`] value has exactly one claim, and a claim cannot be copied. The device that
+/// supplies the blocks keeps the claim.
 ///
 /// ```compile_fail,E0451
 /// // Nobody can make one.
@@ -85,7 +86,7 @@ pub struct Claim {
 /// # Ok::<(), steerage_mem::RegionError>(())
 /// ```
 ///
-/// The blocks without the claim do not give access to their bytes:
+/// Without the claim, the bytes of the blocks cannot be accessed:
 ///
 /// ```compile_fail,E0061
 /// # let (mut blocks, _claim) = steerage_mem::Blocks::map(1, 64).unwrap();
@@ -95,8 +96,8 @@ pub struct Claim {
 pub struct Blocks {
     region: Arc<Region>,
     lent: Box<[Lent]>,
-    /// The number of blocks of memory (not windows), and the number of bytes in each of them. The
-    /// blocks after these are windows.
+    /// The number of memory blocks (blocks that are not windows), and the number of bytes in each
+    /// of them. All blocks after the memory blocks are windows.
     memory_blocks: usize,
     block_bytes: usize,
     /// For each window, the number of its bytes that can be read.
@@ -110,7 +111,7 @@ pub struct Blocks {
 #[derive(Clone, Copy, Debug, Default)]
 struct Lent {
     frames: u32,
-    /// The offset at which the last lent frame ends, or a larger offset. While a frame is lent, no
+    /// An offset that is not less than the end of the last lent frame. While a frame is lent, no
     /// byte before this offset is written.
     end: u32,
 }
@@ -152,7 +153,8 @@ impl Blocks {
     ///
     /// # Safety
     /// `base` points to `count * block_bytes` bytes that stay mapped until `owner` is dropped. No
-    /// other `Blocks` ever contain any of these bytes. The caller does not pass the [`Claim`] on.
+    /// other `Blocks` ever contain any of these bytes. The caller does not give the [`Claim`] to
+    /// other code.
     ///
     /// The caller uses the claim for a block only while the block is readable and writable, and
     /// while nothing else writes it. "Nothing else" includes other threads, other processes and the
@@ -169,21 +171,21 @@ impl Blocks {
         Ok(Self::of(Region::foreign(base, count, block_bytes, Owner::new(owner))?, memory))
     }
 
-    /// Limits how many blocks can be held by the frames that wait for one CPU. So a stalled CPU
-    /// leaves blocks for the other CPUs. `units` is the size of all blocks together, in units. Each
-    /// block has one unit unless [`weigh`](Self::weigh) sets another number.
+    /// Limits how many blocks can be held by the frames that wait for one CPU. Therefore a stalled
+    /// CPU leaves blocks for the other CPUs. `units` is the size of all blocks together, in units.
+    /// Each block has one unit unless [`weigh`](Self::weigh) sets another number.
     ///
-    /// A CPU may hold one more block if its frames then hold no more units than are free. A CPU may
-    /// hold up to three times the free units if the next frame has at most 16 KiB. The limit
-    /// applies once the blocks belong to an [`Outbox`](crate::Outbox).
+    /// A CPU may hold one more block if its blocks then have no more units than the free blocks. A
+    /// CPU may hold up to three times the units of the free blocks if the next frame has at most 16
+    /// KiB. The limit takes effect when the blocks belong to an [`Outbox`](crate::Outbox).
     #[must_use]
     pub fn shared(mut self, units: u32) -> Self {
         self.shares = Shares::new(self.lent.len(), units);
         self
     }
 
-    /// If the blocks are [shared](Self::shared), sets the number of rings to `rings`, and begins to
-    /// limit the units that each ring holds.
+    /// If the blocks are [shared](Self::shared), sets the number of rings to `rings`, and from now
+    /// on limits the units that the frames of each ring hold.
     pub(crate) fn divide(&mut self, rings: usize) {
         self.shares.divide(rings);
     }
@@ -309,7 +311,7 @@ impl Blocks {
         self.homecoming().recycle(frame)
     }
 
-    /// Records that a frame is no longer in the ring `ring`. The frame stays lent.
+    /// Records that a frame has left the ring `ring`. The frame stays lent.
     pub(crate) fn unpublish(&mut self, ring: usize, frame: &Completion) {
         if let Some(block) = self.region.index_of(frame.slot().page) {
             self.shares.give_back(ring, block as usize, 1);
@@ -471,7 +473,7 @@ mod tests {
         }
     }
 
-    /// If `next` panics, the frames that were lent before the panic still count as lent.
+    /// If `next` panics, the frames that were lent before the panic are still counted as lent.
     #[test]
     fn a_panic_while_frames_are_lent_loses_none() {
         let (mut blocks, claim) = Blocks::map(1, 512).unwrap();

@@ -1,27 +1,27 @@
 //! A frame that lies in several pages has one slot, and a chain of pages that starts at the slot's
 //! page.
 //!
-//! Every frame has one slot. The slot of a frame in several pages names its first page, the head. A
-//! bit of the slot says that more pages follow the head. The following pages are listed in a
-//! separate table, with one entry for each page.
+//! Every frame has one slot. If a frame lies in several pages, its slot contains the number of the
+//! first page, which is called the head. A bit of the slot is set if more pages follow the head.
+//! The following pages are listed in a separate table, with one entry for each page.
 //!
 //! The alternative would be one slot for each page, with a flag MORE in all slots but the last.
-//! With a slot for each page, a frame could be cut in two at the end of a full ring or a full
-//! parking lot, or by a budget or a revocation. Counters would count slots instead of frames, and
+//! With a slot for each page, a frame could be cut in two at the end of a full ring or parking lot,
+//! or when a budget ends or slots are revoked. Counters would count slots instead of frames, and
 //! every loop over slots would have to check the flag MORE. With one slot per frame, the code
-//! between poll and handler knows nothing about chains: a frame is staged, parked, fenced, dropped,
-//! kept and counted as a whole. Only the code that takes pages back checks the bit for chains, in
-//! the same comparison that detects lent frames.
+//! between poll and handler can ignore chains: a frame is staged, parked, fenced, dropped, kept and
+//! counted as a whole. Only the code that takes pages back checks the bit for chains, and it uses
+//! one comparison to detect both chains and lent frames.
 //!
 //! The table is not stored in the pages, because other code may write to a page: a device, or a
-//! packet function that adds a header before the frame. So the links of a chain cannot be changed
-//! by code outside of this crate. Every page of a chain keeps its full headroom. For a frame of one
-//! page, the table of links is not read.
+//! packet function that adds a header before the frame. Therefore code outside of this crate cannot
+//! change the links of a chain. Since no link is stored in a page, every page of a chain has its
+//! full headroom. If a frame lies in one page, the table of links is not read.
 //!
 //! Whoever holds the slot of a frame also holds all pages of its chain. The pages stay in the chain
 //! until the chain is [taken apart](Region::take_apart). If the end of a frame is cut off, or all
 //! parts are copied into the head (`linearise`), the other pages stay in the chain as empty parts.
-//! So a handler never owns a page of a chain on its own. The flow hash and the flow key are
+//! Therefore a handler never owns a single page of a chain. The flow hash and the flow key are
 //! computed from the head's bytes.
 
 #[cfg(all(test, not(loom)))]
@@ -34,7 +34,7 @@ use crate::page::{BLANK, Completion, FRAME_BYTES_MAX, Page, Slot, offset_of};
 use crate::region::Region;
 use crate::sync::{Ordering, UnsafeCell};
 
-/// The largest number of pages of a frame. The value is the maximum number of buffers of a frame in
+/// The maximum number of pages of a frame. This is also the maximum number of buffers of a frame in
 /// AF_XDP: `CONFIG_MAX_SKB_FRAGS` (17 by default) plus one (Documentation/networking/af_xdp.rst).
 pub const SEGMENTS_MAX: usize = 18;
 
@@ -52,7 +52,7 @@ impl Iterator for Parts<'_> {
     fn next(&mut self) -> Option<Slot> {
         let part = self.next.take()?;
         self.left -= 1;
-        // Read the link first, because `each` may put this part's page into another chain.
+        // The link is read first, because `each` may put this part's page into another chain.
         if part.is_chained() && self.left > 0 {
             self.next = self.region.behind(&part);
         }
@@ -112,17 +112,18 @@ impl Region {
         if slot.is_chained() { self.total_of_chain(slot.page, slot.len()) } else { slot.len() }
     }
 
-    /// The slot is passed by value, so that the slot of a frame of one page can stay in registers.
+    /// The fields of the slot are passed by value, so that the slot of a frame of one page can stay
+    /// in registers.
     #[cold]
     #[inline(never)]
     fn total_of_chain(&self, page: u32, len: usize) -> usize {
-        // A frame has no bytes left after its pages were taken.
+        // The length is 0 after the frame's pages were taken.
         self.link(page).map_or(0, |link| len + link.rest.load(Ordering::Relaxed) as usize)
     }
 
-    /// Takes a frame apart. `each` gets each page of the frame, with the offset and the length of
-    /// the frame's part in that page. For a lent frame, `each` is not called, because the frame has
-    /// no pages.
+    /// Takes a frame apart. The function `each` gets each page of the frame, with the offset and
+    /// the length of the frame's part in that page. For a lent frame, `each` is not called, because
+    /// the frame has no pages.
     pub fn take_apart(&self, frame: Completion, mut each: impl FnMut(Page, u32, usize)) {
         let head = frame.slot();
         if !head.is_lent() {
@@ -159,7 +160,7 @@ impl Region {
 pub struct Segments<'a> {
     memory: &'a Memory,
     parts: Parts<'a>,
-    /// Payload that follows the frame's parts but is stored in other memory.
+    /// Payload that follows the frame's parts but is stored in the memory of other frames.
     then: Option<Behind<'a>>,
 }
 
@@ -182,7 +183,7 @@ pub struct Behind<'a> {
 
 impl<'a> Behind<'a> {
     /// The bytes of `frame` and of each of `slots`, without the first `skip` bytes of each. As long
-    /// as the result exists, its creator holds the slots, and no code writes them.
+    /// as the result exists, its creator holds the slots, and no code writes the bytes.
     pub(crate) fn new(memory: &'a Memory, frame: &'a [u8], slots: [&'a [UnsafeCell<Slot>]; 2], skip: usize) -> Self {
         Self { memory, first: frame.get(skip..).unwrap_or_default(), slots, skip }
     }
@@ -244,8 +245,8 @@ impl<'a> Iterator for SegmentsMut<'a> {
     #[inline]
     fn next(&mut self) -> Option<&'a mut [u8]> {
         // SAFETY: the code that made this iterator holds the frame mutably for as long. The parts
-        // lie in different pages, because a page has one token and is appended to one frame. So the
-        // slices do not overlap.
+        // lie in different pages, because each page has one token and can be appended to only one
+        // frame. So the slices do not overlap.
         self.parts.by_ref().map(|part| unsafe { self.memory.slice_mut(&part) }).find(|bytes| !bytes.is_empty())
     }
 }
@@ -263,20 +264,20 @@ impl Memory {
     }
 
     /// # Safety
-    /// As for [`slice`](Self::slice), for all parts of the frame.
+    /// The rules of [`slice`](Self::slice) apply to all parts of the frame.
     pub(crate) unsafe fn segments_of(&self, slot: &Slot) -> Segments<'_> {
         Segments { memory: self, parts: self.pool().parts_of(slot), then: None }
     }
 
     /// # Safety
-    /// As for [`slice_mut`](Self::slice_mut), for all pages of the frame, as long as the iterator
-    /// or one of its slices lives.
+    /// The rules of [`slice_mut`](Self::slice_mut) apply to all pages of the frame, as long as the
+    /// iterator or one of its slices lives.
     pub(crate) unsafe fn segments_mut_of(&self, slot: &Slot) -> SegmentsMut<'_> {
         SegmentsMut { memory: self, parts: self.pool().parts_of(slot) }
     }
 
     /// Copies the bytes of all pages of a frame to `to`. Returns the number of copied bytes, or
-    /// `None` if they do not fit.
+    /// `None` if the frame's bytes do not fit into `to`.
     pub fn copy_to(&self, frame: &Completion, to: &mut [u8]) -> Option<usize> {
         let mut at = 0;
         for part in self.segments(frame) {
@@ -335,12 +336,12 @@ impl Memory {
     }
 
     /// Copies all bytes of the frame into the page of its head, after the head's bytes. If there is
-    /// not enough room after the head's bytes, they are moved towards the front of the page. The
-    /// device's record of the frame moves with them. Returns `None` and changes nothing if the page
-    /// is too short.
+    /// not enough room after the head's bytes, these bytes are first moved towards the front of the
+    /// page. The frame's header, which the device wrote, moves with these bytes. Returns `None` and
+    /// changes nothing if the page is too short.
     ///
     /// # Safety
-    /// As for [`slice_mut`](Self::slice_mut), for all pages of the frame.
+    /// The rules of [`slice_mut`](Self::slice_mut) apply to all pages of the frame.
     #[cold]
     pub(crate) unsafe fn linearise(&self, slot: &Slot) -> Option<Slot> {
         let total = self.total_of(slot);

@@ -1,5 +1,5 @@
-//! Control threads may wait for a [`ControlLock`]. Packet CPUs only try to take the lock, and never
-//! wait for it.
+//! Control threads may wait for a [`ControlLock`]. Packet CPUs try to take the lock, and never wait
+//! for it if another thread holds it.
 
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
@@ -10,8 +10,8 @@ use crate::round;
 /// packet CPU holds the lock for less than 50 us.
 const LOOKS: u32 = 100;
 
-/// The pause between later attempts. If the lock is held for so long, the kernel has probably
-/// interrupted the holder of the lock.
+/// The pause between later attempts to take the lock. If the lock is held for such a long time, the
+/// kernel has probably interrupted the thread that holds it.
 const BETWEEN_LOOKS: Duration = Duration::from_micros(50);
 
 /// A lock for which only control threads wait. In a build with debug assertions, the lock panics if
@@ -45,8 +45,8 @@ impl<T> ControlLock<T> {
         unreachable!("the loop has no end")
     }
 
-    /// Takes the lock if no other thread holds it. Between any two events, the state under the lock
-    /// is consistent. So the state is still valid after a panic of another thread.
+    /// Takes the lock if no other thread holds it. The state under the lock is consistent between
+    /// any two events. Therefore the state is still valid after another thread panicked.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         match self.0.try_lock() {
             Ok(guard) => Some(guard),

@@ -1,18 +1,18 @@
 //! [`Fit`] is the position of a frame in its page, with the headroom, alignment and tailroom that
 //! Linux's `build_skb` requires of a driver.
 
-/// The room before a frame in its page, in bytes, for headers that a packet function adds. The
-/// headroom is twice the kernel's `NET_SKB_PAD`, and half of the 256 bytes that XDP promises. The
-/// headers of a tunnel over IPv6 with options fit into this room.
+/// The number of free bytes before a frame in its page, for headers that a packet function adds.
+/// The headroom is twice the kernel's `NET_SKB_PAD`, and half of the 256 bytes that XDP promises.
+/// The headers of a tunnel over IPv6 with options fit into this room.
 pub const HEADROOM: usize = 128;
 
-/// The room after a frame in its page, in bytes, for data that a packet function appends. In ESP,
-/// MACsec and WireGuard, the padding and the integrity check value together take at most 50 bytes.
-/// Linux uses the room after a frame for the `skb_shared_info`, and not for data.
+/// The number of free bytes after a frame in its page, for data that a packet function appends. In
+/// ESP, MACsec and WireGuard, the padding and the integrity check value together take at most 50
+/// bytes. Linux uses the bytes after a frame for the `skb_shared_info`, and not for data.
 pub const TAILROOM: usize = 64;
 
-/// Pages begin at multiples of this size, a cache line. So no [`Fit`] can require a larger
-/// alignment.
+/// Every page begins at a multiple of this number of bytes, which is the size of a cache line.
+/// Therefore no [`Fit`] can require a larger alignment than this.
 pub const PAGE_ALIGN: usize = 64;
 
 /// The minimum length of a page, in bytes. A page of this length has room for a frame of 1514
@@ -23,8 +23,8 @@ pub const PAGE_BYTES_MIN: usize = 2112;
 
 /// The maximum length of a frame, and the byte of the frame that is aligned.
 ///
-/// Every page begins at a multiple of [`PAGE_ALIGN`]. So all frames of the same `Fit` begin at the
-/// same [`offset`](Self::offset) in their pages.
+/// Every page begins at a multiple of [`PAGE_ALIGN`]. Therefore all frames of the same `Fit` begin
+/// at the same [`offset`](Self::offset) in their pages.
 ///
 /// ```
 /// use steerage_mem::fit::{Fit, HEADROOM};
@@ -42,9 +42,10 @@ pub struct Fit {
 }
 
 impl Fit {
-    /// A fit for frames of up to `bytes` bytes that begin at a multiple of [`PAGE_ALIGN`],
-    /// immediately after the headroom. A device that writes such a frame writes whole cache lines.
-    /// This position is the best one unless a header has to be aligned.
+    /// A `Fit` for frames of up to `bytes` bytes that begin at a multiple of [`PAGE_ALIGN`],
+    /// immediately after the headroom. When a device writes a frame that begins at such a multiple,
+    /// it writes whole cache lines. This position is the best one unless a header has to be
+    /// aligned.
     pub const fn new(bytes: usize) -> Self {
         Self { bytes, offset: HEADROOM }
     }
@@ -68,7 +69,7 @@ impl Fit {
         self.aligned(4, 14)
     }
 
-    /// Makes room for frames of at least `bytes` bytes.
+    /// Makes the page long enough for frames of at least `bytes` bytes.
     #[must_use]
     pub const fn or_longer(self, bytes: usize) -> Self {
         if bytes > self.bytes { Self { bytes, ..self } } else { self }
@@ -85,8 +86,8 @@ impl Fit {
     }
 
     /// The length of a page, in bytes. A page holds the headroom, the frame and the [`TAILROOM`].
-    /// The length is a whole number of cache lines. The length is not a multiple of 1024 bytes:
-    /// otherwise, the first cache lines of all frames would fall into few cache sets.
+    /// The length is a whole number of cache lines. The page length is not a multiple of 1024
+    /// bytes: otherwise, the first cache lines of all frames would fall into few cache sets.
     pub const fn page_bytes(self) -> usize {
         let needed = (self.offset + self.bytes + TAILROOM).next_multiple_of(PAGE_ALIGN);
         let bytes = if needed < PAGE_BYTES_MIN { PAGE_BYTES_MIN } else { needed };

@@ -1,22 +1,22 @@
 //! [`Gate`] decides whether a handler's batch counts. A batch counts only if its CPU was not
 //! declared dead during the batch.
 //!
-//! A CPU can be declared dead only while it runs its handler. Outside of the handler, the CPU may
-//! be steering packets by a map that is about to change. If a CPU is slow outside of its handler,
+//! A CPU can be declared dead only while it runs its handler. Outside of its handler, a CPU may be
+//! steering packets by a table that is about to change. If a CPU is slow outside of its handler,
 //! the other CPUs wait for it.
 //!
-//! The gate of each CPU is one 64-bit word. The word is changed by compare-and-exchange at the
-//! start and at the end of each batch. Each change of the word happens either entirely before or
-//! entirely after a declaration of death. The word has a cache line of its own, and the two
-//! exchanges per batch take less than a tick per packet.
+//! The gate of a CPU is one 64-bit word. The gate's word is changed by compare-and-exchange at the
+//! start and at the end of each batch. Each change of the gate's word happens either entirely
+//! before or entirely after a declaration of death. The gate's word has a cache line of its own.
+//! The two exchanges per batch take less than one clock tick per packet.
 //!
-//! Either a batch counts or its CPU is dead, never both. The guarantee that a batch counts or its
-//! CPU is dead needs no memory order, because all changes of one word have a single order. But a
-//! CPU that declares a second CPU dead must see everything that the second CPU did before its
-//! batch. For example, the first CPU revokes the last packets that the second CPU sent. The counts
-//! of the second CPU are part of the ledger. So entering the handler is a release operation (G1),
-//! and the declaration of death is an acquire operation (G2). All other operations on the gate are
-//! relaxed.
+//! Either a batch counts or its CPU is dead, but never both. The guarantee that a batch counts or
+//! its CPU is dead needs no memory order, because all changes of one word have a single order. But
+//! a CPU that declares a second CPU dead must see everything that the second CPU did before its
+//! batch. For example, the first CPU revokes the last packets that the second CPU handed over.
+//! Another example: the counts of the second CPU are part of the ledger. Therefore entering the
+//! handler is a release operation (G1), and the declaration of death is an acquire operation (G2).
+//! All other operations on the gate are relaxed.
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -36,7 +36,7 @@ pub struct Dead;
 pub struct Gate {
     word: AtomicU64,
     /// The time at which the CPU last entered its handler, in nanoseconds of the caller's clock.
-    /// The CPU that enters already has the cache line of the gate in its cache.
+    /// The CPU that enters its handler already has the cache line of the gate in its cache.
     entered: AtomicU64,
 }
 
@@ -51,7 +51,7 @@ impl Gate {
         self.change(OUTSIDE, |word| word | INSIDE, Ordering::Release)
     }
 
-    /// Leaves the handler. After this exchange, the batch counts.
+    /// Leaves the handler. After the exchange in `leave`, the batch counts.
     ///
     /// # Errors
     /// Fails with [`Dead`] if the CPU was declared dead during the batch. The batch then does not
@@ -63,19 +63,19 @@ impl Gate {
     }
 
     fn change(&self, from: u64, to: impl Fn(u64) -> u64, order: Ordering) -> Result<(), Dead> {
-        // Only `declare_dead` and this CPU change the gate's word. So if the word does not equal
-        // `from`, this CPU was declared dead.
+        // Only `declare_dead` and this CPU change the gate's word. Therefore, if the word does not
+        // equal `from`, this CPU was declared dead.
         let word = self.word.load(Ordering::Relaxed);
         if word & STATE != from {
             return Err(Dead);
         }
         // A failed exchange is relaxed: a dead CPU takes the control lock before it continues, and
-        // it was declared dead under that lock.
+        // it was declared dead by a thread that held this lock.
         self.word.compare_exchange(word, to(word), order, Ordering::Relaxed).map(|_| ()).map_err(|_| Dead)
     }
 
-    /// Lets a dead CPU take part again after its state was cleaned up. The caller holds the control
-    /// lock.
+    /// Lets a dead CPU handle packets again after its state was cleaned up. The caller holds the
+    /// control lock.
     pub fn revive(&self) {
         // Relaxed: only this thread changes the word of a dead CPU, and the word's readers hold the
         // control lock.
@@ -83,7 +83,7 @@ impl Gate {
         self.word.store((word & !STATE) + NEXT_BATCH, Ordering::Relaxed);
     }
 
-    /// The current word. If the gate's word does not change, its CPU makes no progress.
+    /// The current word. If the gate's word stays the same, the gate's CPU makes no progress.
     pub fn sign(&self) -> u64 {
         self.word.load(Ordering::Relaxed)
     }

@@ -4,7 +4,7 @@ use crate::page::{Completion, Page};
 use crate::region::Region;
 
 /// A frame in several buffers, some of which may not have arrived yet. A device keeps a `Gather`
-/// from poll to poll, because the last buffer of a frame may arrive in a later poll than the first
+/// between polls, because the last buffer of a frame may arrive in a later poll than the first
 /// buffer. When the device is closed, it returns the pages that are still in its `Gather`
 /// ([`close`](Self::close)).
 ///
@@ -13,8 +13,8 @@ use crate::region::Region;
 #[derive(Debug, Default)]
 pub struct Gather {
     frame: Option<Completion>,
-    /// The reason why the frame cannot be handed over to the receive path. If a reason is set, the
-    /// frame's remaining buffers are skipped.
+    /// The reason why the frame will not be handed over to the receive path. If a reason is set,
+    /// the frame's remaining buffers are skipped.
     broken: Option<Broken>,
     skipped: usize,
 }
@@ -25,17 +25,17 @@ pub struct Gather {
 pub enum Broken {
     /// The device lost a part of the frame, or the frame has too many parts or too many bytes.
     Lost,
-    /// The result of [`Gather::finish`]: a frame of several buffers.
+    /// No page was free for a part of the frame.
     NoPage,
 }
 
-/// The frame, or the parts of it that had arrived before it broke. `None` if no part of the frame
-/// had arrived.
+/// The result of [`Gather::finish`]: a frame of several buffers.
 #[derive(Debug, Default)]
 pub struct Gathered {
-    /// If the frame is incomplete: the reason, and how many of its bytes arrived.
+    /// The frame, or the parts of the frame that had arrived before it became incomplete. `None`
+    /// if no part of the frame had arrived.
     pub frame: Option<Completion>,
-    /// Set if the frame is incomplete: the reason, and how many of its bytes arrived.
+    /// Set if the frame is incomplete: the reason, and how many bytes of the frame arrived.
     pub broken: Option<(Broken, usize)>,
 }
 
@@ -48,8 +48,8 @@ impl Gather {
     /// Adds `len` bytes at `offset` of `page` to the frame. `page` is a page of `region`.
     ///
     /// # Errors
-    /// Returns the page if the frame does not need it: the frame was broken before, or this page
-    /// breaks it.
+    /// Returns the page if the frame does not need it: the frame was already broken, or the frame
+    /// became broken because this page could not be added.
     pub fn add(&mut self, region: &Region, page: Page, offset: usize, len: usize) -> Result<(), Page> {
         if self.skips(len) {
             return Err(page);
@@ -69,8 +69,8 @@ impl Gather {
         self.broken.is_some()
     }
 
-    /// Marks the frame as broken, and counts `len` bytes as skipped. If the frame is already
-    /// broken, its first reason stays.
+    /// Marks the frame as broken (incomplete), and counts `len` bytes as skipped. If the frame is
+    /// already broken, the first reason is kept.
     pub fn break_off(&mut self, why: Broken, len: usize) {
         self.broken.get_or_insert(why);
         self.skipped = self.skipped.saturating_add(len);
@@ -83,7 +83,7 @@ impl Gather {
         Gathered { frame, broken: broken.map(|why| (why, arrived.saturating_add(skipped))) }
     }
 
-    /// Gives up an unfinished frame, and appends its pages, which belong to `region`, to `pages`. A
+    /// Abandons an unfinished frame, and appends its pages, which belong to `region`, to `pages`. A
     /// device calls `close` in its `RxQueue::close`, which has the same arguments.
     pub fn close(&mut self, region: &Region, pages: &mut Vec<Page>) {
         if let Some(frame) = std::mem::take(self).frame {

@@ -1,34 +1,36 @@
 //! [`FrameHeader`] is written by a device before a frame: time, length on the wire, link type,
 //! interface.
 
-/// A device writes this header into the [`BYTES`](Self::BYTES) bytes before a frame. The header
-/// lies in the headroom of the page, or replaces the record header of a capture.
+/// A device writes this frame header into the [`BYTES`](Self::BYTES) bytes before a frame. The
+/// header lies in the headroom of the frame's page, or replaces the record header of a capture
+/// file.
 /// [`Completion::with_header`](crate::Completion::with_header) sets a bit of the slot to record
 /// that the header exists.
 ///
-/// The header itself does not travel through the rings. A CPU reads the header from the page. The
-/// header lies in the cache line of the frame's first bytes, or in the cache line before. Any 16
-/// bytes are a valid header.
+/// The header is not copied to the rings between CPUs. A CPU reads the header from the page of the
+/// frame. The header lies in the cache line of the frame's first bytes, or in the cache line
+/// before. Any 16 bytes are a valid header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
     /// The time at which the frame was received: nanoseconds since 1970-01-01 00:00 UTC, or
     /// [`NO_TIME`](Self::NO_TIME).
     pub nanos: u64,
-    /// The length of the frame on the wire, in bytes. A capture may contain fewer bytes of the
+    /// The length of the frame on the wire, in bytes. A capture file may contain fewer bytes of the
     /// frame.
     pub wire_len: u32,
-    /// The link type in tcpdump's numbering: the kind of header at the start of the frame.
+    /// The link type in tcpdump's numbering, which is the kind of header with which the frame
+    /// begins.
     pub link: u16,
     /// The number of the device's interface that received the frame.
     pub interface: u16,
 }
 
 impl FrameHeader {
-    /// The size of this header in memory.
+    /// The size of this header in memory, in bytes.
     pub const BYTES: usize = 16;
 
-    /// The size of an optional record before this header, in which a device describes unusual
-    /// frames. This crate does not interpret the record.
+    /// The size in bytes of an optional record before this header, in which a device describes
+    /// unusual frames. This crate does not interpret this optional record.
     pub const EXTRA_BYTES: usize = 16;
 
     /// The value of `link` if the link type is stored only in the frame's slot.
@@ -37,36 +39,37 @@ impl FrameHeader {
     /// The value of `nanos` if the time is unknown.
     pub const NO_TIME: u64 = u64::MAX;
 
-    /// Creates the header of a frame in a capture file from the time (seconds, and a fraction in
-    /// units of `fraction_nanos` nanoseconds), the captured length and the original length. The
+    /// Creates the header of a frame in a capture file from the frame's time (seconds, and a
+    /// fraction in units of `fraction_nanos` nanoseconds), captured length and original length. The
     /// header's link type is [`LINK_IN_SLOT`](Self::LINK_IN_SLOT).
     #[inline(always)]
     pub fn of_record((seconds, fraction, fraction_nanos): (u32, u32, u64), (captured, original): (u32, u32)) -> Self {
         Self {
-            // The addition cannot overflow: 2^32 seconds in nanoseconds are a quarter of the 64-bit
-            // range.
+            // The addition of seconds and fraction cannot overflow: 2^32 seconds in nanoseconds are
+            // a quarter of the 64-bit range.
             nanos: u64::from(seconds) * 1_000_000_000 + u64::from(fraction) * fraction_nanos,
-            // Some programs write 0 as the original length. No frame is shorter than its captured
-            // part.
+            // Some capture programs write 0 as the original length of a frame. No frame is shorter
+            // than its captured part.
             wire_len: original.max(captured),
             link: Self::LINK_IN_SLOT,
             interface: 0,
         }
     }
 
-    /// The header of a frame of `len` bytes for which the device has written no header.
+    /// Returns a default header for a frame of `len` bytes, for which the device has written no
+    /// header.
     #[inline(always)]
     pub(crate) fn of_whole(len: usize) -> Self {
         Self { nanos: Self::NO_TIME, wire_len: len as u32, link: Self::LINK_IN_SLOT, interface: 0 }
     }
 
-    /// The header of the frame after its last `bytes` bytes were cut off.
+    /// Returns the header of the frame after the frame's last `bytes` bytes were cut off.
     #[must_use]
     pub fn shorter(self, bytes: usize) -> Self {
         Self { wire_len: self.wire_len.saturating_sub(bytes as u32), ..self }
     }
 
-    /// The header in the form in which it is stored in memory.
+    /// Returns the header as the bytes that are stored in memory.
     #[inline(always)]
     pub fn to_bytes(self) -> [u8; Self::BYTES] {
         Self::bytes_of(self.to_words())

@@ -11,10 +11,10 @@ use crate::region::prefetch_read;
 /// A vector that never moves its entries in memory. The vector reserves address space for its full
 /// capacity. The kernel provides memory as entries are added.
 ///
-/// A lookup in a large table costs a packet function a cache miss. With small pages, each lookup
-/// also misses in the TLB, and the first access to each small page causes a page fault (a few
-/// microseconds on a virtual machine). From 2 MiB on, this vector uses transparent huge pages if
-/// the kernel supports them.
+/// Each lookup in a large table causes a cache miss in a packet function. With small pages, each
+/// lookup also misses in the TLB, and the first access to each small page causes a page fault (a
+/// few microseconds on a virtual machine). If it takes at least 2 MiB, this vector uses transparent
+/// huge pages if the kernel supports them.
 ///
 /// ```
 /// let mut flows = steerage_mem::HugeVec::with_capacity(1 << 20);
@@ -39,8 +39,8 @@ impl<T: Copy> HugeVec<T> {
     /// space for the entries, as `Vec` does.
     ///
     /// # Panics
-    /// If `capacity` or the size of an entry is 0, if the total size cannot be addressed, or if
-    /// entries need an alignment of more than 4096 bytes.
+    /// Panics if `capacity` or the size of an entry is 0, if the total size cannot be addressed, or
+    /// if entries need an alignment of more than 4096 bytes.
     #[must_use]
     pub fn with_capacity(capacity: usize) -> Self {
         let layout = Layout::array::<T>(capacity).expect("no more than can be addressed");
@@ -54,7 +54,7 @@ impl<T: Copy> HugeVec<T> {
     /// Creates a vector of `len` entries with the same value.
     ///
     /// # Panics
-    /// As [`with_capacity`](Self::with_capacity).
+    /// Panics in the same cases as [`with_capacity`](Self::with_capacity).
     #[must_use]
     pub fn filled(value: T, len: usize) -> Self {
         let mut all = Self::with_capacity(len);

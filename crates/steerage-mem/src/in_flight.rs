@@ -1,11 +1,12 @@
-//! [`InFlight`] holds the pages from which a device is sending. It holds each page until the device
-//! reports that the page was sent.
+//! [`InFlight`] holds the pages from which a device is sending. A page stays in flight until the
+//! device reports that the page was sent.
 //!
-//! Several CPUs may send through one queue of a device. Each CPU that sends has its own ring to the
-//! device. The device reports all sent pages in a single ring. When a page is given to the device,
-//! its token is therefore replaced by an address and a table entry. The entry names the CPU that
-//! sends the page. The CPU that reads the device's reports returns each page to its sender. If the
-//! device reports an address that is not in the table, no page is returned.
+//! Several CPUs may send packets through one queue of a device. Each CPU that sends has its own
+//! ring to the device. The device reports all sent pages in a single ring, whichever CPU sent them.
+//! Therefore, when a page is given to the device, an address and a table entry replace the page's
+//! token. The table entry contains the number of the CPU that sends the page. The CPU that reads
+//! the device's reports returns each page to the CPU that sent it. If the device reports an address
+//! that is not in the table, no page is returned.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,7 +16,8 @@ use crate::region::Region;
 use crate::stack::PageStack;
 use crate::sync::{AtomicU32, Ordering};
 
-/// The pages from which one queue sends. An address is the number of bytes from the region's start.
+/// The pages from which one queue sends. An address is an offset in bytes from the start of the
+/// region.
 ///
 /// ```
 /// use steerage_mem::{InFlight, Region};
@@ -34,18 +36,18 @@ use crate::sync::{AtomicU32, Ordering};
 /// ```
 pub struct InFlight {
     region: Arc<Region>,
-    /// One entry per page. The lower half of an entry is the page's sender, counted from 1. The
-    /// upper half is the number of the page's parts that were not yet reported as sent. 0 means
-    /// that the page is not in flight.
+    /// One entry per page. The lower half of an entry is the number of the CPU that sends the page,
+    /// counted from 1. The upper half is the number of the page's parts that were not yet reported
+    /// as sent. 0 means that the page is not in flight.
     pages: Box<[AtomicU32]>,
-    /// For each sender, the sent pages that it has not taken back yet.
+    /// For each sender, the sent pages that the sender has not taken back yet.
     back: Box<[PageStack]>,
 }
 
 const SENDER: u32 = 0xffff;
 const ONCE: u32 = 1 << 16;
 
-/// The maximum number of senders, and of parts of a page.
+/// The maximum number of senders, which is also the maximum number of parts of a page.
 pub const SENDERS_MAX: usize = SENDER as usize;
 
 impl InFlight {
@@ -59,19 +61,19 @@ impl InFlight {
     }
 
     /// Takes a page's token and returns the page's address. `sender` then sends the page in `parts`
-    /// parts. The page returns when all parts have been reported as sent. `Err` returns the page if
-    /// it belongs to another region, or if `sender` or `parts` is out of range.
+    /// parts. The page's token returns when the device has reported all parts as sent. `Err`
+    /// returns the page if it belongs to another region, or if `sender` or `parts` is out of range.
     #[inline]
     pub fn post(&self, sender: usize, page: Page, parts: usize) -> Result<u64, Page> {
         let sensible = sender < self.back.len() && (1..=SENDERS_MAX).contains(&parts);
         let Some(index) = self.region.index_of(page.number()).filter(|_| sensible) else { return Err(page) };
-        // F1, release: pairs with F2, so that the next holder of the page runs after the store of
-        // F1. Only the holder of a page's token stores to the page's table entry.
+        // F1, release: pairs with F2, so that the next holder of the page sees the store of F1.
+        // Only the holder of a page's token stores to the page's table entry.
         self.pages[index as usize].store(parts as u32 * ONCE + sender as u32 + 1, Ordering::Release);
         Ok(self.region.address_of(index))
     }
 
-    /// Passes to `each` the pages of `sender` that other CPUs found in the device's reports.
+    /// Passes the pages of `sender` that other CPUs found in the device's reports to `each`.
     #[inline]
     pub fn collect(&self, sender: usize, each: impl FnMut(Page)) {
         if let Some(back) = self.back.get(sender).filter(|back| back.any()) {
@@ -92,9 +94,9 @@ pub struct Reaper(Arc<InFlight>);
 
 impl Reaper {
     /// Records that the device has sent one part of a page. `address` lies in that part. After the
-    /// last part, the page returns: If `me` is the page's sender, `each` gets the page. If another
-    /// CPU is the sender, the page waits until that CPU collects it. Returns false if `address`
-    /// does not lie in a page in flight.
+    /// last part of a page was sent, the page returns: If `me` is the page's sender, the page is
+    /// passed to `each`. If another CPU is the sender, the page waits in a stack until that CPU
+    /// collects it. Returns false if `address` does not lie in a page that is in flight.
     #[inline]
     pub fn tell(&mut self, address: u64, me: usize, mut each: impl FnMut(Page)) -> bool {
         let Some((index, _)) = self.0.region.find(address) else { return false };
@@ -117,7 +119,8 @@ impl Reaper {
         true
     }
 
-    /// Takes back all pages of a sender. The device must no longer read any of these pages.
+    /// Takes back all pages of a sender. Call this function only if the device no longer reads any
+    /// of these pages.
     pub fn take_all(&mut self, sender: usize, mut each: impl FnMut(Page)) {
         self.0.collect(sender, &mut each);
         for (index, entry) in self.0.pages.iter().enumerate() {

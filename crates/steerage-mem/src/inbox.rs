@@ -3,15 +3,16 @@
 //!
 //! A producer publishes frames, executes a fence, and then sets the bit of its ring if the bit is
 //! clear. The consumer clears the bit of a ring that was empty for a while, executes a fence, and
-//! then checks this ring once more. One of these two fences comes first. So either the consumer
-//! sees the published frames, or the producer sees that its bit is clear. A bit stays set as long
-//! as packets keep coming. Producer and consumer therefore usually only read the bit.
+//! then checks whether this ring is still empty. One of these two fences is executed first.
+//! Therefore either the consumer sees the published frames, or the producer sees that its bit is
+//! clear. The bit of a ring stays set as long as packets arrive in the ring. Producer and consumer
+//! therefore usually only read the bit and do not write it.
 //!
-//! A consumer that goes to sleep also checks only the rings whose bits are set. A producer that set
-//! a bit therefore executes another fence before it looks for sleeping CPUs.
+//! A consumer that is about to sleep also checks only the rings whose bits are set. Therefore a
+//! producer that has set a bit executes another fence before it checks for sleeping CPUs.
 //!
-//! With several queues, one counter shows that no frame waits in any ring ([`Admission`]). Then
-//! no ring is checked.
+//! If there are several queues, one counter shows whether no frame waits in any ring
+//! ([`Admission`]). Then no ring is checked.
 
 use std::sync::Arc;
 
@@ -22,15 +23,16 @@ use crate::sync::{AtomicU64, Ordering, fence};
 
 const WORDS: usize = 8;
 
-/// The number of times in a row that a CPU checks an empty ring. After that, the CPU ignores the
-/// ring until frames are published. A check takes 2 to 4 ns. An ignored ring costs both CPUs a
-/// cache line and an atomic operation when it is used again. So only rings that are idle for about
-/// 100 us are worth ignoring. The rings of several queues share this number, because a round checks
-/// all of them.
+/// The number of times in a row that a CPU checks an empty ring. After this number of checks, the
+/// CPU ignores the ring until frames are published. A check takes 2 to 4 ns. When an ignored ring
+/// is used again, the producer and the consumer each need a cache line transfer and an atomic
+/// operation. Therefore ignoring a ring is worth the cost only if the ring is idle for about 100
+/// us. The rings of several queues share this number of checks, because a round of a CPU checks all
+/// of them.
 const LOOKS: u32 = 1024;
 
 /// The minimum number of checks for each ring, if there are many rings. This number of checks takes
-/// as long as using an ignored ring again.
+/// as much time as using an ignored ring again.
 const LOOKS_MIN: u32 = 32;
 
 /// One bit for each ring to one CPU.
@@ -45,7 +47,8 @@ pub struct Inbox {
 
 impl Inbox {
     /// Creates an inbox for the rings 0 to `rings` - 1, which are all empty. With `counted`, the
-    /// counter with this index counts the frames of all these rings before they are published.
+    /// counter with this index includes the frames of all these rings before the frames are
+    /// published.
     pub fn new(rings: usize, counted: Option<(Arc<[Admission]>, usize)>) -> Self {
         let line = || CachePadded::new(std::array::from_fn(|_| AtomicU64::new(0)));
         let words = rings.div_ceil(64).max(1);
@@ -60,9 +63,9 @@ impl Inbox {
         self.looks_max
     }
 
-    /// Returns true if a counter shows that no ring has frames. A CPU that has announced its sleep
-    /// misses no frame: a frame is counted before the producer's fence, and the fence comes before
-    /// the producer checks for sleeping CPUs.
+    /// Returns true if there is a counter and it shows that no ring has frames. A CPU that has
+    /// announced that it is about to sleep misses no frame: a frame is counted before the
+    /// producer's fence, and the fence is executed before the producer checks for sleeping CPUs.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.counted.as_ref().is_some_and(|(all, cpu)| all[*cpu].waiting() == 0)
@@ -73,14 +76,15 @@ impl Inbox {
         &self.lines[nth / WORDS][nth % WORDS]
     }
 
-    /// Records that frames were published on a ring. Between publishing and this call, the caller
-    /// has executed the fence of [`after_publishing`](crate::park::Sleepers::after_publishing).
-    /// After this call, the caller may check whether the ring's CPU sleeps.
+    /// Records that frames were published on a ring. The caller must execute the fence of
+    /// [`after_publishing`](crate::park::Sleepers::after_publishing) between publishing the frames
+    /// and this call. After this call, the caller may check whether the ring's CPU sleeps.
     #[inline(always)]
     pub fn note(&self, ring: usize) {
         let (word, bit) = (self.word(ring / 64), 1 << (ring % 64));
-        // N1: the fence F2 before this load orders it, and pairs with F3. The bit is read before it
-        // is written, so that the cache line stays shared.
+        // N1: the fence F2, which is executed before this load, orders it and pairs with F3. The
+        // bit is read before it is written, so that the cache line stays shared if the bit is
+        // already set.
         if word.load(Ordering::Relaxed) & bit == 0 {
             word.fetch_or(bit, Ordering::Relaxed);
             // F4: pairs with F1 of `park`. Either the CPU that goes to sleep sees the bit, or this
@@ -89,10 +93,10 @@ impl Inbox {
         }
     }
 
-    /// Records that a ring is empty. The caller then checks the ring once more, and
-    /// [records](Self::note) it again if the ring has frames.
+    /// Records that a ring is empty. After clearing the bit, the caller checks the ring once more,
+    /// and [sets the bit](Self::note) again if the ring has frames.
     pub fn clear(&self, ring: usize) {
-        // N2. The operation is relaxed, because the fence F3 orders it.
+        // N2. This operation is relaxed, because the fence F3 orders it.
         self.word(ring / 64).fetch_and(!(1 << (ring % 64)), Ordering::Relaxed);
         // F3: pairs with F2.
         fence(Ordering::SeqCst);
@@ -108,13 +112,14 @@ impl Inbox {
         let nth = first / 64;
         let not_before = u64::MAX << (first % 64);
         let noted = self.word(nth).load(Ordering::Relaxed);
-        // If there is only one word of bits, it is read again only if it has bits before `first`.
+        // If the bits of all rings fit into one 64-bit word, this word is read again only if it has
+        // bits before `first`.
         let words_left = if self.words == 1 { usize::from(noted & !not_before != 0) } else { self.words };
         Turns { nth, noted: noted & not_before, words_left, not_before }
     }
 
-    /// Returns the next ring of the pass that may have frames. If the bit of a ring is set after
-    /// the pass has read it, the next pass finds the ring.
+    /// Returns the next ring of the pass that may have frames. If another CPU sets the bit of a
+    /// ring after the pass has read it, the next pass finds the ring.
     #[inline(always)]
     pub fn next(&self, turns: &mut Turns) -> Option<usize> {
         while turns.noted == 0 {
@@ -130,14 +135,14 @@ impl Inbox {
 }
 
 /// A pass through an [`Inbox`]. The pass reads each 64-bit word of the inbox once. The first word
-/// is read twice if it has bits before the first ring, or if there are other words.
+/// is read twice if it has bits before the first ring, or if there are more words.
 #[derive(Debug, Default)]
 pub struct Turns {
     nth: usize,
     noted: u64,
     words_left: usize,
-    /// A mask of the first word's bits, for the rings that come at the start of the pass. The first
-    /// word's other rings come last.
+    /// A mask of those bits of the first word whose rings are visited at the start of the pass. All
+    /// other rings of the first word are visited at the end of the pass.
     not_before: u64,
 }
 
@@ -160,7 +165,7 @@ mod tests {
 
     #[test]
     fn every_ring_has_its_turn() {
-        // With all first rings, this test takes ten minutes under Miri.
+        // If the test started at every ring in turn, it would take ten minutes under Miri.
         let (most, all_firsts) = if cfg!(miri) { (130, 10) } else { (1024, 200) };
         for rings in [1, 5, 63, 64, 65, 130, 512, 513, 1024].into_iter().filter(|rings| *rings <= most) {
             let inbox = Inbox::new(rings, None);

@@ -1,10 +1,11 @@
-//! Frames that a handler keeps after their batch is finished ([`Kept`]), and how their pages return
-//! to the pool.
+//! Frames that a handler keeps after their batch is finished ([`Kept`]), and the return of their
+//! pages to the pool.
 //!
 //! Normally, a page returns after the finished index of its ring has passed its slot. If a handler
-//! keeps a frame, the frame's slot is blanked. The page later returns through a stack. Any thread
-//! may push pages to this stack, and the owner of the pool empties it. A CPU that finds no page in
-//! the pool takes from the stack as many pages as it needs.
+//! keeps a frame, the frame's slot is blanked (marked as having no page). The page of a kept frame
+//! later returns through a stack. Any thread may push pages to this stack, and the owner of the
+//! pool empties it. A CPU that finds no free page in the pool takes as many pages as it needs from
+//! this stack.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -28,8 +29,8 @@ pub struct KeptPages {
 }
 
 impl KeptPages {
-    /// Creates the record of kept frames for the pool of `memory`. Handlers may keep at most
-    /// `limit` frames at the same time.
+    /// Creates an empty record of the kept frames whose pages belong to the pool of `memory`.
+    /// Handlers may keep at most `limit` frames at the same time.
     pub fn new(memory: Memory, limit: usize) -> Arc<Self> {
         Arc::new(Self { memory, waiting: PageStack::new(), kept: AtomicU64::new(0), limit: limit as u64 })
     }
@@ -39,7 +40,7 @@ impl KeptPages {
         self.kept.load(Ordering::Relaxed)
     }
 
-    /// The number of frames that handlers may keep at the same time.
+    /// The maximum number of frames that handlers may keep at the same time.
     pub fn limit(&self) -> u64 {
         self.limit
     }
@@ -98,8 +99,8 @@ impl KeptPages {
     }
 
     fn count_one(&self) -> bool {
-        // Relaxed: the count only limits the kept frames, and no other memory depends on it. An
-        // increment above the limit is reverted.
+        // Relaxed: the count only limits the kept frames, and no other memory depends on it. If the
+        // increment exceeds the limit, it is reverted.
         let room = self.kept.fetch_add(1, Ordering::Relaxed) < self.limit;
         if !room {
             self.kept.fetch_sub(1, Ordering::Relaxed);
@@ -107,8 +108,8 @@ impl KeptPages {
         room
     }
 
-    /// Returns true if pages of kept frames have returned. `waiting` costs one read of a shared
-    /// cache line.
+    /// Returns true if pages of kept frames have returned. `waiting` reads one cache line that
+    /// several CPUs share.
     #[inline(always)]
     pub fn waiting(&self) -> bool {
         self.waiting.any()
@@ -142,25 +143,26 @@ fn copy_to(page: &mut [u8], offset: usize, header: Option<FrameHeader>, parts: &
     Some(at)
 }
 
-/// A frame that a handler keeps after its batch is finished. A `Kept` is owned, writable and
-/// `Send`. When a `Kept` is dropped, on any thread, its pages return to the pool.
+/// A frame that a handler keeps after its batch is finished. A `Kept` is an owned value, is
+/// writable, and implements `Send`. When a `Kept` is dropped, on any thread, its pages return to
+/// the pool.
 #[derive(Debug)]
 pub struct Kept {
     slot: Slot,
-    /// The number of bytes if this is a copy of the front of a frame. 0 for a whole frame.
+    /// The number of copied bytes if this is a copy of the front of a frame. 0 for a whole frame.
     front: u16,
-    /// The hidden frames with the rest of the packet's payload: the position of the first hidden
-    /// frame, and their number.
+    /// The hidden frames that contain the rest of a merged packet's payload: the position of the
+    /// first hidden frame, and the number of hidden frames.
     hidden: (u8, u8),
-    /// The page's generation when the frame was kept. The generation is checked in debug and fuzz
-    /// builds only.
+    /// The generation number of the page at the time when the frame was kept. The generation number
+    /// is checked in debug and fuzz builds only.
     generation: Generation,
     kept_pages: Arc<KeptPages>,
 }
 
 impl Kept {
-    /// Records that this is a copy of the first `bytes` bytes of a frame. The rest of that frame
-    /// stays in its original memory.
+    /// Records that this is a copy of the first `bytes` bytes of a frame. The rest of the original
+    /// frame stays in its memory.
     #[must_use]
     pub fn of_front(mut self, bytes: usize) -> Self {
         self.front = bytes as u16;
@@ -168,8 +170,8 @@ impl Kept {
     }
 
     /// Records that this is a copy of the headers of a [merged](crate::merged) packet. The headers
-    /// are the first `bytes` bytes. Stores `record` at the end of the page. Returns `None` if the
-    /// page has no room for the record.
+    /// are the first `bytes` bytes of the packet. Stores `record` at the end of the page. Returns
+    /// `None` if the page has no room for the record.
     pub fn of_merged(mut self, bytes: usize, record: [u8; FrameHeader::EXTRA_BYTES]) -> Option<Self> {
         let at = self.record_at()?;
         // SAFETY: as in `deref_mut`: no other code has the page.
@@ -186,7 +188,7 @@ impl Kept {
     }
 
     /// Returns the record that [`of_merged`](Self::of_merged) stored for a [merged](crate::merged)
-    /// packet. `None` for any other kept frame.
+    /// packet. Returns `None` for any other kept frame.
     pub fn record(&self) -> Option<[u8; FrameHeader::EXTRA_BYTES]> {
         let at = self.record_at().filter(|_| self.frames() > 1)?;
         // SAFETY: no other code has the page, and writing needs `&mut self`.
@@ -194,20 +196,20 @@ impl Kept {
     }
 
     /// The hidden frames that are [merged](crate::merged) into this packet: the position of the
-    /// first frame in the batch, and their number.
+    /// first hidden frame in the batch, and the number of hidden frames.
     pub fn hidden(&self) -> Option<(usize, usize)> {
         (self.hidden.1 > 0).then_some((self.hidden.0.into(), self.hidden.1.into()))
     }
 
-    /// Returns the number of frames that the packet counts as: one, plus the hidden frames that are
-    /// merged into it.
+    /// Returns the number of frames as which the packet is counted: one, plus the hidden frames
+    /// that are merged into it.
     pub fn frames(&self) -> u64 {
         1 + if self.front == 0 { 0 } else { u64::from(self.hidden.1) }
     }
 
-    /// Makes a separate frame of the first `len` bytes of a merged packet, which are copied. The
-    /// hidden frames then belong to no packet any more. Changes nothing if the page is too short,
-    /// or if this is not a merged packet.
+    /// Turns this copy into a separate frame that contains the first `len` bytes of the merged
+    /// packet. After `cut_to`, the hidden frames belong to no packet. `cut_to` changes nothing if
+    /// the page is too short, or if this is not a merged packet.
     pub fn cut_to(&mut self, len: usize, frame: &Frame<'_>) {
         let (headers, most) = (self.slot.len(), self.slot.len() + self.behind_bytes(frame));
         let len = len.min(most);
@@ -241,29 +243,29 @@ impl Kept {
         (self.front != 0).then_some(self.front.into())
     }
 
-    /// The bytes of `frame` that were not copied, and the bytes of the hidden frames that were
-    /// merged with it.
+    /// The bytes of `frame` that were not copied, followed by the bytes of the hidden frames that
+    /// were merged with it.
     #[inline]
     pub fn behind<'f>(&self, frame: &'f Frame<'_>) -> Behind<'f> {
         frame.behind(self.front().unwrap_or(usize::MAX), self.hidden.0.into(), self.hidden.1.into())
     }
 
-    /// The number of bytes that [`behind`](Self::behind) returns.
+    /// The number of bytes over which [`behind`](Self::behind) iterates.
     #[inline]
     pub fn behind_bytes(&self, frame: &Frame<'_>) -> usize {
         if self.front == 0 { 0 } else { self.behind(frame).map(<[u8]>::len).sum() }
     }
 
-    /// If this is a copy of `frame` or of the [front](Self::of_front) of `frame`: the bytes of the
-    /// original frame, page by page.
+    /// The bytes of the original frame, page by page, if this is a copy of `frame` or of the
+    /// [front](Self::of_front) of `frame`.
     #[inline]
     pub fn segments_with<'s>(&'s self, frame: &'s Frame<'_>) -> Segments<'s> {
         let copied = self.segments();
         if self.front == 0 { copied } else { copied.followed_by(self.behind(frame)) }
     }
 
-    /// A frame, divided into its first `bytes` bytes and the bytes after them. If the front of the
-    /// frame was copied, `written` replaces the first bytes.
+    /// Divides a frame into its first `bytes` bytes and the bytes after them. If the front of the
+    /// frame was copied, the copy `written` replaces the first bytes.
     #[inline]
     pub fn split<'s>(written: Option<&'s Self>, frame: &'s Frame<'_>, bytes: usize) -> (&'s [u8], Behind<'s>) {
         let whole = || (frame.bytes().get(..bytes).unwrap_or(frame.bytes()), frame.behind(bytes, 0, 0));
@@ -275,7 +277,8 @@ impl Kept {
         self.slot.hash()
     }
 
-    /// The code of the frame's first header: see [`Frame::link`](crate::ring::Frame::link).
+    /// The code for the type of the frame's first header: see
+    /// [`Frame::link`](crate::ring::Frame::link).
     pub fn link(&self) -> u8 {
         self.slot.link()
     }
@@ -378,7 +381,7 @@ impl Drop for Kept {
         let pool = self.kept_pages.memory.pool();
         pool.take_apart(Completion::from_slot(self.slot), |page, _, _| self.kept_pages.waiting.put(pool, page));
         // Relaxed: no other memory depends on this count. The count is decremented only after the
-        // page was pushed to the stack. So every page that is no longer counted has already
+        // page was pushed to the stack. Therefore every page that is no longer counted has already
         // returned.
         self.kept_pages.kept.fetch_sub(1, Ordering::Relaxed);
     }

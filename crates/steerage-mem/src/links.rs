@@ -4,18 +4,19 @@
 use crate::page::BLANK;
 use crate::sync::AtomicU32;
 
-/// The entry of one page: the part of the frame that follows this page.
+/// The table entry of one page: it describes the part of the frame that follows this page.
 ///
 /// Only the holder of the frame reads and writes its links, so all accesses are relaxed. A link is
 /// handed over to another CPU together with its frame: by the memory orders P1 and C1 of the ring,
-/// by C2 and P2, or with a kept frame.
+/// by its memory orders C2 and P2, or with a kept frame.
 #[derive(Debug)]
 pub(crate) struct Link {
     /// The page that contains the frame's next part. `BLANK` if no part follows.
     pub(crate) next: AtomicU32,
     pub(crate) offset: AtomicU32,
     pub(crate) len: AtomicU32,
-    /// In the entry of a head: the number of bytes in all parts after the head.
+    /// Only in the entry of a frame's first page (head): the number of bytes in all parts after the
+    /// head.
     pub(crate) rest: AtomicU32,
 }
 

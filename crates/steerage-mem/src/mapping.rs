@@ -1,7 +1,7 @@
 //! Memory from the kernel, in huge pages if the kernel has any.
 //!
-//! Under Miri, the allocator provides the memory, because Miri has no kernel. Under Miri, huge
-//! pages have 4 KiB, because Miri is slow for each byte.
+//! Under Miri, the allocator provides the memory, because Miri has no kernel. Under Miri, the size
+//! of huge pages is 4 KiB, because Miri needs much time for each byte.
 
 use std::fmt;
 use std::io;
@@ -10,16 +10,16 @@ use std::ptr::NonNull;
 #[cfg(miri)]
 pub(crate) use by_allocator::{map_anonymous, map_small, map_transparent, map_unused, unmap};
 
-/// The size of a huge page on the machines that we know. The size of every region is a multiple of
-/// `HUGE_BYTES`, so that it can consist of huge pages.
+/// The size in bytes of a huge page on all supported machines. The size of every region is a
+/// multiple of `HUGE_BYTES`, so that it can consist of huge pages.
 pub(crate) const HUGE_BYTES: usize = if cfg!(miri) { 4096 } else { 2 << 20 };
 
 /// The kind of pages that the kernel used for the memory, as [`Region`](crate::Region) reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backing {
-    /// Reserved 2 MiB pages (`vm.nr_hugepages`).
+    /// Huge pages of 2 MiB that the administrator reserved (`vm.nr_hugepages`).
     HugePages,
-    /// 2 MiB pages if the kernel finds free ones (transparent huge pages).
+    /// Pages of 2 MiB if the kernel finds free ones (transparent huge pages).
     TransparentHugePages,
     /// 4 KiB pages only.
     SmallPages,
@@ -38,7 +38,7 @@ pub enum Backing {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum RegionError {
-    /// No pages or pages of 0 bytes were requested, or the total size cannot be addressed.
+    /// The caller requested no pages or pages of 0 bytes, or the total size cannot be addressed.
     Size {
         /// The requested number of pages.
         pages: usize,
@@ -47,7 +47,7 @@ pub enum RegionError {
     },
     /// The process has used all of its 2^32 page numbers. No page number is used twice.
     OutOfNumbers,
-    /// The kernel has too little memory.
+    /// The kernel refused the mapping, because it has too little memory.
     Map {
         /// The requested size, in bytes.
         bytes: usize,
@@ -112,7 +112,7 @@ mod by_allocator {
     }
 
     /// # Safety
-    /// As for the `unmap` of other builds.
+    /// The rules are those of the `unmap` function of builds without Miri.
     pub(crate) unsafe fn unmap(base: NonNull<u8>, bytes: usize) {
         // SAFETY: the caller's promise; the memory was allocated with the same layout.
         layout(bytes).into_iter().for_each(|layout| unsafe { dealloc(base.as_ptr(), layout) });
@@ -134,8 +134,8 @@ pub(crate) fn map_anonymous(bytes: usize) -> Result<(NonNull<u8>, Backing, usize
 }
 
 /// Maps address space for at least `bytes` bytes, in transparent huge pages if the kernel supports
-/// them. The kernel provides memory only when a page is touched. Returns the address and the number
-/// of bytes to [unmap].
+/// them. The kernel provides the memory of a page only when the page is touched. Returns the
+/// address and the number of bytes to [unmap].
 #[cfg(not(miri))]
 pub(crate) fn map_transparent(bytes: usize) -> io::Result<(NonNull<u8>, usize)> {
     let bytes = bytes.checked_next_multiple_of(HUGE_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
@@ -148,7 +148,7 @@ pub(crate) fn map_small(bytes: usize) -> io::Result<(NonNull<u8>, usize)> {
     mmap(bytes, 0).map(|base| (base, bytes))
 }
 
-/// The size of the reserved huge pages that no program uses yet, in bytes.
+/// The total size of the reserved huge pages that no program uses yet, in bytes.
 pub(crate) fn huge_pages_free() -> u64 {
     let path = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
     let pages = std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse::<u64>().ok());
@@ -156,8 +156,8 @@ pub(crate) fn huge_pages_free() -> u64 {
 }
 
 /// Maps address space for `bytes` bytes, even if most of it will never be used. The kernel provides
-/// a small page on its first access, and sets no memory aside before that. Returns the address and
-/// the number of bytes to [unmap].
+/// each small page at the first access to it, and reserves no memory before that. Returns the
+/// address and the number of bytes to [unmap].
 #[cfg(not(miri))]
 #[cfg_attr(loom, expect(dead_code, reason = "loom has slots of its own"))]
 pub(crate) fn map_unused(bytes: usize) -> io::Result<(NonNull<u8>, usize)> {
@@ -169,8 +169,8 @@ pub(crate) fn map_unused(bytes: usize) -> io::Result<(NonNull<u8>, usize)> {
 }
 
 /// # Safety
-/// `base` and `bytes` were returned by one of the functions above, and no reference to the memory
-/// exists any more.
+/// `base` and `bytes` were returned by one of the mapping functions above, and no reference to the
+/// memory exists any more.
 #[cfg(not(miri))]
 pub(crate) unsafe fn unmap(base: NonNull<u8>, bytes: usize) {
     // SAFETY: the caller's promise.
@@ -187,7 +187,7 @@ pub(crate) unsafe fn unmap(base: NonNull<u8>, bytes: usize) {
 /// read.
 ///
 /// # Errors
-/// Fails if the kernel has too little memory. If `move_over` fails, both mappings are unchanged.
+/// Fails if the kernel has too little memory. After an error, both mappings are unchanged.
 pub unsafe fn move_over(from: *mut u8, to: *mut u8, bytes: usize) -> io::Result<()> {
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
     // SAFETY: the caller's promise.
@@ -205,8 +205,8 @@ pub unsafe fn move_over(from: *mut u8, to: *mut u8, bytes: usize) -> io::Result<
     Err(error)
 }
 
-/// Maps `bytes` bytes, a multiple of 2 MiB, aligned to 2 MiB. Returns true if the kernel accepts
-/// the advice to use huge pages.
+/// Maps `bytes` bytes at an address that is a multiple of 2 MiB. `bytes` is a multiple of 2 MiB.
+/// Returns true if the kernel accepts the advice to use huge pages.
 #[cfg(not(miri))]
 fn map_aligned(bytes: usize, extra: libc::c_int) -> io::Result<(NonNull<u8>, bool)> {
     // The mapping has one more huge page than necessary, so that it contains an aligned range of

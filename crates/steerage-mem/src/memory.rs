@@ -6,7 +6,8 @@ use crate::header::FrameHeader;
 use crate::page::{Completion, Slot};
 use crate::region::{Region, View, prefetch_read};
 
-/// The memory of one queue's frames: the pages of the pool, and the blocks of the queue's device.
+/// The memory in which one queue's frames lie: the pages of the pool, and the blocks of the queue's
+/// device.
 #[derive(Clone, Debug)]
 pub struct Memory {
     pool: Arc<Region>,
@@ -25,11 +26,12 @@ impl Memory {
     }
 
     /// The bytes of a frame. For a frame in several pages, the bytes of its first part. The slice
-    /// is empty if the completion belongs to other memory, or does not lie within its page.
+    /// is empty if the completion belongs to other memory, or if its frame does not lie within its
+    /// page.
     #[inline(always)]
     pub fn bytes<'a>(&'a self, frame: &'a Completion) -> &'a [u8] {
         // SAFETY: the completion is borrowed for as long as the slice, so no other thread holds the
-        // frame. Lent memory is only read as long as a frame of its block is lent.
+        // frame. Lent memory is read only while a frame of its block is lent.
         unsafe { self.slice(&frame.slot()) }
     }
 
@@ -68,10 +70,10 @@ impl Memory {
         }
     }
 
-    /// The frame's header, if the slot says that there is one and it lies within the page.
+    /// The frame's header, if the slot's flags state that there is one and it lies within the page.
     ///
     /// # Safety
-    /// The caller holds the slot, and no code writes the page before the frame while this function
+    /// The caller holds the slot, and no code writes the bytes before the frame while this function
     /// runs.
     #[inline]
     pub(crate) unsafe fn header(&self, slot: &Slot) -> Option<FrameHeader> {
@@ -93,11 +95,11 @@ impl Memory {
         unsafe { self.slice(&before) }.first_chunk().copied()
     }
 
-    /// The header of a frame, if the frame has one, and the frame's bytes. The bounds are checked
-    /// once for both the header and the bytes.
+    /// The header of a frame, if the frame has one, and the frame's bytes. The bounds of header and
+    /// bytes are checked together, in one step.
     ///
     /// # Safety
-    /// As [`slice`](Self::slice), of the page before the frame too.
+    /// The rules of [`slice`](Self::slice) apply to the bytes before the frame too.
     #[inline(always)]
     pub(crate) unsafe fn framed(&self, slot: &Slot) -> (Option<FrameHeader>, &[u8]) {
         const BYTES: usize = FrameHeader::BYTES;
@@ -116,7 +118,8 @@ impl Memory {
     }
 
     /// # Safety
-    /// The caller holds the slot, its frame is not lent, and no other slice of it lives.
+    /// The caller holds the slot, the slot's frame is not lent, and no other slice of the frame
+    /// exists.
     #[inline(always)]
     #[expect(clippy::mut_from_ref, reason = "the slot stands for the right to write, not the memory")]
     pub(crate) unsafe fn slice_mut(&self, slot: &Slot) -> &mut [u8] {
@@ -141,17 +144,18 @@ impl Memory {
     }
 
     /// Makes the frame `front` bytes longer at its front and `back` bytes longer at its end.
-    /// Negative numbers make the frame shorter. Bytes that are added to the frame keep the contents
-    /// that they have in the page. The device's header moves with the front of the frame, and the
-    /// length on the wire in this header is corrected. If there is no room for the header, it is
-    /// lost. Returns `None` and changes nothing if the page is too short or the frame is lent.
+    /// Negative numbers make the frame shorter. Added bytes have the values that were in the page
+    /// before. The header that the device wrote moves with the front of the frame, and the length
+    /// on the wire in this header is corrected. If there is no room for the header before the
+    /// frame, the header is lost. Returns `None` and changes nothing if the page is too short or
+    /// the frame is lent.
     ///
-    /// This function copies only the header. Only the handler of the frame changes the frame's
-    /// slot. A handler that adds or removes a header at the front also writes the type of the new
-    /// first header to the slot.
+    /// `resize` copies only the header and not the frame. Only the handler of the frame changes the
+    /// frame's slot. A handler that adds or removes a header at the front also writes the type of
+    /// the new first header to the slot.
     ///
     /// # Safety
-    /// As [`slice_mut`](Self::slice_mut), of all of its pages.
+    /// The rules of [`slice_mut`](Self::slice_mut) apply to all pages of the frame.
     #[inline]
     pub(crate) unsafe fn resize(&self, slot: &Slot, front: i32, back: i32) -> Option<Slot> {
         if slot.is_chained() {
@@ -169,7 +173,7 @@ impl Memory {
     /// Moves the device's header to the new beginning of a frame that became `longer` bytes longer.
     ///
     /// # Safety
-    /// As [`slice_mut`](Self::slice_mut), of the whole page.
+    /// The rules of [`slice_mut`](Self::slice_mut) apply to the whole page.
     #[inline]
     pub(crate) unsafe fn carry_header(&self, slot: &Slot, resized: Slot, longer: i32) -> Slot {
         // SAFETY: the caller's promise.
@@ -196,10 +200,10 @@ impl Memory {
         }
     }
 
-    /// Like [`bytes`](Self::bytes), and prefetches the first cache line. Call `bytes_soon` for all
-    /// frames of a batch before reading the first frame. A lent frame is prefetched only if it lies
-    /// in a file. The device has just written a frame in any other memory, so that frame is already
-    /// in the cache.
+    /// Like [`bytes`](Self::bytes), but also prefetches the first cache line of the frame. Call
+    /// `bytes_soon` for all frames of a batch before reading the first frame. A lent frame is
+    /// prefetched only if it lies in a mapped file. In any other lent memory, the device has just
+    /// written the frame, so the frame is already in the cache.
     #[inline(always)]
     pub fn bytes_soon<'a>(&'a self, frame: &'a Completion) -> &'a [u8] {
         let bytes = self.bytes(frame);

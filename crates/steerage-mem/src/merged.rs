@@ -1,8 +1,8 @@
 //! Frames of a batch that a handler sees as one merged packet.
 //!
-//! The headers of a merged packet are copied ([`Kept`]), and its payload stays in the original
-//! frames. The first frame of a merged packet stands for the packet. The other frames are *hidden*:
-//! their slots are moved after the slots of all packets that the handler sees, and
+//! The headers of a merged packet are a copy ([`Kept`]), and its payload stays in the original
+//! frames. The handler sees the first frame of a merged packet as the packet. The other frames are
+//! *hidden*: their slots are moved after the slots of all packets that the handler sees, and
 //! [`Hand::with_first`] leaves them out. Otherwise, a hidden frame is treated like any frame: it
 //! has its slot, counts as one frame, and its page returns with its slot.
 
@@ -17,11 +17,11 @@ use crate::kept::{Kept, KeptPages};
 use crate::ring::{Frame, Hand};
 use crate::shared_pool::Spare;
 
-/// The maximum number of frames in a batch in which frames are merged: a set of positions is a
-/// 64-bit integer with one bit per frame.
+/// The maximum number of frames in a batch in which frames are merged, because a set of frames is a
+/// 64-bit integer with one bit per position.
 pub const BATCH_MAX: usize = u64::BITS as usize;
 
-/// The new order of the frames of a batch, as their old positions.
+/// The new order of the frames of a batch, as a list of their old positions.
 struct Order([u8; BATCH_MAX], usize);
 
 impl Order {
@@ -44,32 +44,33 @@ fn bits(set: u64) -> impl Iterator<Item = usize> {
 /// The frames of a batch, by position.
 pub type Batch<'f> = [Option<Frame<'f>>; BATCH_MAX];
 
-/// The pages into which headers are copied.
+/// The pages into which the headers of merged packets are copied.
 #[derive(Clone, Copy, Debug)]
 pub struct Pages<'p> {
     /// The CPU's pages.
     pub spare: &'p Spare,
     /// The queue's record of kept frames, which counts the copies.
     pub kept: &'p Arc<KeptPages>,
-    /// The number of free bytes before the headers in their page.
+    /// The number of free bytes that a page has before the copied headers.
     pub headroom: usize,
 }
 
 impl Pages<'_> {
-    /// Copies `headers` for a packet with `wire_len` bytes and the first frame `first`.
+    /// Copies `headers` into a page, for a packet of `wire_len` bytes whose first frame is `first`.
     fn copy(&self, first: &Frame<'_>, headers: &[u8], wire_len: usize) -> Option<Kept> {
         let header = first.header().map(|header| FrameHeader { wire_len: wire_len as u32, ..header });
         self.spare.copy(self.kept, self.headroom, header, &[headers])
     }
 }
 
-/// Merges frames of a batch into packets. `find` gets the frames and a function. `find` calls this
-/// function once for each merged packet, with the set of the packet's frames, its headers, and a
-/// [record](Kept::record). All frames of a packet have headers of this length. After `merge`,
-/// `copies` contains the copied headers, by the new positions of the packets. If no page is free
-/// for a packet's headers, the packet is not merged.
+/// Merges frames of a batch into packets. The argument `find` is called with the frames and another
+/// function. `find` calls that function once for each merged packet, with the set of the packet's
+/// frames, the packet's headers, and a [record](Kept::record). The headers of each frame of the
+/// packet have the same length as these headers. After `merge`, `copies` contains the copied
+/// headers of each packet, at the packet's new position. If no page is free for a packet's headers,
+/// the packet is not merged.
 ///
-/// Returns the number of packets that the handler sees. The packets have the order of their first
+/// Returns the number of packets that the handler sees. The packets are in the order of their first
 /// frames. Returns `None` if nothing was merged.
 pub fn merge(
     hand: &mut Hand<'_>,
@@ -92,16 +93,16 @@ pub fn merge(
 }
 
 /// Hides frames of a batch. `members` contains the set of frames of each merged packet, at the
-/// position of the packet's first frame. `copies` contains the headers of each packet at the same
-/// position. Returns how many frames stay visible.
+/// position of the packet's first frame. `copies` contains the copied headers of each packet at the
+/// same position. Returns how many frames stay visible.
 fn hide(hand: &mut Hand<'_>, copies: &mut [Option<Kept>], members: &[u64; BATCH_MAX]) -> usize {
     let hidden = members.iter().fold(0, |all, members| all | members & members.wrapping_sub(1));
     let mut order = Order([0; BATCH_MAX], 0);
     order.push((0..hand.len()).filter(|nth| hidden >> nth & 1 == 0));
     let shown = order.1;
     for (at, nth) in order.0.map(usize::from).into_iter().enumerate().take(shown) {
-        // An earlier swap has already moved the copy that was at `at`, unless the frame at `at` is
-        // hidden, which has no copy.
+        // An earlier swap has already moved the copy that was at position `at`, unless the frame at
+        // `at` is hidden and therefore has no copy.
         copies.swap(at, nth);
         if let Some(copy) = &mut copies[at] {
             copy.hide(order.1, members[nth].count_ones() as usize - 1);
@@ -114,10 +115,10 @@ fn hide(hand: &mut Hand<'_>, copies: &mut [Option<Kept>], members: &[u64; BATCH_
     shown
 }
 
-/// For each packet in the set `split`, shows the packet's hidden frames again, after its first
-/// frame. `shown` is the result of [`merge`]. `verdicts` is reordered together with the frames.
-/// Returns how many frames are visible. Call [`write_headers`] afterwards, which makes packets of
-/// the frames that were hidden.
+/// For each packet in the set `split`, makes the packet's hidden frames visible again, after the
+/// packet's first frame. `shown` is the result of [`merge`]. `verdicts` is reordered together with
+/// the frames. Returns how many frames are visible. Afterwards, call [`write_headers`], which
+/// writes the headers of the frames that were hidden.
 pub fn show<T: Copy>(
     hand: &mut Hand<'_>,
     copies: &mut [Option<Kept>],
@@ -153,8 +154,8 @@ pub fn show<T: Copy>(
 
 /// Writes the headers of the frames that [`show`] made visible. The headers are written in place,
 /// or to a copy if the frame is lent. The function `headers` gets the frames of a packet and the
-/// packet's headers, and writes the headers of each frame. These headers all have the same length.
-/// If no page is free for the copy of a frame, calls `lost` for this frame.
+/// packet's headers, and writes the headers of each frame. The headers of all frames of a packet
+/// have the same length. If no page is free for the copy of a frame, calls `lost` for this frame.
 pub fn write_headers<const BYTES: usize>(
     hand: &mut Hand<'_>,
     copies: &mut [Option<Kept>],

@@ -1,10 +1,10 @@
 //! [`Outlet`] queues items that other threads hand to the CPUs of the receive path, such as packets
 //! to send.
 //!
-//! One lock protects an outlet. The CPUs try to take the lock between two rounds, and only after a
-//! thread has added an item. The items of a bucket leave in the order in which they were added. If
-//! an item is for another CPU than the previous item of its bucket, it still goes to the previous
-//! CPU, until that CPU has sent all earlier items of the bucket.
+//! One lock protects an outlet. The CPUs try to take the outlet's lock between two rounds, and only
+//! after a thread has added an item. The items of a bucket leave the outlet in the order in which
+//! they were added. If an item is for another CPU than the previous item of its bucket, the item is
+//! still given to the previous CPU, until that CPU has sent all earlier items of the bucket.
 
 use std::collections::VecDeque;
 use std::io;
@@ -79,14 +79,15 @@ impl<T> Outlet<T> {
         self.lock().has_room.fd()
     }
 
-    /// Adds an item for `cpu`, or for the CPU of the bucket's latest item. Returns the CPU that
-    /// gets the item. `Err` returns the item if there is no room.
+    /// Adds an item for `cpu`. If `cpu` is `None`, or if earlier items of the bucket were not sent
+    /// yet, adds the item for the CPU of the bucket's latest item. Returns the CPU that gets the
+    /// item. `Err` returns the item if there is no room.
     pub fn push(&self, bucket: u16, cpu: Option<u16>, item: T) -> Result<u16, T> {
         let mut waiting = self.lock();
         let Waiting { of_cpus, buckets, count, has_room } = &mut *waiting;
         let Some(last) = buckets.get_mut(usize::from(bucket)) else { return Err(item) };
         // A1, acquire: pairs with A2. The acquire load ensures that the earlier items of the bucket
-        // left before this item is added.
+        // were sent before this item is added.
         let left = self.sent.get().and_then(|sent| sent.get(usize::from(last.0)));
         let is_over = left.is_some_and(|left| left.load(Ordering::Acquire) >= last.1);
         let cpu = cpu.filter(|cpu| is_over && usize::from(*cpu) < of_cpus.len()).unwrap_or(last.0);
@@ -102,10 +103,10 @@ impl<T> Outlet<T> {
         Ok(cpu)
     }
 
-    /// Passes the items for `cpu` to `stage`, which returns an item for which it has no room. Adds
-    /// the number of items that `stage` accepted to `taken`. Returns true if items may be left, or
-    /// if another thread has the lock. With `closes`, `take` waits for the lock, and no item can be
-    /// added afterwards.
+    /// Passes the items for `cpu` to the function `stage`, which returns an item for which it has
+    /// no room. Adds the number of items that `stage` accepted to `taken`. Returns true if items
+    /// for `cpu` may be left, or if another thread has the lock. If `closes` is true, `take` waits
+    /// for the lock, and no item can be added afterwards.
     pub fn take(&self, cpu: u16, closes: bool, taken: &mut u64, mut stage: impl FnMut(T) -> Result<(), T>) -> bool {
         let waiting = if closes { Some(self.lock()) } else { self.waiting.try_lock().ok() };
         let Some(mut waiting) = waiting else { return true };

@@ -1,5 +1,5 @@
-//! The tokens of the path: The tokens of pages: [`Page`], the right to write a page, and
-//! [`Completion`], a page that a device has filled.
+//! The tokens of pages: [`Page`] is the right to write a page, and [`Completion`] is a page that a
+//! device has filled.
 
 use crate::header::FrameHeader;
 
@@ -9,8 +9,8 @@ pub const FRAME_BYTES_MAX: usize = (1 << LEN_BITS) - 1;
 const LEN_BITS: u32 = 20;
 const LEN_MASK: u32 = (1 << LEN_BITS) - 1;
 
-/// The frame lies in a [block](crate::Blocks): it is read-only, and all frames of the block have
-/// the same page number.
+/// This flag means that the frame lies in a [block](crate::Blocks): it is read-only, and all frames
+/// of the block have the same page number.
 const LENT: u32 = 1 << LEN_BITS;
 const HASHED: u32 = 1 << (LEN_BITS + 1);
 /// A [header](crate::FrameHeader) lies before the frame.
@@ -22,18 +22,19 @@ const CHAINED: u32 = 1 << (LEN_BITS + 3);
 /// An [extra record](crate::FrameHeader::EXTRA_BYTES) lies before the header.
 const EXTRA: u32 = 1 << (LEN_BITS + 4);
 
-/// The 16 bytes before the frame are a record header of a capture file. The next two flags state
-/// the byte order and the resolution of the record: see [`RecordForm`].
+/// The 16 bytes before the frame are a record header of a capture file. The two flags after this
+/// one state the byte order and the time resolution of the record: see [`RecordForm`].
 const RECORD: u32 = 1 << (LEN_BITS + 5);
 const BIG_ENDIAN: u32 = 1 << (LEN_BITS + 6);
 const NANOS: u32 = 1 << (LEN_BITS + 7);
 
-/// The kind of header with which the frame begins: four bits, whose meaning the receive path
-/// defines.
+/// The kind of header with which the frame begins (such as Ethernet): four bits, whose meaning the
+/// receive path defines.
 const LINK_SHIFT: u32 = 28;
 const LINK_MASK: u32 = 0xf << LINK_SHIFT;
 
-/// The page number in a slot from which a handler kept or sent the page. No page has this number.
+/// The page number that a slot has after a handler kept or sent the slot's page. No page has this
+/// number.
 pub(crate) const BLANK: u32 = u32::MAX;
 
 /// The right to write one page of a [`Region`](crate::Region).
@@ -63,16 +64,17 @@ impl Page {
 /// (The "completion ring" of AF_XDP returns *sent* buffers. In steerage, a completion is always a
 /// received frame.)
 ///
-/// A completion has 16 bytes, so four completions fit in a cache line. A completion travels through
-/// the rings in this form. Like [`Page`], a completion is a token: whoever holds it holds the
-/// frame. The example of [`Region`](crate::Region) creates a completion from a page.
+/// A completion has 16 bytes, so four completions fit in a cache line. The rings between CPUs
+/// contain completions in this form. Like [`Page`], a completion is a token: the code that has the
+/// completion has the frame. The example of [`Region`](crate::Region) creates a completion from a
+/// page.
 #[derive(Debug)]
 #[repr(transparent)]
 #[must_use = "a completion that is dropped takes its page with it"]
 pub struct Completion(Slot);
 
-/// A slot: an entry of a ring. Unlike a token, a slot gives no right to access the frame. The
-/// positions of the ring determine which thread holds the slot.
+/// A slot: an entry of a ring. Unlike a token, a slot alone gives no right to access the frame. The
+/// positions of the ring (such as the finished index) determine which thread may use the slot.
 #[repr(C, align(16))]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Slot {
@@ -109,7 +111,7 @@ impl Slot {
         self.len_flags & (HEADED | CHAINED | EXTRA | LINK_MASK) == expected
     }
 
-    /// The frame header in these bytes, which precede the frame.
+    /// Returns the frame header that these bytes contain. The bytes precede the frame.
     #[inline(always)]
     pub(crate) fn header_of(&self, bytes: [u8; FrameHeader::BYTES]) -> FrameHeader {
         if self.len_flags & RECORD == 0 { FrameHeader::from_bytes(bytes) } else { self.form().header_of(bytes) }
@@ -134,8 +136,8 @@ impl Slot {
         Self { len_flags: self.len_flags & !EXTRA | if yes { EXTRA } else { 0 }, ..self }
     }
 
-    /// Returns true if the frame is neither lent nor has an extra record. A frame in pages has an
-    /// extra record only if it stands for hidden frames.
+    /// Returns true if the frame is neither lent nor has an extra record. If a frame in pages has
+    /// an extra record, the frame represents further, hidden frames.
     #[inline(always)]
     pub(crate) fn is_writable(&self) -> bool {
         self.len_flags & (LENT | EXTRA) == 0
@@ -154,7 +156,8 @@ impl Slot {
         Self { page, offset, hash: 0, len_flags: len & LEN_MASK | CHAINED }
     }
 
-    /// The first `len` bytes of this span, or fewer if `len` exceeds what a slot can describe.
+    /// The first `len` bytes of this span, or fewer bytes if `len` exceeds the maximum length that
+    /// a slot can describe.
     pub(crate) fn with_len(self, len: usize) -> Self {
         Self { len_flags: self.len_flags & !LEN_MASK | len.min(FRAME_BYTES_MAX) as u32, ..self }
     }
@@ -168,8 +171,8 @@ impl Slot {
     }
 
     /// The span of the same page that begins `front` bytes before this span and ends `back` bytes
-    /// after it. With negative numbers, the span becomes shorter. Returns `None` if no slot can
-    /// describe the span.
+    /// after it. If `front` or `back` is negative, the span becomes shorter. Returns `None` if the
+    /// position or the length of the new span does not fit into a slot.
     #[inline]
     pub(crate) fn resized(&self, front: i32, back: i32) -> Option<Self> {
         let offset = self.offset.checked_add_signed(front.checked_neg()?)?;
@@ -203,15 +206,15 @@ impl Slot {
 pub struct RecordForm(u32);
 
 impl RecordForm {
-    /// The form states whether the byte order is big-endian or little-endian, and whether fractions
-    /// are in nanoseconds or microseconds.
+    /// Creates the form for records with big-endian or little-endian numbers, and with fractions in
+    /// nanoseconds or microseconds.
     pub fn new(big_endian: bool, nanos: bool) -> Self {
         Self(if big_endian { BIG_ENDIAN } else { 0 } | if nanos { NANOS } else { 0 })
     }
 
     /// Returns the header of a frame from the first bytes of the frame's record. The record does
-    /// not contain the link type, so the header has [`LINK_IN_SLOT`](FrameHeader::LINK_IN_SLOT)
-    /// instead.
+    /// not contain the link type, so the returned header has
+    /// [`LINK_IN_SLOT`](FrameHeader::LINK_IN_SLOT) instead.
     #[inline(always)]
     pub fn header_of(self, bytes: [u8; FrameHeader::BYTES]) -> FrameHeader {
         let word = |at: usize| {
@@ -223,7 +226,7 @@ impl RecordForm {
     }
 }
 
-/// An offset that does not fit 32 bits is replaced by an offset that lies in no page.
+/// If an offset does not fit into 32 bits, it is replaced by an offset that lies in no page.
 #[inline(always)]
 pub(crate) const fn offset_of(offset: usize) -> u32 {
     if offset < u32::MAX as usize { offset as u32 } else { u32::MAX }
@@ -233,8 +236,9 @@ impl Completion {
     /// Creates the completion of a frame of `len` bytes at `offset` in `page`.
     ///
     /// `new` does not check the position against the size of the page. The receive path checks the
-    /// position when the device hands the frame over. If the frame does not lie in its page, its
-    /// bytes are empty. Lengths above [`FRAME_BYTES_MAX`] are reduced to [`FRAME_BYTES_MAX`].
+    /// position when the device hands the frame over. If the frame does not lie within its page, an
+    /// access to the frame returns no bytes. Lengths above [`FRAME_BYTES_MAX`] are reduced to
+    /// [`FRAME_BYTES_MAX`].
     #[inline(always)]
     pub fn new(page: Page, offset: usize, len: usize) -> Self {
         Self(Slot { page: page.0, offset: offset_of(offset), hash: 0, len_flags: len.min(FRAME_BYTES_MAX) as u32 })
@@ -277,13 +281,13 @@ impl Completion {
         frames.iter().fold(HASHED, |all, frame| all & frame.0.len_flags) != 0
     }
 
-    /// The flow hash of the frame, if a hash was set before.
+    /// The flow hash of the frame, if the device or steerage has set one.
     #[inline(always)]
     pub fn hash(&self) -> Option<u32> {
         self.0.hash()
     }
 
-    /// The field of the flow hash, which is 0 before a hash is set. `hash_or_zero` is for the
+    /// The value of the flow hash field, which is 0 before a hash is set. `hash_or_zero` is for the
     /// steering loop, which always sets the hash first.
     #[doc(hidden)]
     #[inline(always)]
@@ -336,7 +340,8 @@ impl Completion {
         self
     }
 
-    /// Returns true if the frame lies in a file, so that no device has just written its bytes.
+    /// Returns true if the frame lies in a mapped file, so that no device has just written its
+    /// bytes.
     #[inline(always)]
     pub(crate) fn is_record(&self) -> bool {
         self.0.len_flags & RECORD != 0
@@ -367,8 +372,8 @@ impl Completion {
         self.0.len_flags |= CHAINED;
     }
 
-    /// Consumes the completion and returns its page. `Err` returns a frame that is not a single
-    /// page: a lent frame goes to [`Blocks::recycle`], and a frame of several pages goes to
+    /// Consumes the completion and returns its page. If the frame is not a single page, `Err`
+    /// returns the frame: pass a lent frame to [`Blocks::recycle`], and a frame of several pages to
     /// [`Region::take_apart`].
     ///
     /// [`Blocks::recycle`]: crate::Blocks::recycle

@@ -1,9 +1,10 @@
 //! [`Sleepers`] lets CPUs sleep and wake each other without losing a wake-up.
 //!
-//! Before a CPU sleeps, it sets its bit, executes a fence, checks for work once more, and then
-//! waits on its bell. Before a CPU wakes another CPU, it publishes the work, executes a fence, and
-//! then checks the other CPU's bit. One of the two fences comes first. So either the sleeping CPU
-//! sees the work, or the waking CPU sees the bit.
+//! Before a CPU sleeps, it sets its sleep bit, executes a fence, checks for work once more, and
+//! then waits on its bell (an eventfd). Before a CPU wakes another CPU, it publishes the work,
+//! executes a fence, and then checks the other CPU's sleep bit. One of the two fences is executed
+//! first. Therefore either the CPU that is about to sleep sees the work, or the other CPU sees the
+//! sleep bit.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,7 +22,7 @@ pub struct Sleepers {
 }
 
 impl Sleepers {
-    /// Creates the bits of `cpus` CPUs, numbered from 0. All CPUs are awake.
+    /// Creates the sleep bits of `cpus` CPUs, numbered from 0. All CPUs are awake.
     pub fn new(cpus: usize) -> Self {
         Self { words: (0..cpus.div_ceil(64).max(1)).map(|_| CachePadded::new(AtomicU64::new(0))).collect() }
     }
@@ -29,22 +30,22 @@ impl Sleepers {
     /// Records that `cpu` is about to sleep. After `about_to_sleep`, the caller checks for work
     /// once more. The caller sleeps only if there is no work.
     pub fn about_to_sleep(&self, cpu: usize) {
-        // S1. The operation is relaxed, because the fence orders it.
+        // S1. The operation is relaxed, because the fence F1 orders it.
         self.words[cpu / 64].fetch_or(1 << (cpu % 64), Ordering::Relaxed);
         // F1: pairs with F2.
         fence(Ordering::SeqCst);
     }
 
     /// Records that `cpu` is awake, no matter whether another CPU has woken it. Returns true if the
-    /// bit was still set, which means that no other CPU woke `cpu`.
+    /// sleep bit was still set, which means that no other CPU woke `cpu`.
     pub fn awake(&self, cpu: usize) -> bool {
         let bit = 1 << (cpu % 64);
-        // Relaxed: only this CPU sets this bit.
+        // Relaxed: only this CPU sets its sleep bit.
         self.words[cpu / 64].fetch_and(!bit, Ordering::Relaxed) & bit != 0
     }
 
-    /// The CPUs among the 64 CPUs from `64 * word` on that are about to sleep or asleep, and that
-    /// no CPU has woken since. The first CPU is the lowest bit.
+    /// Returns which of the 64 CPUs from `64 * word` on sleep or are about to sleep, without those
+    /// that another CPU has already woken. The first of the 64 CPUs is the lowest bit.
     pub fn word(&self, word: usize) -> u64 {
         self.words[word].load(Ordering::Relaxed)
     }
@@ -58,13 +59,14 @@ impl Sleepers {
         fence(Ordering::SeqCst);
     }
 
-    /// Returns true if the caller must ring the bell of `cpu`. For each bit that is set, only one
-    /// caller gets true. Call [`after_publishing`](Self::after_publishing) before this function.
+    /// Returns true if the caller must ring the bell of `cpu`. For each sleep bit that is set, only
+    /// one caller gets the result true. Call [`after_publishing`](Self::after_publishing) before
+    /// this function.
     #[inline(always)]
     pub fn must_wake(&self, cpu: usize) -> bool {
         let (word, bit) = (&self.words[cpu / 64], 1 << (cpu % 64));
-        // S2: pairs with S1 through the fences. The bit is read before it is changed, so that its
-        // cache line stays shared while no CPU sleeps.
+        // S2: pairs with S1 through the fences. The sleep bit is read before it is changed, so that
+        // its cache line stays shared while no CPU sleeps.
         word.load(Ordering::Relaxed) & bit != 0 && word.fetch_and(!bit, Ordering::Relaxed) & bit != 0
     }
 }
@@ -80,17 +82,19 @@ impl Requests {
         Self((0..cpus).map(|_| CachePadded::new(AtomicU64::new(0))).collect())
     }
 
-    /// Sets a request. Sets a CPU's request. Returns true if the caller must wake the CPU, and
-    /// false if the thread that set an earlier request wakes it.
+    /// Sets a CPU's request. Returns true if the caller must wake the CPU, and false if the thread
+    /// that set an earlier request wakes it.
     pub fn set(&self, cpu: usize) -> bool {
-        // R1, release: pairs with R2, so that the CPU sees what the caller stored for it before.
+        // R1, release: pairs with R2, so that the CPU sees the data that the caller stored for it
+        // before.
         self.0[cpu].swap(1, Ordering::AcqRel) == 0
     }
 
     /// Returns true if the CPU's request is set.
     #[inline(always)]
     pub fn is_set(&self, cpu: usize) -> bool {
-        // Relaxed: `take` provides the memory order for acting on a request.
+        // Relaxed: a CPU calls `take` before it acts on a request, and `take` provides the memory
+        // order.
         self.0[cpu].load(Ordering::Relaxed) != 0
     }
 
@@ -137,7 +141,7 @@ impl Bell {
     /// since the last call of `hush`.
     pub fn hush(&self) -> u64 {
         let mut rings = [0; 8];
-        // EAGAIN means that the bell did not ring, and leaves the number at 0.
+        // The error EAGAIN means that the bell did not ring, and leaves `rings` at 0.
         let _ = nix::unistd::read(&self.0, &mut rings);
         u64::from_ne_bytes(rings)
     }
@@ -154,7 +158,7 @@ impl AsFd for Bell {
 pub struct Events(nix::sys::epoll::Epoll);
 
 impl Events {
-    /// Listens to the bell and to all of `devices`.
+    /// Creates an epoll instance that listens to the bell and to all of `devices`.
     ///
     /// # Errors
     /// Returns the kernel's error if the process has no free file descriptor.
@@ -193,7 +197,7 @@ impl Events {
         Ok(self.0.delete(device)?)
     }
 
-    /// Another file descriptor of the same epoll instance.
+    /// Returns another file descriptor of the same epoll instance.
     ///
     /// # Errors
     /// As [`new`](Self::new).

@@ -2,13 +2,13 @@
 //!
 //! The kernel ring contains addresses instead of tokens. `post` consumes a page's token ([`Page`])
 //! and marks the page in a bitmap. `take` looks up the address that the device reports, clears the
-//! mark and returns the page's token. If the address has no mark, `take` returns no page, and the
-//! device counts and ignores the address.
+//! page's mark and returns the page's token. If no marked page contains the address, `take` returns
+//! no page, and the device counts and ignores the address.
 //!
 //! Therefore the pages of the pool are the chunks of AF_XDP's UMEM, and they can have any length
-//! (unaligned chunks). All queues of an interface share one UMEM. So a queue can post a page that
-//! another queue used for a received frame. A queue gets the pool's region before its first poll
-//! (`RxQueue::mapped`). The queue declares the maximum number of posted pages (`posted_max`), so
+//! (unaligned chunks). All queues of an interface share one UMEM. Therefore a queue can post a page
+//! that another queue used for a received frame. A queue gets the pool's region before its first
+//! poll (`RxQueue::mapped`). The queue declares how many pages it posts at most (`posted_max`), so
 //! that the instance maps as many additional pages.
 //!
 //! When a queue ends, its socket is closed before its pages are taken back. After the socket is
@@ -21,8 +21,8 @@ use std::sync::Arc;
 use crate::page::Page;
 use crate::region::Region;
 
-/// The pages that are posted to one ring. An address is the number of bytes from the region's
-/// start.
+/// The pages that are posted to one ring. An address is an offset in bytes from the start of the
+/// region.
 ///
 /// ```
 /// use steerage_mem::{Posted, Region};
@@ -47,7 +47,7 @@ pub struct Posted {
 }
 
 impl Posted {
-    /// Creates the set for the pages of `region`. No page is posted.
+    /// Creates an empty set of posted pages for the pages of `region`. No page is posted.
     pub fn new(region: Arc<Region>) -> Self {
         let bits = vec![0; region.pages().div_ceil(64)].into();
         Self { region, bits, out: 0 }
@@ -64,8 +64,8 @@ impl Posted {
         self.out
     }
 
-    /// Posts a page: takes its token and returns its address. `Err` returns the page if it belongs
-    /// to another region.
+    /// Posts a page: consumes the page's token and returns the page's address. `Err` returns the
+    /// page if it belongs to another region.
     #[inline]
     pub fn post(&mut self, page: Page) -> Result<u64, Page> {
         let Some(index) = self.region.index_of(page.number()) else { return Err(page) };
@@ -89,7 +89,7 @@ impl Posted {
     }
 
     /// Takes all pages back. Call `take_all` only after the device has stopped writing to posted
-    /// pages. If the caller does not take a page from the iterator, the page stays posted.
+    /// pages. Each page that the caller does not take from the iterator stays posted.
     pub fn take_all(&mut self) -> impl Iterator<Item = Page> + '_ {
         let Self { region, bits, out } = self;
         let mut at = 0;

@@ -27,8 +27,8 @@ pub use parts::{Part, part_ends};
 
 pub(crate) use view::View;
 
-/// True if the use of released pages is detected. Only debug and fuzz builds detect the use of
-/// released pages.
+/// True if this build detects the use of released pages. Only debug and fuzz builds detect the use
+/// of released pages.
 const CHECKS_USE: bool = cfg!(any(debug_assertions, fuzzing));
 
 pub(crate) struct Owner(#[expect(dead_code, reason = "held for its Drop")] Box<dyn Any + Send + Sync>);
@@ -64,16 +64,17 @@ impl Owner {
 pub struct Region {
     base: NonNull<u8>,
     page_bytes: usize,
-    /// 2^64 divided by the page size, rounded up. An address times this number, shifted right by 64
-    /// bits, is the index of the page. The index is exact for addresses below 2^64 / page size, and
-    /// every region is much smaller than that. The function `find` checks the index anyway.
+    /// 2^64 divided by the page size, rounded up. The index of an address's page is the address
+    /// times this number, shifted right by 64 bits. The page index is exact for addresses below
+    /// 2^64 / page size, and every region is much smaller than that. The function `find` checks the
+    /// page index anyway.
     reciprocal: u64,
     first: u32,
     count: u32,
     backing: Backing,
     ends: Box<[u32]>,
     unbound: Option<io::Error>,
-    /// The number of bytes to unmap when the region is dropped. 0 for foreign memory.
+    /// The number of bytes to unmap when the region is dropped. 0 if the caller mapped the memory.
     mapped: usize,
     _owner: Option<Owner>,
     /// For each page, the next page in the stack of a [`KeptPages`](crate::KeptPages). A page is in
@@ -230,7 +231,7 @@ impl Region {
         self.index_of(page.number()).and_then(of).unwrap_or(0)
     }
 
-    /// The kernel's error if it did not place the parts on their nodes.
+    /// The kernel's error if the kernel did not place the parts on their NUMA nodes.
     pub fn unbound(&self) -> Option<&io::Error> {
         self.unbound.as_ref()
     }
@@ -242,7 +243,7 @@ impl Region {
     }
 
     /// Returns the index of the page in which an address lies, and the offset of the address in
-    /// that page. An address is the number of bytes from the beginning of the region.
+    /// that page. An address is an offset in bytes from the beginning of the region.
     #[inline(always)]
     pub(crate) fn find(&self, address: u64) -> Option<(u32, u32)> {
         let index = (u128::from(address) * u128::from(self.reciprocal)) >> 64;
@@ -276,8 +277,8 @@ impl Region {
         self.first + index
     }
 
-    /// The bytes of a page for writing by the holder of its token. The slice is empty for a page of
-    /// another region.
+    /// Returns the bytes of a page, so that the holder of the page's token can write them. The
+    /// slice is empty for a page of another region.
     #[inline(always)]
     pub fn page_mut<'a>(&'a self, page: &'a mut Page) -> &'a mut [u8] {
         let Some(start) = self.start_of(page.number(), 0, self.page_bytes) else { return &mut [] };
@@ -288,8 +289,8 @@ impl Region {
     }
 
     /// Records that a page is free. Page pools call `release`. In debug and fuzz builds, `release`
-    /// fills the page with a pattern. The pattern detects a second release, and a write or use of
-    /// the page after its release. In other builds, `release` does nothing.
+    /// fills the page with a pattern. With the pattern, the pool detects a second release, and a
+    /// write to or use of the page after its release. In other builds, `release` does nothing.
     ///
     /// # Panics
     /// Panics in debug and fuzz builds if the page is already free.
@@ -332,21 +333,21 @@ impl Region {
 
     /// Returns the address of `len` bytes at `offset` of the page `number`. Returns `None` if the
     /// page belongs to another region, or the bytes do not lie within the page. Every access to a
-    /// page goes through this check.
+    /// page calls this function, which checks the bounds.
     #[inline(always)]
     pub(crate) fn start_of(&self, number: u32, offset: u32, len: usize) -> Option<*mut u8> {
         self.view().start_of(number, offset, len)
     }
 
-    /// Returns true if `len` bytes at `offset` lie within a page of this region and fit in one
-    /// frame.
+    /// Returns true if `len` bytes at `offset` lie within a page of this region and do not exceed
+    /// the maximum length of a frame.
     #[inline(always)]
     pub fn has_room(&self, page: &Page, offset: usize, len: usize) -> bool {
         len <= FRAME_BYTES_MAX && self.start_of(page.number(), offset_of(offset), len).is_some()
     }
 
     /// Returns true if the position in a frame's slot lies within a page or block of this region.
-    /// For a frame in several pages, only the head is checked.
+    /// If a frame lies in several pages, only its first page is checked.
     #[inline(always)]
     pub fn has_frame(&self, frame: &Completion) -> bool {
         self.start_of(frame.slot().page, frame.slot().offset, frame.len()).is_some()

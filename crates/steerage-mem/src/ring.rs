@@ -1,7 +1,7 @@
-//! The ring of slots between the CPU that receives and a CPU that handles: one producer, one
-//! consumer, no lock.
+//! A ring of slots from the CPU that receives to a CPU that handles: one producer, one consumer, no
+//! lock.
 //!
-//! The ring has five positions, in this order:
+//! The ring has five positions, which are always in this order:
 //!
 //! ```text
 //!        reclaimed <= finished <= taken <= published <= staged
@@ -22,18 +22,18 @@
 //! | slots `published .. staged`, `reclaimed .. finished` | reads and writes | |
 //! | slots `finished .. published` | | reads; blanks slots whose page it keeps |
 //!
-//! P1 synchronises with C1: a slot is completely written before the consumer can take it. C2
-//! synchronises with P2: the handler is done with a page, and a blanked slot is visible, before the
-//! producer reclaims the slot and uses the page again. So the finished index serves three purposes:
-//! it ends moves (their fence), it returns pages, and it shows the ledger which frames are no
-//! longer in flight.
+//! P1 synchronises with C1: the producer has completely written a slot before the consumer can take
+//! it. C2 synchronises with P2: the handler no longer uses a page, and a blanked slot is visible,
+//! before the producer reclaims the slot and uses the page again. Therefore the finished index
+//! serves three purposes: it ends moves of buckets (as their fence), it returns pages, and it shows
+//! the ledger which frames are no longer in flight.
 //!
-//! A ring grows while it is in use ([`Producer::set_limit`]): from one position on, its slots lie
-//! in a larger buffer. P1 makes that position visible to the consumer together with the first slot
-//! after the position. The consumer switches to the larger buffer when it has finished all slots
-//! before the position. The producer reclaims the slots of the smaller buffer like any other
-//! finished slots. The ring may grow again after the consumer has taken a frame out of the larger
-//! buffer.
+//! A ring can grow while it is in use ([`Producer::set_limit`]): from one position on, its slots
+//! lie in a larger buffer. The store P1 makes the position of a growth visible to the consumer
+//! together with the first slot after the position. The consumer switches to the larger buffer when
+//! it has finished all slots before the position of the growth. The producer reclaims the slots of
+//! the smaller buffer like any other finished slots. The ring may grow again after the consumer has
+//! taken a frame out of the larger buffer.
 
 mod finished;
 mod frames;
@@ -67,7 +67,7 @@ pub use lane::Lane;
 pub use lists::LISTS_MAX;
 
 /// The maximum number of slots of a ring. A million slots take 16 MiB for each queue and CPU. If a
-/// backlog is longer than that, its frames should be dropped before they are staged.
+/// backlog is longer than a ring, its frames should be dropped before they are staged.
 pub const RING_SLOTS_MAX: usize = 1 << 20;
 
 const SLOTS_A_LINE: u64 = 64 / size_of::<Slot>() as u64;
@@ -88,13 +88,13 @@ struct RingBuffer {
 #[derive(Debug)]
 struct ToConsumer {
     published: AtomicU64,
-    /// The consumer should discard all slots before this position without handling them.
+    /// The position before which the consumer should discard all slots without handling them.
     revoke_until: AtomicU64,
-    /// If the producer sleeps, it wants to be woken when at most this number of slots wait. The
-    /// value is `NO_WISH` while the producer is awake.
+    /// If the producer sleeps: the producer should be woken when at most this number of slots wait.
+    /// The value is `NO_WISH` while the producer is awake.
     wake_at: AtomicU64,
-    /// The last [`Grown`]. Accesses are relaxed: P1 makes the value visible together with the slots
-    /// after it.
+    /// The last [`Grown`]. Accesses are relaxed: the store P1 makes the value of `grown` visible
+    /// together with the slots after it.
     grown: AtomicU64,
 }
 
@@ -112,17 +112,17 @@ impl RingBuffer {
     }
 
     fn revoke_until(&self, tail: u64) {
-        // Relaxed: if the consumer sees the position late, it only handles a few more frames. The
-        // fence of the move waits for these frames anyway. If the consumer must see the position in
-        // time, the caller holds a lock, which orders the store. Of several positions, the largest
-        // one is stored, so that a revoked slot stays revoked.
+        // Relaxed: if the consumer sees the new position late, it only handles a few more frames.
+        // The fence of the move waits for these frames anyway. If the consumer must see the new
+        // position in time, the caller holds a lock, which orders the store. If several positions
+        // are set, the largest one is stored, so that a revoked slot stays revoked.
         self.to_consumer.revoke_until.fetch_max(tail, Ordering::Relaxed);
     }
 }
 
 // SAFETY: the producer accesses a slot's cell only outside of finished..published, and the consumer
-// only inside. The two positions are handed over by release and acquire. There is one producer and
-// one consumer, and neither can be cloned.
+// only inside. The positions `published` and `finished` are handed over by release and acquire.
+// Each ring has one producer and one consumer, and neither can be cloned.
 unsafe impl Sync for RingBuffer {}
 // SAFETY: as above; slots are plain bits.
 unsafe impl Send for RingBuffer {}
@@ -130,17 +130,18 @@ unsafe impl Send for RingBuffer {}
 /// The settings of a ring.
 #[derive(Clone, Copy, Debug)]
 pub struct RingOptions {
-    /// The number of slots at the start, at most [`RING_SLOTS_MAX`]. The number is rounded up to a
-    /// power of two.
+    /// The number of slots that the ring has at the start, at most [`RING_SLOTS_MAX`]. The number
+    /// of slots is rounded up to a power of two.
     pub slots: usize,
     /// The number of slots to which the ring may grow. It is rounded like `slots`. Address space is
-    /// reserved for these slots. The address space takes memory only when it is used.
+    /// reserved for this maximum number of slots. The reserved address space takes memory only when
+    /// it is used.
     pub slots_max: usize,
-    /// The number of slots that may be occupied. A slot is occupied from staging to reclaiming. The
-    /// other slots stay free until the limit is raised.
+    /// The number of slots that may be occupied. A slot is occupied from staging to reclaiming. All
+    /// slots beyond this limit stay free until the limit is raised.
     pub limit: usize,
-    /// True if each slot also has its frame's arrival number, which is used to check the order of
-    /// frames. An arrival number takes 8 more bytes per slot.
+    /// True if the ring stores an arrival number for each frame, which is used to check the order
+    /// of frames. An arrival number takes 8 more bytes per slot.
     pub arrivals: bool,
 }
 
@@ -206,8 +207,8 @@ pub fn parking_lot(options: RingOptions) -> Producer {
     single(options).producer(true)
 }
 
-/// The receiving CPU's end of a ring. A producer fills exactly one cache line, because a receiving
-/// CPU with many targets has many producers.
+/// The producer: the end of a ring that the receiving CPU uses. A producer fills exactly one cache
+/// line, because a receiving CPU with many targets has many producers.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct Producer {
@@ -219,8 +220,8 @@ pub struct Producer {
     reclaimed: u64,
     shared: Arc<RingBuffer>,
     mask: u32,
-    /// The mask of the previous, smaller buffer as long as the consumer still uses it. 0 after
-    /// that.
+    /// The index mask of the previous, smaller buffer as long as the consumer still uses that
+    /// buffer. 0 after that.
     mask_before: u32,
     limit: u32,
     lot: bool,
@@ -279,8 +280,8 @@ impl Producer {
         self.limit as usize
     }
 
-    /// Sets how many slots may be occupied, from 1 to the maximum size of the ring. The limit
-    /// applies from the next slot on. Staged frames stay in the ring.
+    /// Sets how many slots may be occupied, from 1 to the maximum size of the ring. The new limit
+    /// applies from the next staged slot on. Frames that are already staged stay in the ring.
     pub fn set_limit(&mut self, limit: usize) {
         self.limit = limit.clamp(1, self.shared.slots.most()) as u32;
         self.make_room();
@@ -322,13 +323,13 @@ impl Producer {
     #[inline(never)]
     fn note_arrival(&self, position: u64, arrival: u64) {
         if let Some(number) = self.shared.arrival(self.mask, position) {
-            // Relaxed: P1 makes the number visible together with its slot.
+            // Relaxed: the store P1 makes the arrival number visible together with its slot.
             number.store(arrival, Ordering::Relaxed);
         }
     }
 
-    /// The position after the last staged slot. A move of the staged frames may end after all slots
-    /// before this position are finished.
+    /// The position after the last staged slot. If the bucket of the staged frames moves, the move
+    /// may end after all slots before this position are finished.
     #[inline(always)]
     pub fn tail(&self) -> u64 {
         self.staged
@@ -431,17 +432,19 @@ impl Producer {
     /// Returns true if all slots before position `tail` are finished.
     #[inline]
     pub fn passed(&self, tail: u64) -> bool {
-        // P2: code that runs after a result of true sees everything that the handler did.
+        // P2: if the result is true, the caller sees everything that the handler did with these
+        // slots.
         self.shared.finished.load(Ordering::Acquire) >= tail
     }
 
-    /// Asks the consumer to discard all frames before position `tail` that it has not taken yet.
+    /// Requests that the consumer discards all frames before position `tail` that it has not taken
+    /// yet.
     pub fn revoke_until(&mut self, tail: u64) {
         self.shared.revoke_until(tail);
     }
 
-    /// Records that the producer is about to sleep, and wants to be woken when at most `waiting`
-    /// slots wait. After `wake_at`, the caller checks for room once more.
+    /// Records that the producer is about to sleep, and that it should be woken when at most
+    /// `waiting` slots wait. After `wake_at`, the caller checks for room once more.
     pub fn wake_at(&mut self, waiting: u64) {
         self.shared.to_consumer.wake_at.store(waiting, Ordering::Relaxed);
         // The fence in `wake_at` pairs with the fence in `Consumer::producer_waits`. Either the
@@ -450,7 +453,8 @@ impl Producer {
         fence(Ordering::SeqCst);
     }
 
-    /// Returns true if the oldest frame in a [`parking_lot`] counts as published there.
+    /// Returns true if the oldest frame in a [`parking_lot`] counts as published in the parking
+    /// lot.
     pub(crate) fn is_next_published(&self) -> bool {
         self.reclaimed < self.published
     }
@@ -499,19 +503,20 @@ impl Gauge {
         published == finished
     }
 
-    /// Asks the consumer to discard all published frames that it has not taken yet. Another thread
-    /// calls `revoke_published` if the producer's CPU cannot revoke its frames itself.
+    /// Requests that the consumer discards all published frames that it has not taken yet. Another
+    /// thread calls `revoke_published` if the producer's CPU cannot revoke its frames itself.
     pub fn revoke_published(&self) {
         self.0.revoke_until(self.0.to_consumer.published.load(Ordering::Acquire));
     }
 }
 
-/// The handling CPU's end of a ring.
+/// The consumer: the end of a ring that the handling CPU uses.
 #[derive(Debug)]
 pub struct Consumer {
     shared: Arc<RingBuffer>,
     grown: Grown,
-    /// The slots from `finished` to `taken`. The consumer's slots lie in the buffer of `shared`.
+    /// The slots from `finished` to `taken`, which the consumer currently handles. The slots of the
+    /// consumer lie in the buffer of `shared`.
     hand: InHand,
 }
 
@@ -524,8 +529,8 @@ impl Consumer {
     }
 
     /// Prefetches the ring's fields that the consumer reads first when it takes slots. Call `fetch`
-    /// for the ring that will probably be served next. A CPU with many rings would otherwise wait
-    /// for a cache miss in each ring.
+    /// for the ring from which slots will probably be taken next. A CPU with many rings would
+    /// otherwise wait for a cache miss in each ring.
     #[inline(always)]
     pub fn prefetch(&self) {
         prefetch_read(std::ptr::from_ref(&self.shared.to_consumer).cast());
@@ -575,7 +580,7 @@ impl Consumer {
         until.saturating_sub(self.hand.end).min(self.waiting())
     }
 
-    /// Returns true if the producer sleeps and the ring now has the room that the producer waits
+    /// Returns true if the producer sleeps and the ring now has as much room as the producer waits
     /// for. Call `producer_waits` after [`finish`](Self::finish). `producer_waits` clears the
     /// producer's `wake_at`, so that the producer is woken only once.
     pub fn producer_waits(&self) -> bool {
@@ -603,7 +608,7 @@ impl Consumer {
         &self.hand.memory
     }
 
-    /// Finishes the held slots. The caller no longer uses the frames of these slots.
+    /// Finishes the held slots. The caller must no longer use the frames of these slots.
     #[inline]
     pub fn finish(&mut self) {
         self.hand.begin = self.hand.end;

@@ -3,7 +3,7 @@
 use crate::bits::Bits;
 use crate::ring::LISTS_MAX;
 
-/// How many rings have buckets, in three classes.
+/// The number of rings that have buckets, in three classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RingsInUse {
     /// One ring has all buckets: no hash is needed.
@@ -14,8 +14,9 @@ pub enum RingsInUse {
     Many,
 }
 
-/// For each bucket, its ring, which is a CPU's ring or the parking lot. For each ring, the number
-/// of its buckets. If a move counted all buckets again, it would take several microseconds longer.
+/// The ring of each bucket, which is a CPU's ring or the parking lot. The table also has the number
+/// of buckets of each ring. If a move had to count all buckets again, it would take several
+/// microseconds longer.
 #[derive(Debug)]
 pub struct RingTable<const BUCKETS: usize> {
     /// The ring of each bucket.
@@ -49,7 +50,7 @@ impl<const BUCKETS: usize> RingTable<BUCKETS> {
         self.buckets_of[usize::from(ring)] += 1;
     }
 
-    /// Returns how many rings have at least one bucket.
+    /// Returns the class of the number of rings that have at least one bucket.
     pub fn rings_in_use(&self) -> RingsInUse {
         match self.rings {
             1 => RingsInUse::One,

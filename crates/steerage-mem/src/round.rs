@@ -1,8 +1,9 @@
-//! Marks the rounds of packet CPUs. With debug assertions, the marks are used to check that a round
-//! neither waits for a lock nor allocates memory. Without debug assertions, the marks do nothing.
+//! Marks when the thread of a packet CPU is inside of a round. With debug assertions, the marks are
+//! used to check that a round neither waits for a lock nor allocates memory. Without debug
+//! assertions, the marks do nothing.
 //!
-//! A mark belongs to the thread that runs the round. Handlers run outside of the mark, because they
-//! may wait and allocate.
+//! A mark belongs to the thread that runs the round. While a handler runs, the thread is not
+//! marked, because handlers may wait and allocate memory.
 
 #[cfg(debug_assertions)]
 use std::cell::Cell;
@@ -12,7 +13,7 @@ thread_local! {
     static IS_IN_ROUND: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Keeps the thread marked as inside or outside of a round until this value is dropped.
+/// A guard that keeps the thread marked as inside or outside of a round until the guard is dropped.
 #[derive(Debug)]
 #[must_use]
 pub struct Mark {
@@ -42,7 +43,7 @@ pub fn leave() -> Mark {
     mark(false)
 }
 
-/// Returns true if the calling thread is in a round. Without debug assertions, always returns
+/// Returns true if the calling thread is in a round. Without debug assertions, the result is always
 /// false.
 #[inline(always)]
 pub fn is_inside() -> bool {

@@ -1,7 +1,7 @@
 //! [`SharedPool`] is the shared page pool: stacks of pages that belong to no receive queue. Each
-//! NUMA node has a few stacks. Each CPU returns pages to one of these stacks, just as the kernel's
-//! page allocator keeps free lists for each CPU. If CPUs use the same stack, they wait for each
-//! other's cache lines.
+//! NUMA node has a few stacks. Each CPU returns pages to one stack of its node, just as the
+//! kernel's page allocator keeps free lists for each CPU. CPUs that use the same stack wait for
+//! each other's cache lines.
 
 mod bundles;
 mod spare;
@@ -17,9 +17,10 @@ use bundles::{BULK_MAX, Bundle, BundleStack, bundles};
 
 pub use spare::Spare;
 
-/// The number of neighbouring pages that are shuffled together. This number of pages takes 17 MB if
-/// pages have the minimum length. Pages that are never used stay together after the shuffled pages.
-/// So an instance that needs few pages touches little memory, even with huge pages.
+/// The number of neighbouring pages that are put into a random order together. At the minimum page
+/// length, this number of pages takes 17 MB. Pages that are not used stay together after the
+/// shuffled pages. Therefore an instance that needs few pages touches little memory, even with huge
+/// pages.
 const SHUFFLED_TOGETHER: usize = 8192;
 
 /// An arbitrary number. Any order of pages is good enough if it differs from the order of their
@@ -32,14 +33,14 @@ pub const STACKS: usize = if cfg!(loom) { 2 } else { 8 };
 
 /// The shared pool, as seen from one NUMA node or from one CPU of that node.
 ///
-/// No function of the pool waits for another thread or allocates memory, for any number of threads.
-/// The pool's functions move up to 64 pages with one atomic exchange. A call finds no page only if
-/// there was a moment during the call at which no page was free. A page that another thread is
-/// about to return does not count as free.
+/// No function of the pool waits for another thread or allocates memory, however many threads use
+/// the pool. The pool's functions move up to 64 pages with one atomic exchange. A call returns no
+/// page only if no page was free at some moment during the call. A page that another thread is
+/// about to return does not count as free yet.
 #[derive(Debug)]
 pub struct SharedPool {
     node: usize,
-    /// The index of the node's stack that this view uses first.
+    /// The index of the stack of the node that this view uses first.
     stack: usize,
     nodes: Arc<Nodes>,
 }
@@ -47,7 +48,8 @@ pub struct SharedPool {
 #[derive(Debug)]
 struct Nodes {
     region: Arc<Region>,
-    /// The free pages of each node: `STACKS` stacks. Each part of a region counts as a node.
+    /// The free pages of each node: `STACKS` stacks. Each part of a region is treated as a NUMA
+    /// node.
     free: Box<[BundleStack]>,
     table: Box<[Bundle]>,
 }
@@ -64,7 +66,7 @@ impl SharedPool {
         (0..nodes).map(|node| Arc::new(Self { node, stack: 0, nodes: Arc::clone(&all) })).collect()
     }
 
-    /// The pool as seen from one CPU of this node. All views have the same pages.
+    /// Returns a view of the pool for one CPU of this node. All views have the same pages.
     pub fn of_cpu(&self, cpu: usize) -> Arc<Self> {
         Arc::new(Self { node: self.node, stack: cpu % STACKS, nodes: Arc::clone(&self.nodes) })
     }
@@ -74,8 +76,9 @@ impl SharedPool {
         self.node
     }
 
-    /// Moves up to `most` pages from the pool to `to`. Pages in `to` still count as pooled. If this
-    /// node has no pages, the pages come from another node. Returns the number of moved pages.
+    /// Moves up to `most` pages from the pool to `to`. The pages in `to` still count as pages of
+    /// the pool. If this node has no free pages, the pages come from another node. Returns the
+    /// number of moved pages.
     pub fn take(&self, to: &mut Vec<Page>, most: usize) -> usize {
         match self.take_from(self.node, to, most) {
             0 => self.unless_given(|| {
@@ -86,7 +89,7 @@ impl SharedPool {
         }
     }
 
-    /// Takes pages of one node, beginning with this view's stack.
+    /// Takes pages of one node, beginning with the stack of this view.
     fn take_from(&self, node: usize, to: &mut Vec<Page>, most: usize) -> usize {
         let before = to.len();
         for nth in 0..STACKS {
@@ -99,8 +102,7 @@ impl SharedPool {
         to.len() - before
     }
 
-    /// Takes up to `most` pages of any node, to be used outside of the pool. Returns the number of
-    /// pages taken.
+    /// Takes up to `most` pages of any node out of the pool. Returns the number of pages taken.
     pub fn take_out(&self, to: &mut Vec<Page>, most: usize) -> usize {
         let before = to.len();
         while to.len() - before < most && self.take(to, most - (to.len() - before)) > 0 {}
@@ -108,9 +110,10 @@ impl SharedPool {
         to.len() - before
     }
 
-    /// Like [`take_out`](Self::take_out). If the pool has no pages, takes pages that have returned
-    /// to `kept_pages`. The caller gets at most `most` of the returned pages. Returned pages that
-    /// are not taken stay in `kept_pages`, where any CPU can take them.
+    /// Like [`take_out`](Self::take_out), but has a second source of pages. If the pool has no
+    /// pages, takes pages that have returned to `kept_pages`. The caller gets at most `most` of the
+    /// pages that have returned. Returned pages that are not taken stay in `kept_pages`, where any
+    /// CPU can take them.
     pub fn take_or_collect(&self, to: &mut Vec<Page>, most: usize, kept_pages: &KeptPages) {
         self.unless_given(|| match self.take_out(to, most) {
             0 => self.take_kept(to, most, kept_pages),
@@ -129,12 +132,13 @@ impl SharedPool {
         })
     }
 
-    /// If `take` found no page, but pages were returned to the pool while `take` ran, calls `take`
-    /// again. `take` checks several stacks one after another. So pages may have been returned to a
-    /// stack after it was checked. If no pages were returned between the checks, all stacks were
-    /// empty at the time of the last check. The last check is an acquire load, so the second count
-    /// of returns is read after it. The first count is not newer than the checks of the stacks,
-    /// because it is part of the same 64-bit values.
+    /// If `take` found no page, but other threads returned pages to the pool while `take` ran,
+    /// calls `take` again. `take` checks several stacks one after another. Therefore pages may have
+    /// been returned to a stack after `take` had checked that stack. If no pages were returned
+    /// between the two counts of returns, all stacks were empty at the time of the last check. The
+    /// last check of a stack is an acquire load, so the second count of returns is read after it.
+    /// The first count of returns is not newer than the checks of the stacks, because it is part of
+    /// the same 64-bit values.
     fn unless_given(&self, mut take: impl FnMut() -> usize) -> usize {
         loop {
             let gives = self.nodes.gives();
@@ -145,19 +149,19 @@ impl SharedPool {
         }
     }
 
-    /// Returns pooled pages to the pool, each to a stack of its node.
+    /// Returns pages that still count as pages of the pool, each to a stack of its node.
     pub fn give(&self, pages: &mut Vec<Page>) {
         self.nodes.give(pages, self.stack);
     }
 
-    /// Returns pages that were in use to the pool.
+    /// Returns pages that were in use outside of the pool.
     pub fn give_back(&self, pages: &mut Vec<Page>) {
         pages.iter_mut().for_each(|page| self.nodes.region.release(page));
         self.nodes.give(pages, self.stack);
     }
 
-    /// The number of pages in the pool, on all nodes. The number of pooled pages is an estimate
-    /// while other threads take or return pages.
+    /// The number of pages in the pool, on all nodes. The result is an estimate while other threads
+    /// take or return pages.
     pub fn free(&self) -> usize {
         self.nodes.free.iter().map(|stack| stack.len(&self.nodes.table)).sum()
     }
@@ -187,8 +191,8 @@ impl Nodes {
                 let index = |page: &Page| page.number().wrapping_sub(self.region.number_of(0));
                 let is_own = |page: &Page| numbers.contains(&page.number());
                 let mut bulk = [0; BULK_MAX];
-                // Usually all pages of a call belong to the same node. The loops after this comment
-                // have no branches, so the compiler vectorizes them.
+                // Usually all pages of a call belong to the same NUMA node. The loops after this
+                // comment have no branches, so the compiler vectorizes them.
                 if some.iter().fold(true, |all, page| all & is_own(page)) {
                     bulk.iter_mut().zip(some).for_each(|(to, page)| *to = index(page));
                     stack.give(&self.table, &bulk[..some.len()]);
@@ -205,19 +209,19 @@ impl Nodes {
         pages.clear();
     }
 
-    /// The number of times that pages were returned to any stack. If the number of returns has not
-    /// changed, no pages were returned.
+    /// The number of times that pages were returned to any stack. If this number has not changed
+    /// between two calls, no pages were returned.
     fn gives(&self) -> u64 {
         self.free.iter().map(BundleStack::gives).sum()
     }
 }
 
-/// Puts the pages into a random order. The order is the same in every run. Low addresses come last,
-/// because a pool hands out the page that was returned last. If the pages had the order of their
-/// addresses, consecutive frames of a worker would lie at a constant distance. The worker's stride
-/// prefetcher would then also fetch the next frames. The prefetches take cache lines from the
-/// receiving CPU, which is writing them. On a Zen 4 CPU with one target, a packet costs the
-/// receiving CPU:
+/// Puts the pages into a random order. The random order is the same in every run. Pages with low
+/// addresses come last, because a pool hands out the last page first. If the pages had the order of
+/// their addresses, consecutive frames of a worker would lie at a constant distance. The stride
+/// prefetcher of the worker's CPU would then also fetch the next frames. These prefetches take
+/// cache lines from the receiving CPU, which is writing them. On a Zen 4 CPU, with one target CPU,
+/// the receiving CPU needs for each packet:
 ///
 /// | target | in address order | shuffled |
 /// |---|---|---|

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use crate::park::{Bell, Events, wait};
 
-/// A bell that rings as long as its condition is true. Reading does not silence this bell, so any
-/// number of threads can wait for it.
+/// A bell (an eventfd) that rings as long as its condition is true. Reading does not silence the
+/// bell of a signal, so any number of threads can wait for it.
 #[derive(Debug)]
 pub struct Signal {
     bell: Bell,
@@ -29,14 +29,16 @@ impl Signal {
     /// callers hold the control lock, or there is only one caller. If the condition changes, `set`
     /// makes a system call.
     pub fn set(&self, yes: bool) {
-        // Relaxed: only the callers of `set` read this flag, and they exclude each other.
+        // Relaxed: only the callers of `set` read this flag, and two callers never run at the same
+        // time.
         if self.rings.swap(yes, Ordering::Relaxed) != yes {
             if yes { self.bell.ring() } else { _ = self.bell.hush() }
         }
     }
 
     /// A file descriptor that is readable as long as the condition is true. Reading from the file
-    /// descriptor is an error. So a thread cannot consume a signal that another thread waits for.
+    /// descriptor is an error. Therefore a thread cannot consume a signal that another thread waits
+    /// for.
     ///
     /// # Errors
     /// As [`Events::new`].
@@ -44,8 +46,8 @@ impl Signal {
         Events::new(&self.bell, [])?.try_clone()
     }
 
-    /// Waits until `is_true` returns true or `timeout` has passed. `is_true` is called again
-    /// whenever this signal or the signal `or` rings. Returns the result of the last call of
+    /// Waits until `is_true` returns true or `timeout` has passed. The function `is_true` is called
+    /// again whenever this signal or the signal `or` rings. Returns the result of the last call of
     /// `is_true`.
     pub fn wait(&self, timeout: Duration, or: &Self, is_true: impl Fn() -> bool) -> bool {
         let begun = Instant::now();
@@ -55,7 +57,7 @@ impl Signal {
             }
             let left = timeout.saturating_sub(begun.elapsed());
             // An error of `ppoll` means that the thread cannot wait, because the kernel has too
-            // little memory. The function then returns the current result of `is_true`.
+            // little memory. In this case, `wait` returns the current result of `is_true`.
             if left.is_zero() || wait(&self.bell, &[or.bell.as_fd()], Some(left)).is_err() {
                 return is_true();
             }

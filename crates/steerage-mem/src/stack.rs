@@ -8,14 +8,14 @@ use crate::sync::{AtomicU64, Ordering};
 /// The increment of `top` for one push. The upper half of `top` counts the pushes.
 const PUSH: u64 = 1 << 32;
 
-/// A stack of pages of one region. A page is in at most one stack. So the region stores the links
-/// between the pages.
+/// A stack of pages of one region. A page is in at most one stack. Therefore the region stores the
+/// links between the pages of a stack.
 #[derive(Debug)]
 pub(crate) struct PageStack {
     /// The lower half of `top` is the page that was pushed last, or `BLANK`. The upper half of
-    /// `top` is the number of pushes. Between two pushes, the stack only becomes shorter. So if
-    /// `top` has not changed, the stack has not changed. (A thread mistakes one `top` for another
-    /// only if exactly a multiple of 2^32 pushes occurs while the thread is stopped.)
+    /// `top` is the number of pushes. Between two pushes, pages are only taken from the stack.
+    /// Therefore, if `top` has not changed, the stack has not changed. (A thread mistakes one `top`
+    /// for another only if exactly a multiple of 2^32 pushes occurs while the thread is stopped.)
     top: AtomicU64,
 }
 
@@ -33,8 +33,8 @@ impl PageStack {
             below.store(top as u32, Ordering::Relaxed);
             let pushed = (top & !u64::from(BLANK)).wrapping_add(PUSH) | u64::from(page.number());
             // H1, release: pairs with H2. Pages that were pushed earlier become visible too: each
-            // change of `top` is a read-modify-write operation, so it continues their release
-            // sequences.
+            // change of `top` is a read-modify-write operation, so it continues the release
+            // sequences of the earlier pushes.
             match self.top.compare_exchange_weak(top, pushed, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return,
                 Err(now) => top = now,
@@ -49,8 +49,8 @@ impl PageStack {
 
     pub(crate) fn collect(&self, region: &Region, mut each: impl FnMut(Page)) {
         // H2, acquire: pairs with H1. Release: if another thread finds the stack empty, it sees
-        // what this thread did before, such as giving pages to the shared pool. All bits of the
-        // lower half are ones, which is the value `BLANK`.
+        // what this thread did before, such as giving pages to the shared pool. The operation sets
+        // all bits of the lower half of `top`, which is the value `BLANK`.
         let mut top = self.top.fetch_or(u64::from(BLANK), Ordering::AcqRel) as u32;
         while top != BLANK {
             // The link is read before the page is passed on, because the page's next holder may
@@ -62,14 +62,14 @@ impl PageStack {
     }
 
     /// Takes up to `most` pages from the stack, and passes each of them to `each`. Returns the
-    /// number of pages taken. Pages that are not taken stay on the stack all the time.
+    /// number of pages taken. Pages that are not taken are never removed from the stack.
     pub(crate) fn take(&self, region: &Region, most: usize, mut each: impl FnMut(Page)) -> usize {
         // H2, acquire: pairs with H1, and makes the links and the pages visible.
         let mut top = self.top.load(Ordering::Acquire);
         loop {
             // If another thread takes one of these pages, the page's link may change at the same
-            // time, but then the exchange of `top` fails. `most` ends the loop even if links
-            // change.
+            // time, but then the exchange of `top` fails. The limit `most` ends the loop even if
+            // links change.
             let (mut count, mut rest) = (0, top as u32);
             while rest != BLANK && count < most.min(region.pages()) {
                 rest = below(region, rest);
@@ -80,8 +80,8 @@ impl PageStack {
             }
             let shorter = (top & !u64::from(BLANK)) | u64::from(rest);
             // H3, release: pairs with H2 of the thread that takes a page whose link this loop has
-            // read. So this thread reads the link before the other thread changes it. On failure
-            // acquire: H2 of the next attempt.
+            // read. Therefore this thread reads the link before the other thread changes it. On
+            // failure acquire: H2 of the next attempt.
             match self.top.compare_exchange_weak(top, shorter, Ordering::Release, Ordering::Acquire) {
                 Ok(_) => {
                     let mut next = top as u32;

@@ -1,11 +1,11 @@
-//! [`Stays`] holds a value that must not leave the thread of a batch. The compiler's error says how
-//! to send the packet to another thread.
+//! [`Stays`] holds a value that must not leave the thread of a batch. The compiler's error message
+//! explains how a program can send a packet to another thread.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
-/// No type implements [`SentWithoutKeeping`]. The compiler prints this trait's message if a program
-/// uses a packet of a batch on another thread.
+/// No type implements [`SentWithoutKeeping`]. If a program uses a packet of a batch on another
+/// thread, the compiler prints the error message of this trait.
 ///
 /// # Safety
 /// A type that implements this trait may be sent to another thread, and may be used by several
@@ -18,11 +18,11 @@ use std::ops::{Deref, DerefMut};
 )]
 pub unsafe trait SentWithoutKeeping {}
 
-/// A wrapper that makes its value stay on its thread. Apart from that, the wrapper can be used like
-/// `T`.
+/// A wrapper whose value cannot be sent to another thread. Apart from that restriction, the wrapper
+/// can be used like `T`.
 ///
-/// The value may have several fields that are not `Send`. With `Stays`, the compiler prints one
-/// error about [`SentWithoutKeeping`] instead of one error for each field.
+/// The wrapped value may have several fields that are not `Send`. With `Stays`, the compiler prints
+/// one error about [`SentWithoutKeeping`] instead of one error for each field.
 pub struct Stays<T>(pub T);
 
 // SAFETY: whoever implemented the trait for `T` has promised it. Nobody does.

@@ -1,9 +1,9 @@
 //! [`Supply`] is the packet memory of an instance. Address space is mapped for the longest possible
 //! backlog, and pages are handed out for the current backlog.
 //!
-//! Pages that were not handed out take address space only, not memory. So a backlog can become
-//! longer while the instance runs. If the backlog never becomes longer, the instance takes no
-//! memory for a longer backlog.
+//! Pages that were not handed out take address space only, not memory. Therefore a backlog can
+//! become longer while the instance runs. If the backlog never becomes longer, the pages for a
+//! longer backlog take no memory.
 
 mod budget;
 mod excess;
@@ -43,9 +43,9 @@ struct State {
 
 impl Supply {
     /// Maps the memory for a backlog: the requested backlog, or the longest shorter backlog that
-    /// fits into `cap` bytes. Also reserves address space for a longer backlog. `parts` divides the
-    /// pages of a budget among NUMA nodes. If the kernel pins all mapped pages, no additional
-    /// address space is reserved.
+    /// fits into `cap` bytes. Also reserves address space for a longer backlog. The function
+    /// `parts` divides the pages of a budget among NUMA nodes. If the kernel pins all mapped pages,
+    /// no additional address space is reserved.
     ///
     /// # Errors
     /// [`RegionError`] if the kernel has too little memory.
@@ -56,12 +56,13 @@ impl Supply {
         parts: impl Fn(&Budget) -> Vec<Part>,
     ) -> Result<Self, RegionError> {
         let budget = needs.within(cap, needs.backlog);
-        // Reserved huge pages would take memory as soon as they are mapped.
+        // If reserved huge pages are used, no additional address space is reserved, because these
+        // pages take memory as soon as they are mapped.
         let grows = !pinned && budget.bytes <= cap && huge_pages_free() < budget.bytes;
         let most = if grows { needs.with_room_for_more(cap) } else { budget.clone() };
         let (region, pages) = Region::map_parts(&parts(&most), needs.page_bytes)?;
-        // Each NUMA node's part has a few more pages than requested. The additional pages are
-        // handed out too if no address space is reserved.
+        // The memory part of each NUMA node has a few more pages than requested. These additional
+        // pages are handed out too if no address space is reserved for a longer backlog.
         let used = if grows { parts(&budget) } else { parts(&most) };
         let given = |page: &Page| {
             let part = region.part_of(page);
@@ -76,9 +77,9 @@ impl Supply {
     }
 
     /// Accounts for `bytes` bytes of memory that devices provide. All memory together stays within
-    /// the cap if possible: the backlog becomes shorter, and pages that were handed out are taken
-    /// back. Call `lend` before the first page is used. If the kernel pins the memory, nothing
-    /// changes.
+    /// the cap if possible: the backlog becomes shorter, and the pool's pages that are no longer
+    /// needed are taken back. Call `lend` before any page is used. If the kernel pins the memory,
+    /// `lend` changes nothing.
     pub fn lend(&mut self, bytes: u64) {
         let left = self.cap.saturating_sub(bytes);
         let State { needs, budget, spare } = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -102,14 +103,16 @@ impl Supply {
     /// Checks that all packet memory, including `lent` bytes of devices, is within the cap.
     ///
     /// # Errors
-    /// Otherwise, returns [`Excess`], which says what takes most of the memory.
+    /// If the memory exceeds the cap, returns [`Excess`], which names the largest part of the
+    /// memory.
     pub fn check(&self, lent: u64) -> Result<(), Excess> {
         let state = self.state();
         state.needs.check(&state.budget, lent, self.cap)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Each change of the state is complete, so a panic in another thread does no harm.
+        // Each change of the state is complete, so a panic in another thread does not leave a wrong
+        // state.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -128,7 +131,7 @@ impl Supply {
         self.state().budget.cache_pages
     }
 
-    /// Returns true if several queues share the limit on the frames that wait for a CPU.
+    /// Returns true if several queues have one common limit on the frames that wait for a CPU.
     pub fn shares_backlog(&self) -> bool {
         self.state().needs.shares_backlog()
     }
@@ -143,12 +146,12 @@ impl Supply {
         self.backlog_asked
     }
 
-    /// The maximum backlog for which there is memory.
+    /// The maximum backlog for which memory or address space is reserved.
     pub fn backlog_max(&self) -> usize {
         self.backlog_max
     }
 
-    /// The current division of the memory.
+    /// The current division of the packet memory.
     pub fn budget(&self) -> Budget {
         self.state().budget.clone()
     }
@@ -172,8 +175,8 @@ impl Supply {
     }
 
     /// Sets the size of a queue's local page cache to `pages` pages. Returns the new size, which is
-    /// `pages` or the largest smaller size for which there are pages. The local page caches of all
-    /// queues may have up to this size.
+    /// `pages`, or a smaller size if there are not enough pages. From then on, the local page cache
+    /// of every queue may have up to this size.
     pub fn set_cache(&self, queue: usize, pages: usize) -> usize {
         let pages = pages.min(LPC_PAGES_MAX);
         let mut state = self.state();
@@ -273,8 +276,8 @@ mod tests {
         assert_eq!(map(2, 1 << 30, false).set_cache(0, most), most, "a single queue caches the pages of its backlogs");
     }
 
-    /// The frames of this queue lie in blocks, so it has no pages for its cache. Without additional
-    /// pages, the cache would take pages that other queues need.
+    /// In this test, the frames of the queue lie in blocks, so the queue has no pages for its
+    /// cache. Without additional pages, the cache would take pages that other queues need.
     #[test]
     fn the_cache_of_a_queue_that_lends_has_pages_of_its_own() {
         let parts = |budget: &Budget| vec![Part { pages: budget.pages, node: None }];

@@ -1,4 +1,5 @@
-//! Switches between the real atomics and those of loom, so that loom checks the code that ships.
+//! Switches between the atomics of `std` and those of loom, so that loom checks the same code that
+//! is shipped.
 
 #[cfg(loom)]
 pub(crate) use loom::{
@@ -9,8 +10,8 @@ pub(crate) use loom::{
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// `std`'s `UnsafeCell` with the interface of loom's, which needs to see the start and the end of
-/// each access.
+/// The `UnsafeCell` of `std` with the interface of loom's `UnsafeCell`, which needs to see the
+/// start and the end of each access.
 #[cfg(not(loom))]
 #[derive(Debug, Default)]
 #[repr(transparent)]

@@ -1,6 +1,6 @@
-//! loom explores every interleaving of the hand-overs between threads: `RUSTFLAGS="--cfg loom"
-//! cargo test -p steerage-mem --test loom --release`. The rings are as small as possible, and no
-//! thread spins.
+//! The tool loom explores every interleaving of the hand-overs between threads: `RUSTFLAGS="--cfg
+//! loom" cargo test -p steerage-mem --test loom --release`. The rings are as small as possible, and
+//! no thread spins.
 #![cfg(loom)]
 #![allow(missing_docs, reason = "a test")]
 
@@ -40,8 +40,8 @@ fn receive(consumer: &mut Consumer, last: &mut u8) {
     consumer.finish();
 }
 
-/// Three frames pass through a ring of two slots, with one more page than slots. So slots and pages
-/// are used again after the finished index has passed them.
+/// Three frames pass through a ring of two slots, with one more page than slots. Therefore the
+/// slots and pages are used again after the finished index has passed them.
 #[test]
 fn hand_over_finish_and_reuse() {
     loom::model(|| {
@@ -97,8 +97,9 @@ fn frames(memory: &Memory, pages: Vec<Page>, first: u64) -> Vec<Completion> {
     numbered.collect()
 }
 
-/// Takes the waiting frames, and checks that they are complete and in order of arrival. The arrival
-/// numbers in a ring may have gaps, because the frames with the other numbers are in other rings.
+/// Takes the waiting frames of a ring, and checks that they are complete and in order of arrival.
+/// The arrival numbers in a ring may have gaps, because the frames with the other numbers are in
+/// other rings.
 fn receive_some(consumer: &mut Consumer, last: &mut u64) -> usize {
     consumer.take(2);
     let frames = consumer.frames();
@@ -113,9 +114,9 @@ fn receive_some(consumer: &mut Consumer, last: &mut u64) -> usize {
     count
 }
 
-/// Calls `stage_all` as the receive path does, with three frames and two slots. So slots and pages
-/// are used again while the consumer still finishes frames. Frames for which there is no room stay
-/// in order.
+/// Calls `stage_all` as the receive path does, with three frames and two slots. Therefore the slots
+/// and pages are used again while the consumer still finishes frames. Frames for which there is no
+/// room stay in order.
 #[test]
 fn all_of_a_poll_is_staged_beside_reclaim() {
     loom::model(|| {
@@ -151,16 +152,17 @@ fn all_of_a_poll_is_staged_beside_reclaim() {
 }
 
 /// Calls `stage_lists` as the receive path does: it stages lists for two rings while a worker takes
-/// and finishes frames of both rings. The pages that have returned carry the next list.
+/// and finishes frames of both rings. The pages that have returned are used for the frames of the
+/// next list.
 #[test]
 fn lists_are_staged_beside_reclaim() {
-    // `std`'s atomic is used and not loom's, because the value must survive from one interleaving
-    // to the next.
+    // The atomic of `std` is used instead of loom's, because the value must survive from one
+    // interleaving to the next.
     static SLOTS_USED_AGAIN: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
     loom::model(|| {
         let (memory, mut pages) = memory(4);
         // A list is staged only if each ring has room for all frames. Two lists find room at once.
-        // The third list finds room only after frames were finished.
+        // The third list finds room only after some frames were finished.
         let options = RingOptions { slots: 4, slots_max: 4, limit: 3, arrivals: true };
         let (first, mut to_first) = ring(options, memory.clone());
         let (second, mut to_second) = ring(options, memory.clone());
@@ -210,7 +212,8 @@ fn lists_are_staged_beside_reclaim() {
 }
 
 /// A worker keeps one of two frames, and a third thread drops the kept frame. The producer gets
-/// each page exactly once. The page of the blanked slot returns through the stack.
+/// each page exactly once. The page of the kept frame, whose slot is blanked, returns through the
+/// stack.
 #[test]
 fn keep_and_return() {
     loom::model(|| {
@@ -255,8 +258,8 @@ fn shorten(consumer: &mut Consumer) {
     consumer.finish();
 }
 
-/// A frame has two pages: the worker sees both pages and shortens the frame. After the worker's
-/// change, the owner sees the new length and finds both pages.
+/// A frame has two pages: the worker sees both pages and shortens the frame. After that change, the
+/// owner sees the new length and finds both pages.
 #[test]
 fn a_chain_is_handed_over_whole() {
     loom::model(|| {
@@ -362,9 +365,9 @@ fn two_who_collect_share_what_there_is() {
     });
 }
 
-/// One thread publishes, executes a fence, and checks for sleepers. A second thread sets its sleep
-/// bit, executes a fence, and checks for work. A lost wake-up would be a deadlock, and loom reports
-/// deadlocks.
+/// One thread publishes, executes a fence, and checks for sleepers. A second thread sets its own
+/// sleep bit, executes a fence, and checks for work. A lost wake-up would be a deadlock, and loom
+/// reports deadlocks.
 #[test]
 fn no_wake_up_is_lost() {
     loom::model(|| {
@@ -401,8 +404,8 @@ fn no_wake_up_is_lost() {
     });
 }
 
-/// Tests the opposite direction: a producer sleeps because its ring is full, and is woken when the
-/// ring has room.
+/// Tests a wake-up of the producer: a producer sleeps because its ring is full, and is woken when
+/// the ring has room.
 #[test]
 fn no_wish_for_room_is_lost() {
     loom::model(|| {
@@ -426,7 +429,7 @@ fn no_wish_for_room_is_lost() {
         if producer.room() == 0 {
             producer.reclaim(|frame| pages.push(frame.into_page().unwrap()));
         }
-        // loom also simulates one spurious wake-up, without a ring of the bell.
+        // loom also simulates one spurious wake-up, in which the bell did not ring.
         while producer.room() == 0 {
             bell.wait();
             producer.reclaim(|frame| pages.push(frame.into_page().unwrap()));
@@ -454,7 +457,7 @@ fn revoked_before_published_is_revoked() {
 }
 
 /// One thread sends two pages. The device reports both pages to another thread, which returns them
-/// to the sender. Each page returns exactly once, and complete.
+/// to the sender. Each page returns exactly once, and with all of its bytes.
 #[test]
 fn what_was_sent_comes_back_to_its_sender() {
     loom::model(|| {

@@ -1,5 +1,5 @@
-//! loom explores every interleaving of several rings to one CPU: rings that grow, the bits of rings
-//! with frames, and the limit over all queues.
+//! loom explores every interleaving of several rings to one CPU: rings that grow, the inbox bits of
+//! rings with frames, and the limit over all queues.
 #![cfg(loom)]
 #![allow(missing_docs, reason = "a test")]
 
@@ -61,8 +61,8 @@ fn a_ring_grows_under_its_consumer() {
     });
 }
 
-/// The consumer clears the bit of an empty ring while the producer publishes in this ring. Either
-/// the consumer sees the frame, or the bit is set afterwards.
+/// The consumer clears the inbox bit of an empty ring while the producer publishes in this ring.
+/// Either the consumer sees the frame, or the ring's bit is set afterwards.
 #[test]
 fn no_ring_with_frames_stays_without_its_bit() {
     loom::model(|| {
@@ -98,8 +98,8 @@ fn no_ring_with_frames_stays_without_its_bit() {
     });
 }
 
-/// A CPU that goes to sleep reads one counter instead of all rings. Either the counter includes the
-/// new frame, or the producer wakes the CPU.
+/// A CPU that is about to sleep reads one counter instead of all rings. Either the counter includes
+/// the new frame, or the producer wakes the CPU.
 #[test]
 fn no_cpu_sleeps_beside_a_counted_frame() {
     loom::model(|| {
@@ -120,8 +120,8 @@ fn no_cpu_sleeps_beside_a_counted_frame() {
     });
 }
 
-/// A CPU that goes to sleep reads only the rings whose bits are set. Either the CPU sees the new
-/// frame, or the producer wakes the CPU, whether the bit was set before or was cleared.
+/// A CPU that is about to sleep reads only the rings whose bits are set. Either the CPU sees the
+/// new frame, or the producer wakes the CPU, whether the ring's bit was set or clear before.
 #[test]
 fn no_cpu_sleeps_beside_a_ring_with_frames() {
     for was_noted in [false, true] {

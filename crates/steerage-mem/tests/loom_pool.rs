@@ -13,7 +13,8 @@ const PAGE_BYTES: usize = 64;
 struct Shared {
     region: Arc<Region>,
     pool: Arc<SharedPool>,
-    /// There is one cell for each page in place of the page's bytes, which loom does not see.
+    /// A loom cell replaces the bytes of each page, because loom does not see accesses to these
+    /// bytes.
     bytes: Vec<UnsafeCell<u32>>,
 }
 
@@ -85,9 +86,9 @@ fn two_who_take_and_give_lose_nothing() {
     });
 }
 
-/// A second thread takes all pages of the stack. The second thread returns two of the pages, so
-/// that the top bundle is the same as before. But the bundles below the top bundle have changed. A
-/// `take` that began earlier must detect this change of the stack.
+/// In this test, a second thread takes all pages of the stack. The second thread then returns two
+/// of the pages, so that the top bundle is the same as before. But the bundles below the top bundle
+/// are different. A call of `take` that began earlier must detect this change of the stack.
 #[test]
 fn a_bundle_that_came_back_is_another() {
     loom::model(|| {
@@ -110,8 +111,8 @@ fn a_bundle_that_came_back_is_another() {
     });
 }
 
-/// The same for `give`: the top bundle, which `give` replaces, appears unchanged but has other
-/// pages.
+/// The previous test for `give`: the top bundle, which `give` replaces, appears unchanged but has
+/// other pages.
 #[test]
 fn a_bundle_that_is_replaced_is_not_another() {
     loom::model(|| {
@@ -158,7 +159,7 @@ fn contention_hides_no_page() {
 }
 
 /// Each of the two nodes has one page. A thread takes the page of one node only after it has
-/// returned the page of the other node. At least one node always has a page.
+/// returned the page of the other node. Therefore at least one node has a page at every moment.
 #[test]
 fn a_page_that_changes_places_is_found() {
     const ONE_A_NODE: usize = 2 << 20;
@@ -184,8 +185,9 @@ fn a_page_that_changes_places_is_found() {
     });
 }
 
-/// The same test with two stacks on one node. A pool searches its stacks twice before it compares
-/// the counts of returns. Therefore the pages change their stacks three times.
+/// The previous test with two stacks on one node. A pool searches its stacks twice before it
+/// compares the counts of returned pages. Therefore the pages change their stacks three times in
+/// this test.
 #[test]
 fn a_page_that_changes_stacks_is_found() {
     loom::model(|| {
@@ -266,8 +268,8 @@ fn a_kept_page_that_came_back_is_another() {
     });
 }
 
-/// The owner returns a page to the pool before it takes the last of the kept pages. So at every
-/// moment, the pool or the stack of kept pages has a page.
+/// The owner returns a page to the pool before it takes the last of the kept pages. Therefore, at
+/// every moment, the pool or the stack of kept pages has a page.
 #[test]
 fn a_page_that_was_collected_is_found() {
     loom::model(|| {

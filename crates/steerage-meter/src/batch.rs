@@ -14,7 +14,7 @@ pub struct UnknownColumn {
     known: Vec<&'static str>,
 }
 
-/// The column of [`ColumnBatch::joined`].
+/// The name of the column of [`ColumnBatch::joined`].
 const JOINED: &str = "joined";
 
 /// A batch of records. The caller chooses which columns the batch has, and their order.
@@ -24,15 +24,15 @@ pub struct ColumnBatch {
 }
 
 impl ColumnBatch {
-    /// Makes a batch with all columns of a record, without rows.
+    /// Creates a batch with all columns of a record, without rows.
     pub fn all() -> Self {
         let mut all = Adding { rows: &[], columns: Vec::new(), to: To::Schema };
         columns(&mut all);
         Self { columns: all.columns }
     }
 
-    /// Makes a batch with the flow statistics of [`MeterOptions::cic`](super::MeterOptions::cic),
-    /// without rows.
+    /// Creates a batch with the columns of [`MeterOptions::cic`](super::MeterOptions::cic) (flow
+    /// statistics), without rows.
     pub fn cic() -> Self {
         Self { columns: cic_columns::columns() }
     }
@@ -42,15 +42,15 @@ impl ColumnBatch {
         Self { columns: vec![Column::new(JOINED, &Values::U32(Vec::new()), false)] }
     }
 
-    /// Returns a batch with all columns of both batches. [`chosen`](Self::chosen) can then choose
-    /// from these columns.
+    /// Returns a batch that has the columns of both batches. [`chosen`](Self::chosen) can then
+    /// choose from these columns.
     #[must_use]
     pub fn and(mut self, more: Self) -> Self {
         self.columns.extend(more.columns);
         self
     }
 
-    /// Makes a batch with the columns of these names, without rows.
+    /// Creates a batch with the columns of these names, without rows.
     ///
     /// # Errors
     /// Returns an error if one of the names is not the name of a column.
@@ -58,7 +58,7 @@ impl ColumnBatch {
         Self::all().chosen(names)
     }
 
-    /// Makes an empty batch with these columns.
+    /// Creates a batch with these columns, without rows.
     pub fn new(columns: Vec<Column>) -> Self {
         Self { columns }
     }
@@ -83,7 +83,7 @@ impl ColumnBatch {
         &self.columns
     }
 
-    /// Returns the columns, so that rows of another kind than flow records can be added.
+    /// Returns the columns for writing, so that a caller can add rows that are not flow records.
     pub fn columns_mut(&mut self) -> &mut [Column] {
         &mut self.columns
     }
@@ -101,7 +101,7 @@ impl ColumnBatch {
         }
     }
 
-    /// Returns the rows of the batch, and leaves the batch empty.
+    /// Moves the rows of this batch to a new batch, and leaves this batch empty.
     #[must_use]
     pub fn take(&mut self) -> Self {
         Self { columns: self.columns.iter_mut().map(Column::take).collect() }

@@ -1,9 +1,10 @@
-//! Writes CSV in which a spreadsheet mistakes no cell for a formula.
+//! Writes CSV files such that no spreadsheet mistakes a cell for a formula.
 //!
 //! A spreadsheet evaluates a cell that begins with `=`, `+`, `-` or `@`, or with one of these
 //! characters after a tab or a line break. Names come from packets, so an attacker can choose them.
-//! If the first character of a cell would begin a formula, the character is written as `\DDD`, with
-//! three decimal digits. DNS zone files have the same escapes (RFC 1035, 5.1), and
+//! If the first character of a cell would begin a formula, the character is written as `\DDD`,
+//! where `DDD` is its code in three decimal digits. DNS zone files use the same escapes (RFC 1035,
+//! 5.1), and
 //! [`names`](super::names) writes unprintable characters in this way. A backslash in a name is
 //! written as `\DDD` too, so that readers undo all escapes in one step. In some countries,
 //! spreadsheets begin a new cell after each semicolon. Therefore a character after a semicolon
@@ -11,8 +12,8 @@
 
 use std::io::{self, Write};
 
-/// A CSV writer that changes only the text of cells. No column has negative numbers, so a cell that
-/// begins with `-` is text.
+/// A writer for CSV that changes only the text of cells. No column has negative numbers, so a cell
+/// that begins with `-` is text.
 #[derive(Debug)]
 pub(super) struct Cells<W> {
     to: W,
@@ -21,7 +22,7 @@ pub(super) struct Cells<W> {
 }
 
 impl<W: Write> Cells<W> {
-    /// `to` must be at the beginning of a line.
+    /// The output `to` must be at the beginning of a line.
     pub(super) fn new(to: W) -> Self {
         Self { to, is_quoted: false, at_start: true }
     }
@@ -30,8 +31,8 @@ impl<W: Write> Cells<W> {
         &self.to
     }
 
-    /// Returns true if a byte of text must be written as `\DDD`. Also records whether the next byte
-    /// will be the first byte of a cell.
+    /// Returns true if this byte of a cell must be written as `\DDD`. Also records whether the next
+    /// byte will be the first byte of a cell.
     fn is_escaped(&mut self, byte: u8) -> bool {
         let at_start = std::mem::replace(&mut self.at_start, false);
         match byte {

@@ -1,8 +1,8 @@
 //! The flow statistics of CICFlowMeter. Many published models were trained with these statistics.
 //!
-//! `docs/python.md` defines each column. The definitions depend only on the packets of a flow and
-//! their times. All sums are integers. Therefore a sum does not depend on the order in which values
-//! are added.
+//! `docs/python.md` defines each column. The column definitions depend only on the packets of a
+//! flow and their times. All sums are integers. Therefore the order in which values are added does
+//! not change a sum.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -15,12 +15,12 @@ use super::key::Key;
 use super::names::{Hashed, Spread};
 use super::read;
 
-/// The pause in nanoseconds after which an active time of a flow ends. A longer pause is an idle
-/// time. CICFlowMeter has the same default.
+/// The longest pause, in nanoseconds, within an active time of a flow. A longer pause ends the
+/// active time and is an idle time of the flow. CICFlowMeter has the same default value.
 const IDLE_AFTER: u64 = 5_000_000_000;
 
-/// A pause of this many nanoseconds ends a subflow and a bulk. After the pause, another subflow
-/// begins. CICFlowMeter has the same limit.
+/// A pause of more than this many nanoseconds ends a subflow and a bulk. After such a pause,
+/// another subflow begins. CICFlowMeter has the same limit.
 const SUBFLOW_AFTER: u64 = 1_000_000_000;
 
 /// The smallest number of packets of a bulk, as in CICFlowMeter.
@@ -74,8 +74,8 @@ impl Stat {
         if count < 2 {
             return 0.0;
         }
-        // The computation uses integers, because the difference of two large floating-point numbers
-        // loses digits.
+        // The variance is computed with integers, because the difference of two large
+        // floating-point numbers loses digits.
         let exact = || count.checked_mul(self.squares)?.checked_sub(sum.checked_mul(sum)?);
         let squares = exact().map_or_else(
             || (count as f64 * self.squares as f64 - sum as f64 * sum as f64).max(0.0),
@@ -89,7 +89,7 @@ impl Stat {
     }
 }
 
-/// Series of consecutive data packets in one direction (bulks).
+/// Sums over the *bulks*: series of consecutive data packets in one direction.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Bulks {
     bulks: u64,
@@ -136,8 +136,8 @@ impl Bulks {
         if self.bulks == 0 { 0.0 } else { of as f64 / self.bulks as f64 }
     }
 
-    /// Returns the rate of the bulks in bytes per second. Returns `None` if all packets of the
-    /// bulks have the same time.
+    /// Returns the rate of the bulks in bytes per second. Returns `None` if the first and the last
+    /// packet of each bulk have the same time.
     pub(super) fn rate(&self) -> Option<f64> {
         if self.bulks == 0 { Some(0.0) } else { per_second(self.bytes, self.nanos) }
     }
@@ -146,9 +146,9 @@ impl Bulks {
 /// The statistics of the packets that one endpoint sent.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Side {
-    /// The payload bytes of each packet.
+    /// Statistics of the payload bytes of each packet.
     pub(super) payload: Stat,
-    /// The nanoseconds between consecutive packets.
+    /// Statistics of the nanoseconds between consecutive packets.
     pub(super) gaps: Stat,
     pub(super) last: u64,
     pub(super) header_bytes: u64,
@@ -258,8 +258,8 @@ pub(super) fn per_second(count: u64, nanos: u64) -> Option<f64> {
     (nanos > 0).then(|| count as f64 * 1e9 / nanos as f64)
 }
 
-/// Returns the bytes of the transport header, and the bytes of the payload after this header.
-/// Without a TCP, UDP or SCTP header, all bytes after the IP headers are payload.
+/// Returns the bytes of the transport header, and the bytes of the payload after this header. If
+/// there is no TCP, UDP or SCTP header, all bytes after the IP headers are payload.
 fn lengths(seen: &Seen, packet: &Received<'_>, layers: Layers) -> (u16, u64) {
     let found = read::dissect(packet.data, packet.link, layers);
     let Some(ip) = found.ip else { return (0, 0) };
@@ -299,7 +299,7 @@ impl Features {
         self.flows.entry(Hashed::new(&seen.flow.key, seen.hash)).or_default().add(seen, header, payload);
     }
 
-    /// Removes and returns the statistics of a flow whose record ends.
+    /// Removes and returns the statistics of a flow whose record has ended.
     pub(super) fn end(&mut self, key: &Key, hash: u32) -> Option<Box<Cic>> {
         self.flows.remove(&Hashed::new(key, hash))
     }

@@ -7,13 +7,14 @@ use super::cic::{Bulks, Cic, FLAGS, Side, Stat, per_second};
 use super::column::{Column, Values};
 use super::record::FlowRecord;
 
-/// A record with its statistics. Packets of the flow's source have the forward direction.
+/// A record with its statistics. The packets that the flow's source sent have the forward
+/// direction.
 struct View<'a> {
     record: &'a FlowRecord,
     cic: &'a Cic,
     /// The statistics of the two directions, the forward direction first.
     sides: [&'a Side; 2],
-    /// The payload statistics of both directions together.
+    /// The payload statistics of both directions, added up.
     payload: Stat,
     active: Stat,
     nanos: u64,
@@ -30,7 +31,7 @@ impl<'a> View<'a> {
         Some(Self { record, cic, sides, payload: one.payload.plus(&other.payload), active, nanos })
     }
 
-    /// Returns the average of a count per subflow.
+    /// Returns `count` divided by the number of the flow's subflows.
     fn per_subflow(&self, count: u64) -> f64 {
         count as f64 / (self.cic.pauses + 1) as f64
     }
@@ -167,7 +168,7 @@ fn bulks(view: &View<'_>, side: usize, of: fn(&Bulks) -> u64) -> f64 {
     bulks.average(of(&bulks))
 }
 
-/// Makes the columns without rows.
+/// Creates the columns of CICFlowMeter, without rows.
 pub(super) fn columns() -> Vec<Column> {
     let column = |(name, cell): &(&'static str, Cell)| {
         let values = match cell {
@@ -183,7 +184,7 @@ pub(super) fn columns() -> Vec<Column> {
     COLUMNS.iter().map(column).collect()
 }
 
-/// Adds a row for each record to the columns that are statistics.
+/// Adds a row for each record to those columns that contain statistics.
 pub(super) fn add(columns: &mut [Column], records: &[FlowRecord]) {
     let mut cells: Vec<_> = columns
         .iter_mut()

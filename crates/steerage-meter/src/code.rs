@@ -1,11 +1,12 @@
 //! Writes numbers as bytes, and reads numbers from bytes. One function both writes and reads the
 //! fields of a type, so that the order of the fields is always the same.
 
-/// Each byte contains this many bits of a number. If the highest bit of the byte is set, another
-/// byte follows, as in LEB128. Most numbers are small.
+/// The number of bits of an encoded number that each byte contains. If the highest bit of the byte
+/// is set, another byte follows, as in LEB128. Most numbers are small.
 const BITS: u32 = 7;
 
-/// The error for bytes that are not the encoded [`Edges`](super::Edges) of a part of a recording.
+/// The error for bytes that are not the encoding of the [`Edges`](super::Edges) of a part of a
+/// recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("these bytes are no edges of a part that this version of steerage wrote: meter the part anew")]
 pub struct MalformedEdges;

@@ -1,8 +1,9 @@
 //! A column of values in memory, in the layout of Arrow's columns.
 //!
-//! A program can pass the buffers of a [`Column`] to an Arrow library unchanged. The first buffer
-//! is a bitmap of the rows that have a value, with the first row in the lowest bit. The second
-//! buffer has the values. A column of text also has the position at which each row's text ends.
+//! A program can pass the buffers of a [`Column`] to a library for Arrow unchanged. The first
+//! buffer is a bitmap that shows which rows have a value, with the first row in the lowest bit. The
+//! second buffer has the values. A column of text has one more buffer: for each row, the position
+//! at which the row's text ends.
 
 /// The values of a column.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,7 +24,7 @@ pub enum Values {
     /// UTF-8 text. The text of row `n` begins at the position with index `n` and ends at the
     /// position with index `n + 1`.
     Text(Vec<i32>, Vec<u8>),
-    /// Byte strings, with positions like those of text.
+    /// Byte strings, whose positions are stored like those of text.
     Bytes(Vec<i32>, Vec<u8>),
 }
 
@@ -60,8 +61,8 @@ pub struct Column {
 }
 
 impl Column {
-    /// Makes an empty column. The content of `values` is ignored. Only its type matters. If
-    /// `optional` is set, rows may have no value.
+    /// Makes an empty column. The content of `values` is ignored, because the new column is empty.
+    /// Only its type matters. If `optional` is true, rows of this column may have no value.
     pub fn new(name: &'static str, values: &Values, optional: bool) -> Self {
         Self { name, values: values.fresh(), present: optional.then(Vec::new), rows: 0, absent: 0 }
     }
@@ -71,7 +72,7 @@ impl Column {
         self.name
     }
 
-    /// The values. A row without a value has the value 0, or an empty text.
+    /// The values. For a row without a value, this is 0 or an empty text.
     pub fn values(&self) -> &Values {
         &self.values
     }
@@ -104,8 +105,8 @@ impl Column {
         self.rows += 1;
     }
 
-    /// Adds a row with a number. If the column's type has fewer bits, the upper bits of the number
-    /// are dropped.
+    /// Adds a row with a number. If the numbers of the column have fewer bits, the upper bits of
+    /// the number are dropped.
     pub fn push_number(&mut self, number: Option<u64>) {
         let value = number.unwrap_or_default();
         match &mut self.values {
@@ -131,7 +132,7 @@ impl Column {
         }
     }
 
-    /// Adds a row whose value is the text or the bytes that the function `append` appends. If
+    /// Adds a row whose value is the text or byte string that the function `append` appends. If
     /// `append` returns false, the row has no value.
     pub fn push_bytes(&mut self, append: impl FnOnce(&mut Vec<u8>) -> bool) {
         if let Values::Text(positions, bytes) | Values::Bytes(positions, bytes) = &mut self.values {
@@ -141,7 +142,7 @@ impl Column {
         }
     }
 
-    /// Returns the rows of the column, and leaves the column empty.
+    /// Moves the rows of this column to a new column, and leaves this column empty.
     #[must_use]
     pub fn take(&mut self) -> Self {
         let empty = Self::new(self.name, &self.values, self.present.is_some());

@@ -1,4 +1,4 @@
-//! The columns of records, with their types, and the value of each column. Parquet files and
+//! The columns of flow records, with their types, and the value of each column. Parquet files and
 //! [`ColumnBatch`] have these columns.
 //!
 //! [`ColumnBatch`]: super::ColumnBatch
@@ -68,7 +68,7 @@ pub(super) trait Columns {
     fn text(&mut self, name: &'static str, of: impl Fn(&Row<'_>, &mut Vec<u8>) -> bool);
 }
 
-/// A column type: an unsigned number of up to 32 bits.
+/// A type for the numbers of a column: an unsigned number of up to 32 bits.
 pub(super) trait Number: Copy {
     const BITS: u32;
     fn to_u32(self) -> u32;
@@ -112,8 +112,8 @@ pub(super) fn address(address: &Address, text: &mut Vec<u8>) -> bool {
     true
 }
 
-/// Appends a decimal number. The function `decimal` is four times as fast as `write!`. `decimal` is
-/// called for both addresses of each row, so its time matters.
+/// Appends a decimal number. The function `decimal` is four times as fast as `write!`. The function
+/// is called for both addresses of each row, so its speed matters.
 fn decimal(octet: u8, text: &mut Vec<u8>) {
     if octet >= 100 {
         text.push(b'0' + octet / 100);

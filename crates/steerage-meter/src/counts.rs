@@ -1,4 +1,4 @@
-//! Counts current and past flows. Other threads can read the counts while the meters run.
+//! Counts current and past flows. Other threads can read these counts while the meters run.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,19 +17,19 @@ pub struct FlowCounts {
     /// The number of records: one for each flow that ended or was cut, plus one for each current
     /// flow.
     pub total: u64,
-    /// The records in `total` whose flow was evicted to make room for another flow.
+    /// The number of records in `total` whose flow was evicted to make room for another flow.
     pub evicted: u64,
-    /// Records that were written or sent, summed over all outputs.
+    /// The number of records that were written or sent, summed over all outputs.
     pub written: u64,
-    /// Records that could not be written or sent, summed over all outputs.
+    /// The number of records that could not be written or sent, summed over all outputs.
     pub lost: u64,
-    /// Records that are neither written nor lost yet, of flows that ended or were cut. This number
-    /// is the sum over all outputs.
+    /// The number of records of ended or cut flows that are neither written nor lost yet. The
+    /// number of unwritten records is the sum over all outputs.
     pub waiting: u64,
 }
 
-/// The counts of one meter, which it publishes whenever a record ends. The counts of a meter have
-/// their own cache lines, because only that meter writes these counts.
+/// The counts of one meter, which the meter publishes whenever a record ends. The counts of a meter
+/// have their own cache lines, because only that meter writes these counts.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct Published {
@@ -46,8 +46,8 @@ impl Published {
         self.evicted.store(totals.evicted, Ordering::Relaxed);
     }
 
-    /// Publishes the flows with the most bytes. If another thread is reading the previous list,
-    /// that list stays until the next call.
+    /// Publishes the flows with the most bytes. If another thread is reading the previous list of
+    /// flows, that list stays until the next call.
     pub(super) fn publish_largest(&self, flows: Vec<FlowRecord>) {
         if let Ok(mut published) = self.largest.try_lock() {
             *published = flows;

@@ -1,5 +1,5 @@
-//! File operations that can fail, on a file or on standard output. Tests make each of these
-//! operations fail.
+//! File operations on a file or on standard output, each of which can fail. The tests of this crate
+//! make each of these operations fail.
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
@@ -11,8 +11,8 @@ use steerage_guard::file::{NewFile, Readers, parent_of};
 
 use super::writer_state::WriterState;
 
-/// The maximum size of one write to a pipe. A pipe takes a write of this size completely or not at
-/// all (PIPE_BUF). Small writes show progress even if the reader is slow.
+/// The maximum size of one write to a pipe. A pipe accepts a write of this size completely or not
+/// at all (PIPE_BUF). Small writes show progress even if the reader is slow.
 const PIECE_BYTES: usize = 4096;
 
 pub(super) struct Disk {
@@ -40,8 +40,8 @@ impl Disk {
         Ok(Self { file, new: Some(new), part, watched: None })
     }
 
-    /// Standard output without a buffer: the standard library would keep the last bytes in its
-    /// buffer and report them as written.
+    /// Opens standard output without a buffer, because the standard library would keep the last
+    /// bytes in its buffer and report them as written.
     pub(super) fn stdout(state: &Arc<WriterState>) -> io::Result<Self> {
         Ok(Self::special(io::stdout().as_fd().try_clone_to_owned()?.into(), state))
     }
@@ -63,8 +63,8 @@ impl Disk {
         written
     }
 
-    /// Removes the last `excess` bytes that were written. A pipe or a device cannot remove written
-    /// bytes.
+    /// Removes the last `excess` bytes that were written to the file. For a pipe or a device, `cut`
+    /// does nothing, because written bytes cannot be removed.
     pub(super) fn cut(&mut self, excess: usize) -> io::Result<()> {
         #[cfg(test)]
         fault::before_cut(excess)?;
@@ -111,15 +111,15 @@ pub(super) mod fault {
     #[derive(Clone, Copy, Debug)]
     pub(in super::super) enum Fault {
         None,
-        /// A file operation fails. The number of the operation is counted from 1.
+        /// A file operation fails. The number of the failing operation is counted from 1.
         Once(u64, Errno),
         From(u64, Errno),
-        /// If the operation with this number is a write, it writes only a part of its bytes, and
-        /// the next operation fails.
+        /// If the file operation with this number is a write, it writes only a part of its bytes,
+        /// and the next operation fails.
         Short(u64, Errno),
         /// Like `Short`, but all later file operations fail too.
         ShortFrom(u64, Errno),
-        /// The disk of the test has room for only this number of bytes.
+        /// The simulated disk of the test has room for only this number of bytes.
         Room(usize),
     }
 

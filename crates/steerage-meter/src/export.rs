@@ -24,19 +24,19 @@ use super::writer_state::{
     Ended, FlowOutput, Message, OutputCounts, WAITING_FOR_COLLECTOR_MAX, WriterEnd, WriterState,
 };
 
-/// The number of records in one message to a writer. A message takes at most 64 KiB. Divided by
-/// this number of records, the cost of passing a message is negligible.
+/// The maximum number of records in one message to a writer thread. A message takes at most 64 KiB.
+/// With this many records per message, the time for passing a message is negligible.
 pub(super) const RECORDS_AT_A_TIME: usize = 256;
 
 /// The maximum number of messages in the queue of a writer. Together these messages have 4096
-/// records. At a million records per second, the queue is full after the writer has paused for 4
-/// ms.
+/// records. At a million records per second, the queue is full after the writer has written nothing
+/// for 4 ms.
 const WAITING_MAX: usize = 16;
 
 const _: () = assert!(size_of::<FlowRecord>() <= 256);
 
-/// The maximum number of periods with open files, because each open file needs a file descriptor.
-/// If one more file is needed, the oldest file is completed first.
+/// The maximum number of periods whose files are open, because each open file needs a file
+/// descriptor. If one more file is needed, the file of the oldest period is completed first.
 const OPEN_MAX: usize = 128;
 
 /// The outputs that receive a meter's records.
@@ -53,7 +53,7 @@ struct Outlet {
 }
 
 impl Exporter {
-    /// Combines two exporters, so that each record goes to the outputs of both.
+    /// Combines two exporters, so that each record is passed to the outputs of both.
     #[must_use]
     pub fn and(mut self, other: Self) -> Self {
         self.outlets.extend(other.outlets);
@@ -78,8 +78,8 @@ impl Exporter {
         self.outlets.iter().map(|outlet| outlet.shared.counts())
     }
 
-    /// Sends records to all outputs. If a queue is full and the packet source cannot wait, the
-    /// records are lost.
+    /// Sends records to all outputs. If the queue of an output is full and the packet source cannot
+    /// wait, the records are lost.
     pub(super) fn send(&self, records: Vec<FlowRecord>, now: u64) {
         let (volume, records) = (Volume::of(&records), Arc::new(records));
         self.outlets.iter().for_each(|outlet| outlet.send(&records, volume, now));
@@ -148,9 +148,9 @@ impl FlowWriter {
         })
     }
 
-    /// Starts a thread that passes all records to `take`. If `take` fails, the thread ends. `name`
-    /// is the name of the output in messages. The program in this example counts flows in its own
-    /// handler:
+    /// Starts a thread that passes all records to the function `take`. If `take` fails, the thread
+    /// ends. `name` is the name of the output in error messages. The program in this example counts
+    /// flows in its own handler:
     ///
     /// ```
     /// use std::sync::mpsc;
@@ -210,7 +210,7 @@ impl FlowWriter {
     /// ```
     ///
     /// # Errors
-    /// If the thread cannot be started.
+    /// Returns an error if the thread cannot be started.
     pub fn pass_to(
         name: impl Into<String>,
         mut take: impl FnMut(&[FlowRecord]) -> io::Result<()> + Send + 'static,
@@ -234,8 +234,8 @@ impl FlowWriter {
     /// collector.
     ///
     /// # Errors
-    /// Returns an error if `must_arrive` is set and the collector does not answer. Without
-    /// `must_arrive`, the thread connects again later.
+    /// Returns an error if `must_arrive` is true and the collector does not answer. If
+    /// `must_arrive` is false, the thread tries to connect again later.
     pub fn export(
         collector: OpenCollector,
         must_arrive: bool,
@@ -264,8 +264,9 @@ impl FlowWriter {
             if !matches!(result, Ok(Ok(()))) {
                 on_failure();
             }
-            // When the writer fails, the queue closes only after `on_failure` was called. Therefore
-            // a meter that finds the queue closed knows that the writer has failed.
+            // When the writer fails, the queue closes only after `on_failure` was called.
+            // Therefore, if a meter finds the queue closed, the writer has failed and `on_failure`
+            // was called.
             of_thread.end(WriterEnd::Itself(match result {
                 // A pipe that its reader has closed is not an error, because the reader needs no
                 // more records.
@@ -283,15 +284,15 @@ impl FlowWriter {
         FlowOutput(Arc::clone(&self.shared))
     }
 
-    /// Creates an exporter for the meters. If `waits` is set, a CPU waits until the writer has
-    /// room, so that a source that can wait loses no records. With a source that cannot wait,
-    /// records that do not fit into the queue are lost and counted.
+    /// Creates an exporter for the meters. If `waits` is true, a CPU waits until the writer's queue
+    /// has room, so that a source that can wait loses no records. If `waits` is false, records that
+    /// do not fit into the queue are lost and counted.
     pub fn exporter(&self, waits: bool) -> Exporter {
         Exporter { outlets: vec![Outlet { to: self.to.clone(), shared: Arc::clone(&self.shared), waits }] }
     }
 
     /// Writes the records that are still in the queue and the records in `rest`, and then ends the
-    /// thread. If the reader of the output takes nothing, this function waits until the writer is
+    /// thread. If the reader of the output reads nothing, this function waits until the writer is
     /// [hurried](FlowOutput::hurry).
     ///
     /// # Errors
@@ -320,9 +321,9 @@ impl FlowWriter {
 }
 
 /// Starts a thread that receives no signals, so that the kernel delivers them to other threads. A
-/// writer thread may be in a write that never returns. Such a thread would never handle a signal.
-/// The signals are blocked before the thread starts, because a new thread inherits the mask of its
-/// creator.
+/// writer thread may be blocked in a write that never returns. A thread that is blocked in a write
+/// would never handle a signal. The signals are blocked before the thread starts, because a new
+/// thread inherits the mask of its creator.
 fn leaving_signals_to_others<T>(start: impl FnOnce() -> T) -> T {
     let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGUSR1].into_iter().collect();
     // Blocking signals fails only if the set of signals is invalid.
@@ -364,8 +365,8 @@ impl Sink {
         Ok(sink)
     }
 
-    /// Writes records until the queue ends. After a failure, incomplete files keep their temporary
-    /// names, and the error lists them.
+    /// Writes the records of the queue until the queue ends. After a failure, incomplete files keep
+    /// their temporary names, and the error lists them.
     fn write_all(&mut self) -> Result<(), ExportError> {
         let result = self.write_records();
         let (open, sample) = (std::mem::take(&mut self.open), self.shared.sample());
@@ -437,8 +438,8 @@ impl Sink {
         Ok(())
     }
 
-    /// If the open files hold too many rows in memory, writes the rows of the file with the largest
-    /// number of rows in memory.
+    /// If the open files together have too many rows in memory, writes the rows of the file that
+    /// has the most rows in memory.
     fn bound_rows(&mut self) -> Result<(), ExportError> {
         let all: usize = self.open.values().map(FlowFile::rows).sum();
         if all <= self.rows_max {
@@ -531,13 +532,14 @@ mod tests {
         sink.write(ended(&shared, &[1, 299, 300, 2], 400)).unwrap();
         let [first, second] = <[String; 2]>::try_from(names()).unwrap();
         assert!(is_part(&first, "2210.jsonl") && is_part(&second, "2215.jsonl"), "{first} {second}");
-        // The first file is open for its period of 300 s and for `Rotation::late` afterwards.
+        // In this test, the first file is open for its period of 300 s and for `Rotation::late`
+        // afterwards.
         sink.write(ended(&shared, &[3], 721)).unwrap();
         assert_eq!(names(), [first, second.clone()]);
         sink.write(ended(&shared, &[4], 722)).unwrap();
         assert_eq!(names(), ["2210.jsonl", &second]);
-        // The next record has the time 5 s. The file for its period is complete, so the record goes
-        // to the first open file.
+        // The next record has the time 5 s. The file for the record's period is complete, so the
+        // record goes to the first open file.
         sink.write(ended(&shared, &[5, 301], 722)).unwrap();
         end.send(Message::End).unwrap();
         sink.write_all().unwrap();

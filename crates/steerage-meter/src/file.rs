@@ -22,7 +22,7 @@ use super::record_ledger::{Unwritten, Volume};
 use super::record_writer::RecordWriter;
 use super::writer_state::WriterState;
 
-/// The observation domain of an IPFIX file, and the maximum size of the file's messages.
+/// The observation domain of an IPFIX file, and the maximum size in bytes of the file's messages.
 const DOMAIN: u32 = 1;
 const MESSAGE_BYTES: usize = 16 << 10;
 
@@ -32,7 +32,8 @@ pub(super) struct FlowFile {
     out: RecordWriter,
     format: Format,
     path: Option<PathBuf>,
-    /// True if all records are written. Then only the file must still be renamed.
+    /// True if all records were written to the file. In that case, only the renaming of the file
+    /// remains.
     has_ended: bool,
 }
 
@@ -87,8 +88,8 @@ impl FlowFile {
         make().map_err(|cause| cannot_write(&path, cause))
     }
 
-    /// Checks before the run that files can be created in the directory of a dated name, so that
-    /// the run does not fail later.
+    /// Checks before the run that files can be created in the directory of a file name with a time,
+    /// so that the run does not fail later.
     pub(super) fn check_directory(name: &str) -> Result<(), ExportError> {
         file::probe(Path::new(name)).map_err(|cause| cannot_write(Path::new(name), cause))
     }
@@ -141,12 +142,12 @@ impl FlowFile {
         self.out.finish().map_err(|cause| ExportError::new("give flows the name", path, cause))
     }
 
-    /// Ends a file after its output has failed. A file with records becomes readable and keeps its
-    /// temporary name, which is returned.
+    /// Ends a file after its output has failed. If the file has records, it is completed so that it
+    /// can be read, and it keeps its temporary name, which is returned.
     pub(super) fn leave(mut self, sample: u32) -> Option<PathBuf> {
-        // Records that still cannot be written count as lost. If a row group of a Parquet file
-        // could not be written, this attempt writes the footer, which makes the earlier groups
-        // readable.
+        // Records that cannot be written even now count as lost. If a row group of a Parquet file
+        // could not be written, the second attempt writes the footer, which makes the earlier
+        // groups readable.
         if !self.has_ended && self.end(sample).is_err() {
             let _ = self.end(sample);
         }
@@ -161,8 +162,8 @@ impl FlowFile {
                 encoder.encode_statistics(&Statistics { sample, ..*statistics }, SystemTime::now());
                 self.out.part(Volume::NONE, encoder.message())?;
             }
-            // IPFIX statistics are not written here, because they would also count messages that
-            // are not in the file.
+            // IPFIX statistics records are not written here, because they would also count messages
+            // that are not in the file.
             Format::Ipfix { .. } => {}
             Format::Parquet(parquet) => parquet.end(&mut self.out, sample)?,
         }

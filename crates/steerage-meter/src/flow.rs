@@ -1,4 +1,4 @@
-//! A flow in the table. A flow takes two cache lines. TCP flows use a third cache line.
+//! A flow in the table. A flow takes two cache lines. A TCP flow uses a third cache line.
 
 use steerage::BucketId;
 use steerage::flow::wire::tcp::{ACK, FIN, RST, SYN};
@@ -37,7 +37,7 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// Makes packet data for a packet of which only the flow is known.
+    /// Creates packet data for a packet of which only the flow is known.
     #[inline(always)]
     pub(super) fn of(flow: Directed) -> Self {
         let (vlans, tunnel, tunnel_id) = ([NO_VLAN; 2], None, None);
@@ -78,11 +78,11 @@ impl Seen {
 pub struct Traffic {
     /// The number of packets.
     pub packets: u64,
-    /// The number of bytes on the wire with all headers, but without the Ethernet checksum. Bytes
-    /// that the capture cut off are included.
+    /// The number of bytes on the wire, including all headers but not the Ethernet checksum. Bytes
+    /// that are missing in the capture, because it has cut the packet, are counted too.
     pub bytes: u64,
-    /// The number of bytes according to the innermost IP header, counted from that header on
-    /// (IPFIX's octet count). The number of IP bytes is 0 if there is no IP header.
+    /// The number of bytes according to the innermost IP header, which is included (IPFIX's octet
+    /// count). The value is 0 if the packets have no IP header.
     pub ip_bytes: u64,
 }
 
@@ -95,15 +95,15 @@ impl std::ops::AddAssign for Traffic {
     }
 }
 
-/// The reason why a record ends: IPFIX's flowEndReason (RFC 5102), with the numbers of that
-/// element.
+/// The reason why a record ends. The values are the numbers of IPFIX's element flowEndReason (RFC
+/// 5102).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum FlowEnd {
-    /// No packet arrived for the inactive timeout.
+    /// No packet of the flow arrived for the time of the inactive timeout.
     Idle = 1,
-    /// The flow lasted for the active timeout. If more packets follow, the flow gets another
-    /// record.
+    /// The record covers the time of the active timeout. If more packets follow, the flow gets
+    /// another record.
     Active = 2,
     /// The TCP connection was closed, by a reset or by FIN from both sides.
     Finished = 3,
@@ -114,9 +114,9 @@ pub enum FlowEnd {
     Resources = 5,
 }
 
-/// A flow. The first cache line has the fields that are compared with every packet, and the fields
-/// that timeouts depend on. The second cache line has the counters. Only TCP segments use the third
-/// cache line.
+/// A flow. The first cache line of a flow has the fields that are compared with every packet, and
+/// the fields that timeouts depend on. The second cache line of a flow has the counters. Only TCP
+/// segments change the third cache line of a flow.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(super) struct Flow {
@@ -128,7 +128,7 @@ pub(super) struct Flow {
     traffic: [Traffic; 2],
     tunnel_id: u32,
     pub(super) hash: u32,
-    /// The bucket whose moves also move this flow to another CPU.
+    /// The flow's bucket: if the bucket moves to another CPU, so does the flow.
     pub(super) bucket: BucketId,
     /// For ICMP, the type and the code of the first packet. For TCP, the number of resets from each
     /// side.
@@ -162,15 +162,15 @@ impl Flow {
         }
     }
 
-    /// Makes a flow from the counts of another program. `forth` is the traffic from the source, and
-    /// `back` is the traffic to the source.
+    /// Creates a flow from counts that another program has made. `forth` is the traffic from the
+    /// source, and `back` is the traffic to the source.
     pub(super) fn of(flow: Directed, (first, last): (u64, u64), forth: Traffic, back: Traffic) -> Self {
         let seen = Seen { time: first.min(last), ..Seen::of(flow) };
         let traffic = if flow.turned { [back, forth] } else { [forth, back] };
         Self { last: last.max(first), traffic, ..Self::begin(&seen, BucketId { group: 0, bucket: 0 }) }
     }
 
-    /// Returns the content of a free slot, with a key that no packet has.
+    /// Returns the value that a free slot of the table contains, with a key that no packet has.
     pub(super) fn vacant() -> Self {
         let nobody = Directed { key: Key::VACANT, turned: false };
         Self::begin(&Seen::of(nobody), BucketId { group: 0, bucket: 0 })
@@ -181,7 +181,7 @@ impl Flow {
     }
 
     /// Returns true if the packet belongs to this flow. The comparison does not stop at the first
-    /// difference, because keys rarely differ.
+    /// difference, because the keys are equal in most cases.
     #[inline(always)]
     pub(super) fn is(&self, seen: &Seen) -> bool {
         self.key.is(&seen.flow.key)
@@ -200,16 +200,16 @@ impl Flow {
             self.last = seen.time;
         } else {
             // The clocks of several interfaces may differ slightly. Therefore a packet may have an
-            // earlier time than the packet before it. An earlier time can move the start of the
-            // flow, but never its end.
+            // earlier time than the packet before it. A packet with an earlier time can move the
+            // start of the flow, but never its end.
             self.first = self.first.min(seen.time);
         }
         self.state |= USED;
         seen.tcp_flags & (FIN | RST) != 0 && self.closes(seen)
     }
 
-    /// Adds the packets and bytes of the frames that a super-frame stands for, except for one frame
-    /// that was counted already.
+    /// Adds the packets and bytes of the frames that a super-frame consists of, except for one
+    /// frame that was counted already.
     pub(super) fn add_more(&mut self, seen: &Seen, more: Traffic) {
         self.traffic[usize::from(seen.flow.turned)] += more;
     }
@@ -240,8 +240,8 @@ impl Flow {
         if self.is_plainly_same(seen, timeouts) { None } else { self.ends_slowly(seen, timeouts) }
     }
 
-    /// Returns true only if the packet belongs to this record whatever state the flow has. The
-    /// check is quick, and true for most packets.
+    /// Returns true only if the packet belongs to this record in any state of the flow. The check
+    /// is quick, and true for most packets.
     #[inline(always)]
     fn is_plainly_same(&self, seen: &Seen, timeouts: &Timeouts) -> bool {
         let pause = seen.time.abs_diff(self.last);
@@ -251,7 +251,7 @@ impl Flow {
 
     /// Returns true if the packet belongs to this record, even if earlier parts of the recording
     /// have packets of the flow, and even if fragments that wait for those parts arrived before the
-    /// packet. The function takes into account that the clock may cut records.
+    /// packet. `surely_goes_on` takes into account that the clock may cut records.
     #[inline(always)]
     pub(super) fn surely_goes_on(&self, seen: &Seen, timeouts: &Timeouts) -> bool {
         let late = LATE_MAX.as_nanos() as u64;
@@ -283,7 +283,8 @@ impl Flow {
         }
     }
 
-    /// Returns true if the flow has been idle for at least its timeout plus `more` nanoseconds.
+    /// Returns true if the flow has been idle for at least its timeout and `more` additional
+    /// nanoseconds.
     pub(super) fn is_over(&self, now: u64, more: u64, timeouts: &Timeouts) -> bool {
         now.abs_diff(self.last) >= self.timeout(timeouts).saturating_add(more)
     }
@@ -295,8 +296,8 @@ impl Flow {
 
     /// Returns the time for which the flow stays in the table after its timeout, so that late
     /// packets still find the flow. The flow may continue a flow of an earlier part of the
-    /// recording. In that case, the last packet of that part may be later than the last packet here
-    /// by up to [`LATE_MAX`].
+    /// recording. In that case, the last packet of the earlier part may be later than the last
+    /// packet of this part by up to [`LATE_MAX`].
     pub(super) fn late(&self) -> u64 {
         if self.continues() { 2 * nanos(LATE_MAX) } else { nanos(LATE_MAX) }
     }
@@ -310,7 +311,7 @@ impl Flow {
     }
 
     /// Returns the end reason for a record that is written at the end of the run. The flow may have
-    /// timed out, although no check has noticed this yet.
+    /// timed out already, although no check has detected this yet.
     pub(super) fn reason_at_the_end(&self, now: u64, timeouts: &Timeouts) -> FlowEnd {
         let is_over = self.is_closed() || self.is_over(now, 0, timeouts);
         if is_over { self.reason_when_over() } else { FlowEnd::Forced }
@@ -407,8 +408,8 @@ impl Flow {
         self.state = self.state & !CONTINUES | if continues { CONTINUES } else { 0 };
     }
 
-    /// Writes or reads the fields of a flow. The bucket and the hash are left out, because they are
-    /// only valid within a run.
+    /// Writes or reads the fields of a flow. The fields for the bucket and the hash are left out,
+    /// because they are valid only within a run.
     pub(super) fn code(&mut self, coder: &mut impl Coder) -> Result<(), MalformedEdges> {
         self.key.code(coder)?;
         coder.number(&mut self.last)?;
@@ -445,8 +446,8 @@ impl Flow {
         self.tcp.health(self.is_turned(), self.icmp_or_resets)
     }
 
-    /// For TCP, returns the next sequence numbers and the last acknowledgement numbers, each for
-    /// the source and then for the other endpoint.
+    /// For TCP, returns the next sequence numbers and the last acknowledgement numbers. In each
+    /// pair, the number of the source is first.
     pub(super) fn sequences(&self) -> Option<([u32; 2], [u32; 2])> {
         self.can_close().then(|| self.tcp.sequences(self.is_turned()))
     }
@@ -498,8 +499,8 @@ mod tests {
         Seen { time, tcp_flags: flags, bytes: 60, ip_bytes: 40, ..Seen::of(flow) }
     }
 
-    /// Adds packets to a flow and returns the reason for which `next` ends the record. Each packet
-    /// has a time in seconds, TCP flags, and a flag that is true for a reply.
+    /// Creates a flow from `packets`, and returns the reason why its record ends before the packet
+    /// `next`. Each packet has a time in seconds, TCP flags, and a flag that is true for a reply.
     fn end(packets: &[(u64, u16, bool)], next: (u64, u16)) -> Option<FlowEnd> {
         let packets: Vec<Seen> =
             packets.iter().map(|(second, flags, turned)| tcp(second * S, *flags, *turned)).collect();
@@ -517,9 +518,9 @@ mod tests {
         let long: Vec<_> = (0..7).map(|i| (50 * i, ACK, i % 2 == 1)).collect();
         assert_eq!(end(&long[..6], (299, ACK)), None);
         assert_eq!(end(&long[..6], (300, ACK)), Some(FlowEnd::Active));
-        // If both timeouts have passed, the reason is the inactive timeout.
+        // If the inactive and the active timeout have passed, the reason is the inactive timeout.
         assert_eq!(end(&long, (400, ACK)), Some(FlowEnd::Idle));
-        // The packet's time is a day earlier, so another recording has begun.
+        // The time of this packet is a day earlier, so another recording has begun.
         assert_eq!(end(&[(86_400, ACK, false)], (0, ACK)), Some(FlowEnd::Idle));
         assert_eq!(end(&[(86_400, ACK, false)], (86_399, ACK)), None);
     }
@@ -528,7 +529,8 @@ mod tests {
     fn tcp_ends_by_reset_or_by_fin_of_both() {
         let fin = FIN | ACK;
         let closed = [(0, fin, false), (1, fin, true)];
-        // After the close, the last acknowledgement still belongs to the closed flow.
+        // The last acknowledgement, which is sent after the close, still belongs to the closed
+        // flow.
         assert_eq!(end(&closed, (1, ACK)), None);
         assert_eq!(end(&closed, (1, SYN)), Some(FlowEnd::Finished));
         assert_eq!(end(&closed, (9, ACK)), Some(FlowEnd::Finished));

@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use steerage::limits::CPUS_MAX;
 
-/// The limit and the current number of flows. Only the start and the end of a flow change this
-/// number. The packets of a flow after its first packet do not access this number.
+/// The limit and the current number of flows. The current number of flows changes only when a flow
+/// starts or ends. After its first packet, the packets of a flow do not access the current number
+/// of flows.
 #[derive(Debug)]
 pub(super) struct FlowLimit {
     max: usize,
@@ -19,8 +20,8 @@ impl FlowLimit {
         Arc::new(Self { max, taken: AtomicUsize::new(0) })
     }
 
-    /// Returns the maximum number of flows on one CPU: all flows within the limit, plus the flow
-    /// that each CPU may have beyond it.
+    /// Returns the maximum number of flows on one CPU: all flows within the limit, plus one flow
+    /// per CPU beyond the limit.
     pub(super) fn flows_max(&self) -> usize {
         self.max + CPUS_MAX
     }
@@ -30,7 +31,8 @@ impl FlowLimit {
     }
 }
 
-/// The slots that a table or a moving bucket has taken. Dropping this value frees the slots.
+/// The number of slots that a flow table or a moving bucket has taken. Dropping this value frees
+/// the slots.
 #[derive(Debug)]
 pub(super) struct FlowSlots {
     limit: Arc<FlowLimit>,
@@ -43,8 +45,8 @@ impl FlowSlots {
     }
 
     /// Takes one more slot if a slot is free. A CPU without slots always gets a slot, even beyond
-    /// the limit, because a CPU needs at least one slot. The excess is small, because there are few
-    /// CPUs.
+    /// the limit, because a CPU needs at least one slot. The limit is exceeded only a little,
+    /// because there are few CPUs.
     pub(super) fn take(&mut self) -> bool {
         if self.limit.taken.fetch_add(1, Ordering::Relaxed) >= self.limit.max && self.held > 0 {
             self.limit.taken.fetch_sub(1, Ordering::Relaxed);
@@ -54,9 +56,9 @@ impl FlowSlots {
         true
     }
 
-    /// Returns true if all CPUs together have taken more slots than the limit allows. Each table
-    /// may take one flow beyond the limit, and moves can bring several of these extra flows into
-    /// one table.
+    /// Returns true if all CPUs together have taken more slots than the limit allows. Each flow
+    /// table may take one flow beyond the limit, and moves of buckets can bring several of these
+    /// extra flows into one table.
     pub(super) fn is_surplus(&self) -> bool {
         self.limit.taken.load(Ordering::Relaxed) > self.limit.max
     }

@@ -9,14 +9,15 @@ const LINE: usize = 8;
 
 pub(super) const NONE: u32 = u32::MAX;
 
-/// An index of the flow table's slots by hash.
+/// An index that finds slots of the flow table by the flow's hash.
 ///
-/// The topmost bits of the hash select a line. Therefore, if the index is doubled in size, the new
-/// index is filled from front to back. A search compares all hashes of a line at once, because a
-/// branch for each hash would often be mispredicted. If a line is full, further entries that belong
-/// to this line are in the next lines. At most half of the entries are used, so few lines are full.
-/// When an entry is removed, later entries move up. Therefore no markers for deleted entries
-/// (tombstones) are needed.
+/// The topmost bits of the hash select a cache line of the index. Therefore, if the index is
+/// doubled in size, the new index is filled from the first line to the last. A search compares all
+/// hashes of a line without branches, because a branch for each hash would often be mispredicted.
+/// If a line is full, further entries that belong to this line are stored in the next lines. At
+/// most half of the entries are used, so few lines are full. When an entry is removed, later
+/// entries are moved to earlier positions. Therefore no markers for deleted entries (tombstones)
+/// are needed.
 #[derive(Debug)]
 pub(super) struct Index {
     lines: HugeVec<Line>,
@@ -39,8 +40,8 @@ impl Line {
         self.places[LINE - 1] != 0
     }
 
-    /// Returns the slot with the hash, plus one, or 0 if no entry has the hash. If two entries have
-    /// the hash, the result may be any number except 0.
+    /// Returns the slot number plus one of the entry with this hash, or 0 if no entry has the hash.
+    /// If two entries have this hash, the result may be any number except 0.
     #[inline(always)]
     fn any_with(&self, hash: u32) -> u32 {
         let one = |(its, place): (&u32, &u32)| if *its == hash { *place } else { 0 };
@@ -94,8 +95,8 @@ impl Index {
         self.lines.prefetch(self.home(hash));
     }
 
-    /// Returns a slot whose flow may have the hash, or [`NONE`] if no flow has it. If several flows
-    /// have the hash, the result may be any slot, so the caller has to compare the flow.
+    /// Returns a slot whose flow may have this hash, or [`NONE`] if no flow has it. If several
+    /// flows have this hash, the result may be any slot, so the caller has to compare the flow.
     #[inline(always)]
     pub(super) fn candidate(&self, hash: u32) -> u32 {
         let line = &self.lines[self.home(hash)];
@@ -105,7 +106,7 @@ impl Index {
         }
     }
 
-    /// Returns the slot of the flow that has this hash and for which `is_it` returns true.
+    /// Returns the slot of the flow that has this hash and for whose slot `is_it` returns true.
     #[inline(never)]
     pub(super) fn find(&self, hash: u32, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
         let mut at = self.home(hash);
@@ -190,8 +191,8 @@ mod tests {
     }
 
     proptest! {
-        /// The test uses only a few hashes, all near the maximum. The runs of entries are therefore
-        /// long, wrap around, and have equal hashes.
+        /// The test uses only a few hashes, all near the maximum hash. The runs of used entries are
+        /// therefore long, wrap around, and have equal hashes.
         #[test]
         fn it_is_a_map(steps in prop::collection::vec((any::<bool>(), 0u32..48, 0u32..4), 0..400)) {
             let (mut index, mut model) = (Index::new(), BTreeMap::new());
@@ -221,7 +222,7 @@ mod tests {
         let hash = |place: u32| place.wrapping_mul(0x9e37_79b1);
         (0..100_000).for_each(|place| index.insert(hash(place), place));
         assert!((0..100_000).all(|place| index.find(hash(place), |at| at == place) == Some(place)));
-        // In this test, all hashes differ, so a candidate is always the right flow.
+        // In this test, each flow has a hash of its own, so a candidate is always the right flow.
         assert!((0..100_000).all(|place| index.candidate(hash(place)) == place));
         assert!((100_000..200_000).all(|place| index.candidate(hash(place)) == NONE));
         assert!((100_000..200_000).all(|place| index.find(hash(place), |at| at == place).is_none()));

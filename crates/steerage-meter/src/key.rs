@@ -11,9 +11,9 @@ use super::code::{Coder, MalformedEdges};
 pub(super) enum Kind {
     V4,
     V6,
-    /// A flow of frames without IP, defined by MAC addresses and EtherType.
+    /// A flow of frames without IP, identified by MAC addresses and EtherType.
     Link,
-    /// MAC addresses and the first and last label of MPLS without IP.
+    /// A flow of MPLS frames without IP, identified by MAC addresses and the first and last label.
     Mpls,
     /// Frames of unsupported link types, which form one flow.
     Other,
@@ -23,27 +23,27 @@ impl Kind {
     const ALL: [Self; 5] = [Self::V4, Self::V6, Self::Link, Self::Mpls, Self::Other];
 }
 
-/// The two endpoints of a flow, the lower one first, and the fields that distinguish flows between
-/// these endpoints.
+/// The two endpoints of a flow, the lower endpoint first, and the fields that distinguish flows
+/// between these endpoints.
 ///
 /// The fields of `rest`, from the highest bits down, are 16 bits for the port of the first
-/// endpoint, 16 bits for the port of the second endpoint, and 8 bits for the protocol. Below them
-/// are the [`Kind`] of the flow (8 bits) and the mark (16 bits).
+/// endpoint, 16 bits for the port of the second endpoint, and 8 bits for the protocol. The lowest
+/// bits of `rest` are the [`Kind`] of the flow (8 bits) and the mark (16 bits).
 ///
-/// The mark is 0, except for flows that steering distinguishes by more than their endpoints. For
-/// flows of this type, the mark is a hash of the additional data. Steering may assign two of these
-/// flows between the same endpoints to different CPUs. If both flows are on the same CPU, the meter
-/// must also keep them separate.
+/// The mark is 0, except for flows that steering distinguishes by more data than their endpoints.
+/// For flows with more such data, the mark is a hash of the additional data. Steering may assign
+/// two flows that differ only in this data to different CPUs. If two such flows are on the same
+/// CPU, the meter must also keep them separate.
 ///
-/// Both addresses of IPv4 are in one word, the first in the upper half, and the other words are 0.
-/// Therefore most lookups use only two words.
+/// For IPv4, both addresses are in one word, with the first address in the upper half, and the
+/// other words are 0. Therefore most lookups in the table use only two words of the key.
 ///
-/// This type is better here than [`FlowKey`] for three reasons: it has room for the mark, is one
-/// word shorter, and is written directly into the table.
+/// For the table, this type is better than [`FlowKey`] for three reasons: it has room for the mark,
+/// is one word shorter, and is written directly into the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Key {
-    /// The upper and lower half of the first endpoint's address or MAC address, then the halves of
-    /// the second endpoint's address.
+    /// The upper and lower half of the first endpoint's IP or MAC address, then the halves of the
+    /// second endpoint's address.
     ends: [u64; 4],
     rest: u64,
 }
@@ -60,8 +60,8 @@ pub(super) struct Directed {
 pub(super) struct Seeds([u64; 4]);
 
 impl Seeds {
-    /// The seeds of marks. These seeds are the same in every run, because marks are only compared
-    /// with each other.
+    /// The seeds of marks. The seeds of marks are the same in every run, because marks are only
+    /// compared with each other.
     const MARKS: Self =
         Self([0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344, 0xa409_3822_299f_31d0, 0x082e_fa98_ec4e_6c89]);
 
@@ -76,8 +76,8 @@ const MARK_BITS: u64 = 0xffff;
 const KIND_SHIFT: u32 = 16;
 const KIND_BITS: u64 = 0xff << KIND_SHIFT;
 
-/// The fractional part of the golden ratio, in 64 bits (Knuth, volume 3, 6.4). The number is odd,
-/// and its one bits are spread evenly.
+/// The fractional part of the golden ratio, in 64 bits (Knuth, volume 3, 6.4). This number is odd,
+/// and its bits that are 1 are spread evenly.
 pub(super) const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Directed {
@@ -109,8 +109,8 @@ impl Key {
     }
 
     /// Like [`v4`](Self::v4), but the arguments are two words of the packet's headers. One of these
-    /// words has both addresses, and the other word has both ports. The sender's address and port
-    /// are in the upper halves.
+    /// words has both addresses, and the other word has both ports. In each of these words, the
+    /// sender's address or port is in the upper half.
     #[inline(always)]
     pub(super) fn v4_of_words(addresses: u64, ports: u32, protocol: u8) -> Directed {
         let back = addresses.rotate_left(32);
@@ -151,9 +151,8 @@ impl Key {
         }
     }
 
-    /// The key of an MPLS frame without IP, made from the dissector's key: two MAC addresses, and
-    /// then labels of four bytes each. Labels belong to one direction, so the endpoints are never
-    /// swapped.
+    /// Converts the dissector's key of an MPLS frame without IP: two MAC addresses, and then labels
+    /// of four bytes each. MPLS labels belong to one direction, so the endpoints are never swapped.
     pub(super) fn mpls(key: &FlowKey) -> Directed {
         let FlowParts::Bytes { bytes, len: 20 } = key.parts() else { return Self::other() };
         let number = |bytes: &[u8]| bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
@@ -167,10 +166,10 @@ impl Key {
     pub(super) const VACANT: Self = Self { ends: [0; 4], rest: Self::rest((0, 0), 0, Kind::Other, 1) };
 
     /// The key of fragments that wait for an earlier part of the recording, and are not counted. No
-    /// packet has this key, for the same reason.
+    /// packet has this key, because frames of unsupported link types have the mark 0.
     pub(super) const WAITING: Self = Self { ends: [0; 4], rest: Self::rest((0, 0), 0, Kind::Other, 2) };
 
-    /// The hosts of the flow, as a key without ports, protocol and mark.
+    /// Returns a key that contains only the hosts of the flow, without ports, protocol and mark.
     pub(super) fn hosts(&self) -> Self {
         Self { rest: self.rest & KIND_BITS, ..*self }
     }
@@ -217,8 +216,8 @@ impl Key {
         (address(a, b), address(c, d))
     }
 
-    /// Returns the key in the form that steering and reports use. If `turned` is true, the source
-    /// is the second endpoint.
+    /// Returns the key as a [`FlowKey`], the form that steering and reports use. If `turned` is
+    /// true, the source is the second endpoint.
     pub(super) fn flow_key(&self, turned: bool) -> FlowKey {
         let (addresses, ports) = (self.addresses(), self.ports());
         let ends = ((addresses.0, ports.0), (addresses.1, ports.1));
@@ -245,7 +244,7 @@ impl Key {
     pub(super) fn code(&mut self, coder: &mut impl Coder) -> Result<(), MalformedEdges> {
         coder.numbers(&mut self.ends)?;
         coder.number(&mut self.rest)?;
-        // Only flows whose kind is in `Kind::ALL` can be looked up.
+        // A flow can be looked up only if its kind is in `Kind::ALL`.
         let kind = (self.rest & KIND_BITS) >> KIND_SHIFT;
         if (kind as usize) < Kind::ALL.len() { Ok(()) } else { Err(MalformedEdges) }
     }
@@ -274,7 +273,7 @@ impl Key {
     #[inline(always)]
     fn hash_of_two(&self, Seeds([s0, s1, ..]): &Seeds) -> u32 {
         // The second multiplication is necessary. If two keys differ only in a port, some upper
-        // bits of their first products are equal.
+        // bits of the products of the first multiplication are equal.
         (fold(fold(self.ends[0] ^ s0, self.rest ^ s1), SPREAD) >> 32) as u32
     }
 
@@ -342,9 +341,9 @@ mod tests {
         }
     }
 
-    /// Whatever the seeds are, flows that differ in few bits must not collide more often than
-    /// random flows. On average, 4096 random flows in 16 Ki slots occupy 3,624 slots, with a
-    /// standard deviation of 18.
+    /// With any seeds, flows that differ in few bits must not collide more often than random flows.
+    /// On average, 4096 random flows in 16 Ki slots occupy 3,624 slots, with a standard deviation
+    /// of 18.
     #[test]
     fn hashes_spread() {
         for run in 0..200 {

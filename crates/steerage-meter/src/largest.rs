@@ -19,8 +19,8 @@ impl Largest {
         Self { most, found: Top::new(most), next: 0 }
     }
 
-    /// Scans as many further slots of the flow table as `looks` says. At the end of the table,
-    /// publishes the largest flows and starts again.
+    /// Scans the next `looks` slots of the flow table. At the end of the table, publishes the
+    /// largest flows and starts again at the first slot.
     pub(super) fn go_on(&mut self, table: &Table, looks: usize, published: &Published) {
         for _ in 0..looks {
             let Some(flow) = table.at(self.next) else {

@@ -1,4 +1,4 @@
-//! Meters flows: the endpoints, times, traffic and end of each conversation.
+//! Meters flows: records the endpoints, times, traffic and end of each conversation.
 //!
 //! Each CPU has a table of the flows that are steered to it. `docs/meter.md` defines flows, their
 //! records and their times. The modules, in the order in which a packet reaches them:
@@ -112,23 +112,24 @@ use table::{Departed, Table};
 use timeouts::{Clock, FirstTime, Timeouts, nanos};
 use totals::Totals;
 
-/// The number of timeout checks per packet. A flow needs one check during its timeout and one check
-/// at its end. With two checks per packet, flows therefore end as fast as flows begin.
+/// The number of timeout checks per packet. Each flow needs one check while its timeout runs, and
+/// one check at its end. With two checks per packet, flows can therefore end as fast as new flows
+/// begin.
 const LOOKS_PER_PACKET: usize = 2;
 
 const LOOKS_PER_TICK: usize = 16_384;
 
-/// The meter works on groups of this many packets: while it counts one group, it prefetches the
-/// flows of the next group. Prefetching a whole batch at once would exhaust the CPU's line fill
-/// buffers.
+/// The meter counts packets in groups of this size: while it counts one group, it prefetches the
+/// flows of the next group. Prefetching the flows of a whole batch at once would exhaust the CPU's
+/// line fill buffers.
 const FETCHED_AHEAD: usize = 16;
 
-/// An ended record waits for later records for at most this time, measured with the packet clock.
-/// All waiting records are passed on together.
+/// The maximum time, measured with the packet clock, for which an ended record waits for later
+/// records. All waiting records are passed to the outputs together.
 const HAND_OVER_AFTER: Duration = Duration::from_secs(1);
 
-/// The interval between the meter's ticks while no packets arrive. A meter has ticks only if the
-/// source cannot wait.
+/// The interval between calls of the meter's `tick` while no packets arrive. A meter's `tick` is
+/// called only if the packet source cannot wait.
 const TICK: Duration = Duration::from_millis(250);
 
 /// The state that the meters of all CPUs share. A `Metering` also creates the meters.
@@ -144,8 +145,8 @@ pub struct Metering {
 }
 
 impl Metering {
-    /// Creates the shared state of meters. The meters pass their records to `exporter`, if there is
-    /// one.
+    /// Creates the state that the meters of all CPUs share. The meters pass their records to
+    /// `exporter`, if it is not `None`.
     ///
     /// ```
     /// use steerage::{Builder, Input};
@@ -171,11 +172,11 @@ impl Metering {
         Self { options, seeds, limit, first_time, published, exporter, is_part: false }
     }
 
-    /// Creates the state of a meter for a part of a recording: see [`Edges`]. The meter passes the
-    /// flows that no other part can continue to `exporter`. The other flows are in the report
+    /// Creates the state of a meter for a part of a recording: see [`Edges`]. The meter passes
+    /// those flows that no other part can continue to `exporter`. All other flows are in the report
     /// ([`MeterReport::edges`]). A part has no active timeout unless the clock cuts records,
-    /// because a part does not know when a flow began. A part also has no flow statistics. The
-    /// instance that meters a part must have exactly one CPU.
+    /// because the meter of a part does not know when a flow began. The meter of a part also
+    /// collects no flow statistics. The instance that meters a part must have exactly one CPU.
     pub fn of_part(options: MeterOptions, exporter: Option<Exporter>) -> Self {
         let active = if options.active_by_clock { options.active } else { Duration::MAX };
         let options = MeterOptions { active, cic: false, ..options };
@@ -185,13 +186,13 @@ impl Metering {
     /// Returns the counts of current and past flows. After the run, `so_far` returns the last
     /// counts that the meters published. Any thread may call this function.
     pub fn so_far(&self) -> FlowCounts {
-        // Read the outputs' counts first, so that no output shows a record that its meter has not
-        // published.
+        // The outputs' counts are read first, so that no output shows a record that its meter has
+        // not published.
         let outputs: Vec<OutputCounts> = self.exporter.iter().flat_map(Exporter::counts).collect();
         self.published.sum(&self.limit, &outputs)
     }
 
-    /// Returns the current flows with the most bytes, the largest first: at most
+    /// Returns the current flows with the most bytes, the largest flow first: at most
     /// [`MeterOptions::top`] flows.
     ///
     /// The slots of the flow table are scanned every few seconds, and the counts of a flow are
@@ -234,8 +235,8 @@ impl Metering {
 pub struct Meter {
     layers: Layers,
     can_wait: bool,
-    /// A flow is metered if its hash with swapped halves is at most this value. The halves are
-    /// swapped because the flow table is sorted by the upper half.
+    /// A flow is metered if its hash with swapped halves is at most this value. The halves of the
+    /// hash are swapped because the flow table is sorted by the upper half.
     sample_max: u32,
     seeds: Seeds,
     timeouts: Timeouts,
@@ -245,21 +246,21 @@ pub struct Meter {
     datagrams: FlowsOfDatagrams,
     names: Names,
     features: Features,
-    /// The packets of the current batch, and the candidate slots of their flows.
+    /// The packets of the current batch, and the slots that may contain their flows.
     batch: Box<[Seen; HANDLE_BUDGET]>,
     places: [u32; HANDLE_BUDGET],
     totals: Totals,
     published: Arc<Published>,
     largest: Largest,
     exporter: Option<Exporter>,
-    /// Ended records that will be passed on together, and the time when the first of these records
-    /// ended.
+    /// The ended records that will be passed to the outputs together, and the time when the first
+    /// of these records ended.
     ended: Vec<FlowRecord>,
     ended_since: u64,
     handled_bytes: u64,
     /// True if the current batch has super-frames.
     has_super_frames: bool,
-    /// If the meter is for a part of a recording: the flows that other parts may continue.
+    /// The flows that other parts may continue, if the meter is for a part of a recording.
     part: Option<Box<Collected>>,
 }
 
@@ -280,8 +281,8 @@ pub struct MovedFlows {
 
 impl Meter {
     /// Reads the headers of the whole batch and prefetches the index entries, so that many cache
-    /// lines load at the same time. The work is divided into several loops over the batch, each of
-    /// which needs few registers.
+    /// lines load at the same time. The work is divided into several loops over the batch, because
+    /// each small loop needs few registers.
     #[inline(never)]
     fn look_ahead(&mut self, batch: &mut Batch<'_>, path: Timestamp) -> usize {
         let count = batch.len().min(HANDLE_BUDGET);
@@ -316,8 +317,8 @@ impl Meter {
         }
     }
 
-    /// Reads the packets at these positions of the batch, which may be packets of any kind. Returns
-    /// true if the last packet of the batch or an earlier packet had a timestamp.
+    /// Reads the packets at the positions `which` of the batch, which may be packets of any kind.
+    /// Returns true if the last packet of the batch or an earlier packet had a timestamp.
     #[inline(never)]
     fn look_ahead_slowly(&mut self, batch: &mut Batch<'_>, which: Positions, path: Timestamp) -> bool {
         // A packet without a timestamp gets the time of the packet before it. `first` is the first
@@ -340,7 +341,7 @@ impl Meter {
                 if self.part.as_mut().is_some_and(|part| part.keep(&found, seen, &self.datagrams)) {
                     seen.flow.key = Key::WAITING;
                 } else {
-                    // Like steering, this code handles the fragment of the innermost datagram first.
+                    // As in steering, the fragment of the innermost datagram is handled first.
                     for fragment in found.fragments.iter().rev().flatten() {
                         seen.flow = self.datagrams.follow(fragment, seen.flow, packet.bucket(), time);
                     }
@@ -354,10 +355,10 @@ impl Meter {
         latest.is_some()
     }
 
-    /// Counts the packets that `look_ahead` read. A packet is read again only if it begins a flow,
-    /// because each read rebuilds the packet's metadata (measured: a quarter of the cost of
-    /// counting). If a part of a recording is metered, [`go_on`](Self::go_on) decides whether a
-    /// packet begins another record.
+    /// Counts the packets that `look_ahead` read. The headers of a packet are read again only if it
+    /// begins a flow, because each read rebuilds the packet's metadata (measured: a quarter of the
+    /// cost of counting). If a part of a recording is metered, [`go_on`](Self::go_on) decides
+    /// whether a packet begins another record.
     #[inline(never)]
     fn count<const IS_PART: bool>(&mut self, batch: &mut Batch<'_>, count: usize) {
         let (mut packets, mut passed) = (batch.iter_mut(), 0);
@@ -427,7 +428,7 @@ impl Meter {
         self.look_up(0..count);
         for (nth, packet) in batch.iter_mut().enumerate().take(count) {
             if self.batch[nth].hash.rotate_left(u32::BITS / 2) <= self.sample_max {
-                // `count_slowly` handles every packet, whether it begins a flow or not.
+                // `count_slowly` can count every packet, whether it begins a flow or not.
                 self.count_slowly(&packet, nth);
                 if self.names.is_on() {
                     self.names.look(&self.batch[nth], &packet.received(), self.layers);
@@ -458,7 +459,7 @@ impl Meter {
         }
     }
 
-    /// Counts a packet of a known flow, which may begin another record.
+    /// Counts a packet of a known flow. The packet may begin another record of the flow.
     #[inline(never)]
     fn go_on(&mut self, place: u32, seen: &Seen) {
         let Some(flow) = self.table.at_mut(place) else { return };
@@ -486,7 +487,7 @@ impl Meter {
             part.begin(&mut flow, seen, &self.timeouts);
         }
         flow.add(seen);
-        // A flow is marked as recently used from its second packet on.
+        // Only the second and later packets of a flow mark the flow as recently used.
         flow.take_used();
         self.table.insert(flow);
     }
@@ -557,7 +558,7 @@ impl Handler for Meter {
         if self.has_super_frames {
             self.count_super_frames(batch, count);
         }
-        // The clock of a live input hardly runs ahead of packets that wait for a move.
+        // The clock of a live input hardly advances past the times of packets that wait for a move.
         if !self.can_wait || self.settling.is_over(cpu.last_move(), count) {
             self.expire(LOOKS_PER_PACKET * count);
         }

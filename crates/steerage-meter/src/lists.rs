@@ -1,5 +1,5 @@
-//! Linked lists of table slots. Each slot is in at most one of the lists. A slot can be removed
-//! from its list without a search.
+//! Linked lists of table slots. Each slot of the flow table is in at most one of the lists. A slot
+//! can be removed from its list without a search.
 
 use steerage::memory::HugeVec;
 
@@ -18,8 +18,8 @@ struct Ends {
     last: u32,
 }
 
-/// Doubly linked lists. The nodes of a list are stored separately from the flows. Therefore a
-/// change of the list does not access the memory of neighbouring flows.
+/// Doubly linked lists. The nodes of a list are stored separately from the flows. Therefore
+/// changing a list does not access the memory of neighbouring flows.
 #[derive(Debug)]
 pub(super) struct Lists {
     nodes: HugeVec<Node>,
@@ -50,7 +50,7 @@ impl Lists {
         self.ends.get(list).map(|ends| ends.first).filter(|first| *first != NONE)
     }
 
-    /// Appends a slot to a list. The slot must not be in any list.
+    /// Appends a slot to a list. Before the call, the slot must not be in any list.
     pub(super) fn push(&mut self, list: usize, place: u32) {
         let at = place as usize;
         while self.nodes.len() <= at {

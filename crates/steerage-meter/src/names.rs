@@ -1,10 +1,10 @@
 //! Finds names in packets: the DNS query and response of a flow, and the host of a TLS or HTTP
 //! connection.
 //!
-//! Only the beginning of each direction is read: at most [`LOOKS_MAX`] segments with data. At most
-//! [`STREAM_MAX`] bytes are kept until the rest of a message arrives. After a direction needs no
-//! more reading, each of its packets costs only one table lookup. `docs/meter.md` lists the names
-//! that are found.
+//! Only the beginning of each direction of a flow is read: at most [`LOOKS_MAX`] segments with
+//! data. At most [`STREAM_MAX`] bytes are kept until the rest of a message arrives. When no more
+//! packets of a direction need to be searched, each further packet of the direction costs only one
+//! table lookup. `docs/meter.md` lists the names that are found.
 //!
 //! | module | what it does |
 //! |---|---|
@@ -39,19 +39,19 @@ use watch::Watch;
 pub(super) use log::Log;
 pub(super) use watch::{Payload, names_of, read_stream};
 
-/// The maximum number of segments that are read per direction.
+/// The maximum number of segments that are searched for names per direction of a flow.
 pub(super) const LOOKS_MAX: u8 = 8;
 
-/// The maximum number of bytes kept per direction until the rest of a message arrives. A TLS
-/// ClientHello with a post-quantum key has 1,800 bytes.
+/// The maximum number of bytes that are kept per direction of a flow until the rest of a message
+/// arrives. A TLS ClientHello with a post-quantum key has 1,800 bytes.
 pub(super) const STREAM_MAX: usize = 4096;
 
 /// The maximum number of flows per CPU that wait for the rest of a message. The buffers of these
-/// flows take at most 8 MiB, because each direction has a buffer of its own.
+/// flows take at most 8 MiB per CPU, because each direction has a buffer of its own.
 const WAITING_MAX: usize = 1024;
 
-/// The maximum length of a name as text, in bytes. A DNS name without unprintable bytes always
-/// fits.
+/// The maximum length of a name as text, in bytes. A DNS name without unprintable bytes never
+/// exceeds this length.
 pub(super) const TEXT_MAX: usize = 255;
 
 const DNS_PORT: u16 = 53;
@@ -66,13 +66,13 @@ const DNS_PORT: u16 = 53;
 pub struct FlowNames {
     /// The name of the first DNS query.
     pub dns_query: Option<Box<str>>,
-    /// The type of the query, such as 1 for an IPv4 address.
+    /// The type of the DNS query, such as 1 for an IPv4 address.
     pub dns_type: Option<u16>,
-    /// The code of the response: 0 is no error, 3 is no such name.
+    /// The response code of the DNS response: 0 is no error, 3 is no such name.
     pub dns_rcode: Option<u8>,
-    /// The addresses and names of the response, with spaces between them.
+    /// The addresses and names in the DNS response, with spaces between them.
     pub dns_answer: Option<Box<str>>,
-    /// The server name in the ClientHello.
+    /// The server name in the TLS ClientHello.
     pub tls_sni: Option<Box<str>>,
     /// The protocols that the TLS client offered, separated by commas.
     pub tls_alpn: Option<Box<str>>,
@@ -81,7 +81,7 @@ pub struct FlowNames {
 }
 
 impl FlowNames {
-    /// Adds the names of a later packet that are not known yet.
+    /// Adds those names of a later packet that are not known yet.
     fn complete(&mut self, later: &Self) {
         if self.dns_query.is_none() {
             (self.dns_query, self.dns_type) = (later.dns_query.clone(), later.dns_type);
@@ -146,7 +146,7 @@ impl Hasher for Spread {
 #[derive(Debug, Default)]
 pub(super) struct Names {
     is_on: bool,
-    /// Whether the flows are those of a part of a recording.
+    /// True if the meter is for a part of a recording.
     has_logs: bool,
     flows: HashMap<Hashed, Watch, BuildHasherDefault<Spread>>,
     waiting: usize,
@@ -185,8 +185,8 @@ impl Names {
         self.waiting = self.waiting + usize::from(watch.waits()) - usize::from(waited);
     }
 
-    /// Returns the names of a flow whose record ends. If the flow continues, the names also remain
-    /// in this `Names`, for the next record.
+    /// Returns the names of a flow whose record ends. If the flow continues in another record, the
+    /// names also remain in this `Names`, for that record.
     pub(super) fn end(&mut self, key: &Key, hash: u32, why: FlowEnd) -> Option<Arc<FlowNames>> {
         let flow = Hashed::new(key, hash);
         if why == FlowEnd::Active {
@@ -197,7 +197,8 @@ impl Names {
         watch.names()
     }
 
-    /// Removes what was read of a flow of a part.
+    /// Removes and returns the log of what was read of a flow, if the meter is for a part of a
+    /// recording.
     pub(super) fn take_log(&mut self, flow: &Flow) -> Option<Box<Log>> {
         let watch = self.flows.remove(&Hashed::new(&flow.key, flow.hash))?;
         self.waiting -= usize::from(watch.waits());
@@ -228,8 +229,8 @@ impl Names {
     }
 }
 
-/// Returns the data of a segment or datagram. Returns `None` if the packet has no data, or if an
-/// ICMP error quotes the packet.
+/// Returns the payload of a segment or datagram. Returns `None` if the packet has no payload, or if
+/// the packet is only quoted by an ICMP error.
 fn payload<'p>(seen: &Seen, packet: &Received<'p>, layers: Layers) -> Option<Payload<'p>> {
     let data: &'p [u8] = packet.data;
     let link: LinkType = packet.link;
@@ -238,11 +239,11 @@ fn payload<'p>(seen: &Seen, packet: &Received<'p>, layers: Layers) -> Option<Pay
     if seen.segment.is_there {
         let header = usize::from(transport.get(12)? >> 4) * 4;
         let data = transport.get(header..)?;
-        // The frame may have padding after the packet, which is not data.
+        // After the packet, the frame may have padding, which is not data.
         let bytes = seen.segment.bytes as usize;
         let data = &data[..data.len().min(bytes)];
-        // The SYN itself takes a sequence number, which precedes the sequence numbers of its data
-        // (RFC 7413).
+        // The SYN itself takes one sequence number, which precedes the sequence numbers of the data
+        // of the segment (RFC 7413).
         let sequence = seen.segment.sequence.wrapping_add(u32::from(seen.tcp_flags & SYN != 0));
         Some(Payload { data, sequence: Some(sequence), is_whole: data.len() == bytes })
     } else {

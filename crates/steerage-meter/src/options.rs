@@ -5,19 +5,19 @@ use std::time::Duration;
 use steerage::WallTime;
 use steerage::flow::Layers;
 
-/// The default active timeout. A flow that lasts longer gets another record. nfpcapd has the same
+/// The default active timeout. If a flow lasts longer, it gets another record. nfpcapd has the same
 /// default.
 pub const ACTIVE_DEFAULT: Duration = Duration::from_secs(300);
 
-/// The default inactive timeout: the longest pause between two packets of a flow. nfpcapd has the
-/// same default.
+/// The default inactive timeout, which is the longest pause between two packets of a flow. nfpcapd
+/// has the same default.
 pub const INACTIVE_DEFAULT: Duration = Duration::from_secs(60);
 
 /// The default limit for the number of flows. A full table takes 270 MB.
 pub const FLOWS_DEFAULT: usize = 1 << 20;
 
-/// The highest limit that a user can set for the number of flows. Tables with this many flows take
-/// 4 GB, and 32-bit hashes still distinguish the flows.
+/// The highest limit that a user can set for the number of flows. With this many flows, the flow
+/// tables take 4 GB, and 32-bit hashes still distinguish the flows.
 pub const FLOWS_MAX: usize = 1 << 24;
 
 /// The options of a meter.
@@ -25,26 +25,27 @@ pub const FLOWS_MAX: usize = 1 << 24;
 pub struct MeterOptions {
     /// The active timeout: the time after which the record of a flow is cut.
     pub active: Duration,
-    /// If true, records are cut at the multiples of the active timeout since 1970 (UTC). If false,
-    /// a record is cut when the active timeout has passed since its first packet.
+    /// If true, records are cut by the clock: at the multiples of the active timeout since 1970
+    /// (UTC). If false, a record is cut when the active timeout has passed since the record's first
+    /// packet.
     pub active_by_clock: bool,
     /// The inactive timeout: the longest pause between two packets of a flow.
     pub inactive: Duration,
     /// The maximum number of flows at the same time, on all CPUs together.
     pub flows_max: usize,
-    /// The number of records in the report, which has the records with the most bytes.
+    /// The number of records in the report. The report contains the records with the most bytes.
     pub top: usize,
-    /// For a packet in a tunnel, whether its outer or its inner headers define its flow. Steering
-    /// must use the same layers.
+    /// Determines whether the outer or the inner headers of a packet in a tunnel define its flow.
+    /// Steering must use the same layers as the meter.
     pub layers: Layers,
-    /// The wall time at which the clock of the receive path began. This time is needed for packets
-    /// that have no timestamp from their device.
+    /// The wall time at which the clock of the receive path began. The start time of the clock is
+    /// needed for packets that have no timestamp from their device.
     pub epoch: WallTime,
-    /// True if the packet source can wait. If the source cannot wait, flows also time out while no
-    /// packets arrive.
+    /// True if the packet source can wait. If the packet source cannot wait, flows also time out
+    /// while no packets arrive.
     pub can_wait: bool,
-    /// The sampling rate: of this many flows, one flow is metered, with all of its packets. The
-    /// value 1 means all flows. The selection of flows is random, and the same on all CPUs.
+    /// The sampling rate: of every `sample` flows, one flow is metered, with all of its packets.
+    /// The value 1 means all flows. The selection of flows is random, and the same on all CPUs.
     pub sample: u32,
     /// If true, the meter searches DNS, TLS and HTTP packets for names.
     pub names: bool,

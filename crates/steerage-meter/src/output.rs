@@ -1,4 +1,4 @@
-//! The destination and the format of records, and the error if a write fails.
+//! The destination and the format of flow records, and the error if a write fails.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use super::timeouts::{LATE_MAX, nanos};
 /// The format of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowFormat {
-    /// CSV (RFC 4180) with a header line. Lines end with a line feed only.
+    /// CSV (RFC 4180) with a header line. Unlike in the RFC, lines end with a line feed only.
     Csv,
     /// One JSON object per line.
     JsonLines,
@@ -43,7 +43,7 @@ pub enum FlowsTo {
     Stdout,
     /// A file, or a sequence of files.
     Files {
-        /// The file name, or the pattern of names with times.
+        /// The file name, or the pattern for file names that contain times.
         name: FilePattern,
         /// With rotation, a new file is written for each period.
         rotate: Option<Rotation>,
@@ -54,18 +54,18 @@ pub enum FlowsTo {
 /// packet arrived.
 #[derive(Clone, Copy, Debug)]
 pub struct Rotation {
-    /// The length of a period. Periods begin at multiples of this length since 1970.
+    /// The length of a period. Each period begins at a multiple of this length since 1970.
     pub period: Duration,
-    /// The inactive timeout of the meters. The record of a flow may end later than the period of
-    /// its last packet, by this time and a little more. Therefore the file of a period is completed
-    /// later.
+    /// The inactive timeout of the meters. A flow's record may end later than the period of the
+    /// flow's last packet, by this time and a little more. Therefore the file of a period is
+    /// completed some time after the period.
     pub inactive: Duration,
 }
 
 impl Rotation {
-    /// Returns the time for which a file stays open after its period: twice the inactive timeout,
-    /// and another period. Two effects require this time: flows are not checked exactly when they
-    /// time out, and one CPU may be ahead of another CPU.
+    /// Returns how long a file stays open after its period: twice the sum of the inactive timeout
+    /// and [`LATE_MAX`], and another period. The file stays open for two reasons: flows are not
+    /// checked exactly when they time out, and one CPU may be ahead of another CPU.
     pub(super) fn late(&self) -> u64 {
         nanos(self.inactive.saturating_add(LATE_MAX).saturating_mul(2)).saturating_add(nanos(self.period))
     }
@@ -85,11 +85,11 @@ pub struct ExportError {
     #[source]
     cause: io::Error,
     advice: &'static str,
-    /// The files that contain the written records.
+    /// The files that contain the records that were written.
     parts: Vec<PathBuf>,
 }
 
-/// Returns the part of the error message that names the files with the written records.
+/// Returns the part of the error message that lists the files with the written records.
 fn written(parts: &[PathBuf]) -> String {
     let and = match parts {
         [] => return String::new(),

@@ -7,10 +7,10 @@
 //! | `thrift` | the protocol of descriptions |
 //!
 //! The schema and the values come from [`columns`], so that schema and values always agree.
-//! `docs/meter.md` describes how DuckDB, polars and pyarrow read the types. steerage has its own
-//! Parquet writer, because the crate `parquet` takes longer to build than all of steerage. The
-//! script `.ci/parquet` reads Parquet and CSV files with these three programs, and compares the
-//! results.
+//! `docs/meter.md` describes how DuckDB, polars and pyarrow read the column types. steerage has its
+//! own Parquet writer, because the crate `parquet` takes longer to build than all of steerage. The
+//! script `.ci/parquet` reads Parquet and CSV files with DuckDB, polars and pyarrow, and compares
+//! the results.
 
 mod chunk;
 mod encode;
@@ -30,24 +30,24 @@ use super::row::Row;
 use chunk::{Chunk, Column, Field, Kind, Values};
 use thrift::Thrift;
 
-/// The maximum number of rows per group. DuckDB's own groups have the same size. A reader can read
-/// several groups in parallel, with one thread for each group.
+/// The maximum number of rows per row group. The row groups that DuckDB writes have the same size.
+/// A reader can read several row groups in parallel, with one thread for each group.
 pub(super) const ROWS_MAX: usize = 122_880;
 
-/// The maximum number of rows in memory for all open files together: two groups, 50 MB.
+/// The maximum number of rows in memory for all open files together: two row groups, 50 MB.
 pub(super) const ROWS_OF_ALL_MAX: usize = 2 * ROWS_MAX;
 
 const MAGIC: &[u8] = b"PAR1";
 
-/// The version of the format. The file has version 1, because some readers do not support the data
-/// pages of version 2.
+/// The version of the format. The Parquet file has version 1, because some readers do not support
+/// the data pages of version 2.
 const VERSION: i32 = 1;
 
 const CREATED_BY: &str = concat!("steerage version ", env!("CARGO_PKG_VERSION"));
 
 const SAMPLE: &str = "steerage.sample";
 
-/// The schema has a column for each column of a record.
+/// The schema of the file, with a column for each column of a record.
 #[derive(Default)]
 struct Schema(Vec<Column>);
 
@@ -87,7 +87,7 @@ struct Adding<'a> {
 impl Columns for Adding<'_> {
     fn time(&mut self, _: &'static str, of: impl Fn(&Row<'_>) -> WallTime) {
         if let Some(Column { values: Values::Times(values), .. }) = self.columns.next() {
-            // Parquet's timestamps in nanoseconds end in the year 2262.
+            // Timestamps in nanoseconds in the Parquet format end in the year 2262.
             values.extend(self.rows.iter().map(|row| i64::try_from(of(row).as_nanos()).unwrap_or(i64::MAX)));
         }
     }
@@ -135,21 +135,21 @@ struct Group {
 
 /// Encodes a Parquet file.
 ///
-/// A file is unreadable without its footer, which describes the groups. Rows therefore count as
-/// written when the footer is written, and the footer lists only groups that are completely in the
-/// file.
+/// A Parquet file is unreadable without its footer, which describes the row groups. Rows therefore
+/// count as written only when the footer is written, and the footer lists only row groups that are
+/// completely in the file.
 pub(super) struct Parquet {
     columns: Vec<Column>,
     rows: usize,
-    /// The number of records in the open group, with their packets and bytes. The next field has
-    /// the same three numbers for the groups that are already in the file.
+    /// The number of records in the open row group, and of their packets and bytes. The field after
+    /// this one has the same three numbers for the row groups that are already in the file.
     open: Volume,
     complete: Volume,
     groups: Vec<Group>,
-    /// The position in the file at which the next group begins.
+    /// The position in the file at which the next row group begins.
     at: u64,
-    /// True if a group could not be written. No further group can follow, because the footer
-    /// contains the positions of groups.
+    /// True if a row group could not be written. After that, no row group can follow, because the
+    /// footer contains the positions of the groups.
     has_failed: bool,
 }
 
@@ -193,7 +193,7 @@ impl Parquet {
     }
 
     fn write_group(&mut self, out: &mut RecordWriter, rows: usize) -> io::Result<Group> {
-        // The magic number precedes the first group.
+        // The magic number of the format precedes the first row group.
         let mut bytes = if self.at == 0 { MAGIC.to_vec() } else { Vec::new() };
         let chunks = self.columns.iter_mut().map(|column| column.write(self.at, rows, &mut bytes));
         let chunks = chunks.collect::<io::Result<_>>()?;
@@ -204,8 +204,8 @@ impl Parquet {
     }
 
     /// Writes the remaining rows and the footer. `sample` is the sampling rate: one of every
-    /// `sample` flows was metered. If a group could not be written, the footer describes only the
-    /// groups before it.
+    /// `sample` flows was metered. If a row group could not be written, the footer describes only
+    /// the row groups before it.
     pub(super) fn end(&mut self, out: &mut RecordWriter, sample: u32) -> io::Result<()> {
         self.end_group(out)?;
         let start = if self.groups.is_empty() { MAGIC } else { &[] };
@@ -214,7 +214,7 @@ impl Parquet {
         out.part(self.complete, &[start, &footer, &length.to_le_bytes(), MAGIC].concat())
     }
 
-    /// Writes the format's structure `FileMetaData`.
+    /// Writes the structure `FileMetaData` of the Parquet format.
     fn describe(&self, sample: u32, to: &mut Thrift<'_>) {
         let fields: Vec<Option<&Field>> =
             std::iter::once(None).chain(self.columns.iter().map(|column| Some(&column.field))).collect();
@@ -239,8 +239,8 @@ impl Parquet {
             });
         }
         to.binary(6, CREATED_BY.as_bytes());
-        // Declares that the values of each column are ordered as usual for the column's type.
-        // Without this declaration, the statistics of a column are not valid.
+        // This field declares that the values of each column are ordered as usual for the column's
+        // type. Without the declaration of the order, the statistics of a column are not valid.
         to.structures(7, &self.columns, |to, _| to.structure(1, |_| {}));
     }
 }

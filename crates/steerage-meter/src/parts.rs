@@ -1,24 +1,28 @@
-//! Parts of a recording that are metered apart, on other machines perhaps, and joined afterwards.
+//! The parts of a recording that are metered separately, perhaps on other machines, and joined
+//! afterwards.
 //!
-//! A flow may continue over the end of a part. When a part is metered, the packets before it are
-//! unknown, and these packets decide where some records end: a flow that was closed ends after a
-//! shorter pause, and a SYN opens another connection if its number differs from that of the
-//! connection. Therefore a flow that may have begun before the part is kept as a chain of *pieces*.
-//! A new piece begins with each packet that may begin another record, if the packets before the part
-//! decide whether it does. When the packets of the part alone decide, the chain ends.
+//! A flow may continue after the end of a part. When a part is metered, the packets before the part
+//! are unknown, and these packets decide where some records end. For example, a flow that was
+//! closed ends after a shorter pause, and a SYN opens another connection if its number differs from
+//! that of the connection. Therefore a flow that may have begun before the part is kept as a chain
+//! of *pieces*. If only the packets before the part decide whether a packet begins another record,
+//! a new piece begins with that packet. If the packets of the part alone show that a packet begins
+//! another record, the chain ends.
 //!
-//! [`Edges`] has the chains of a part, and its flows that were open at the end. [`Edges::join`] appends the
-//! edges of the next part. All other flows of a part are finished, and have their records already.
+//! [`Edges`] contains the chains of a part, and the flows of the part that were open at its end.
+//! [`Edges::join`] appends the edges of the next part. All other flows of a part have ended, and
+//! have their records already.
 //!
-//! Times may be [`LATE_MAX`] out of order, as for the timeouts of a table. Therefore a decision of a
-//! part alone has a margin of that time: the last packet before the part may be later than the first
-//! packets of the part. A flow that ends because of the clock has twice that margin, because the next
-//! packet may be late too.
+//! The times of packets may be out of order by up to [`LATE_MAX`], as for the timeouts of a flow
+//! table. Therefore a decision from one part alone has a margin of that time: the last packet
+//! before the part may be later than the first packets of the part. If a flow ends because of the
+//! clock, the margin is twice as long, because the next packet may be late too.
 //!
-//! IP fragments near the beginning of a part may belong to a flow that only an earlier part knows. These
-//! fragments [wait](waiting) until that part is joined, and are then inserted into the chain of their
-//! flow. Until then the chains have everything that such a fragment may change: no chain ends
-//! [early](EARLY), and the margins are longer for flows between hosts whose fragments wait.
+//! IP fragments near the beginning of a part may belong to a flow that is known only from an
+//! earlier part. Such fragments [wait](waiting) until the earlier part is joined, and are then
+//! inserted into the chain of their flow. Until then, the chains contain everything that such a
+//! fragment may change: no chain ends [early](EARLY), and the margins are longer for flows between
+//! hosts whose fragments wait.
 
 mod rows;
 mod rules;
@@ -44,11 +48,11 @@ use waiting::{Fragments, Keeping};
 /// [`LATE_MAX`] in nanoseconds.
 const LATE: u64 = LATE_MAX.as_nanos() as u64;
 
-/// The bucket of a flow that begins with a fragment that waited. Buckets belong to a run, and edges do
-/// not.
+/// The bucket number of a flow whose first packet is a fragment that waited. A bucket number is
+/// valid only within a run, and edges outlive the run.
 const NO_BUCKET: BucketId = BucketId { group: 0, bucket: 0 };
 
-/// The first packet of a piece, with what decides whether the packet begins another record.
+/// The data of a piece's first packet that determine whether the packet begins another record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Opening {
     time: u64,
@@ -56,10 +60,11 @@ pub(super) struct Opening {
     sequence: u32,
     is_segment: bool,
     turned: bool,
-    /// The pause before this packet ends a closed flow, however late the packet was.
+    /// True if the pause before this packet is long enough to end a closed flow, even if the packet
+    /// was late.
     follows_pause: bool,
-    /// The number of fragments of the part that have waited before this packet arrived. For a fragment
-    /// that has waited, the number of such fragments before it.
+    /// The number of the part's waiting fragments that arrived before this packet. If the packet is
+    /// itself a fragment that waited, the number of waiting fragments before it.
     number: u64,
 }
 
@@ -70,7 +75,7 @@ impl Opening {
         Self { time: seen.time, tcp_flags: seen.tcp_flags, sequence, is_segment, turned, follows_pause, number }
     }
 
-    /// The packet as far as [`Flow::ends_before`] needs it.
+    /// Returns the packet with the data that [`Flow::ends_before`] needs.
     fn seen(&self, flow: &Flow) -> Seen {
         let mut seen = Seen::of(super::key::Directed { key: flow.key, turned: self.turned });
         (seen.time, seen.tcp_flags) = (self.time, self.tcp_flags);
@@ -86,7 +91,7 @@ pub(super) enum Next {
     Piece,
     /// Nothing: the flow has ended.
     End(FlowEnd),
-    /// The end of the part, so the next part may continue the flow.
+    /// The part ends here, so the next part may continue the flow.
     Part,
 }
 
@@ -95,9 +100,10 @@ pub(super) struct Piece {
     flow: Flow,
     opening: Opening,
     next: Next,
-    /// What was read to find the names of the flow, if names are on.
+    /// The log of what was read to find the names of the flow, if names are enabled.
     log: Option<Box<Log>>,
-    /// How many ends of parts are inside the piece, and whether one is before the piece.
+    /// The number of boundaries of parts within the piece. The next field is true if a boundary is
+    /// just before the piece.
     joined: u32,
     follows_cut: bool,
 }
@@ -112,7 +118,7 @@ impl Piece {
         FlowRecord::new(self.flow, why).with_names(names).with_joined(self.joined)
     }
 
-    /// Adds a later piece of the same record.
+    /// Adds a later piece that belongs to the same record.
     fn join(&mut self, later: &Self) {
         self.flow.join(&later.flow);
         self.joined = self.joined.saturating_add(later.joined).saturating_add(later.follows_cut.into());
@@ -126,7 +132,7 @@ impl Piece {
     }
 }
 
-/// What the meter of a part collects for its edges.
+/// The data that the meter of a part collects for the part's edges.
 #[derive(Debug, Default)]
 pub(super) struct Collected {
     /// The time of the part's first packet.
@@ -134,9 +140,9 @@ pub(super) struct Collected {
     openings: HashMap<Key, Opening>,
     pieces: Vec<Piece>,
     keeping: Keeping,
-    /// The number of fragments that wait, of those packets that were counted.
+    /// The number of waiting fragments among the packets that were counted so far.
     passed: u64,
-    /// The fragments at the edges, after the end of the part.
+    /// The fragments at the edges of the part. They are set at the end of the part.
     fragments: Fragments,
 }
 
@@ -145,13 +151,13 @@ impl Collected {
         Rules { timeouts, begin: self.begin.unwrap_or_default(), waiting: self.keeping.hosts() }
     }
 
-    /// Notes the time of a packet, which may be the first one.
+    /// Records the time of a packet, if it is the first packet of the part.
     pub(super) fn see(&mut self, time: u64) {
         self.begin.get_or_insert(time);
     }
 
-    /// Keeps a fragment if only an earlier part may know its flow, and returns true. After the packets
-    /// before the fragment were counted, the meter calls [`pass`](Self::pass).
+    /// Keeps a fragment and returns true if only an earlier part may know the fragment's flow. When
+    /// the packets before the fragment were counted, the meter calls [`pass`](Self::pass).
     pub(super) fn keep(&mut self, found: &Dissection, seen: &Seen, known: &FlowsOfDatagrams) -> bool {
         let [Some(fragment), None] = &found.fragments else { return false };
         let since_begin = self.begin.map_or(0, |begin| seen.time.abs_diff(begin));
@@ -173,8 +179,8 @@ impl Collected {
         }
     }
 
-    /// If the packet may not belong to the last piece of its flow, ends the piece, and returns true.
-    /// `flow` is then the next piece, or another flow.
+    /// If the packet might not belong to the last piece of its flow, ends that piece, and returns
+    /// true. In that case, `flow` becomes the next piece, or another flow.
     pub(super) fn cut(&mut self, flow: &mut Flow, seen: &Seen, timeouts: &Timeouts, names: &mut Names) -> bool {
         if flow.surely_goes_on(seen, timeouts) {
             return false;
@@ -199,8 +205,8 @@ impl Collected {
         true
     }
 
-    /// Takes the last piece of a chain whose flow has left the table. If a timeout has ended the flow, the
-    /// times of the next packets lead to the same result.
+    /// Adds the last piece of a chain whose flow has left the flow table. If a timeout has ended
+    /// the flow, this need not be stored: the times of the next packets lead to the same result.
     pub(super) fn end(&mut self, flow: &Flow, why: FlowEnd, names: &mut Names) {
         self.add(flow, if why == FlowEnd::Resources { Next::End(why) } else { Next::Part }, names);
     }
@@ -222,7 +228,8 @@ impl Collected {
 struct FlowEdges {
     /// The chain of pieces that may continue a flow of an earlier part.
     chain: Vec<Piece>,
-    /// The flow that was open at the end, if it began in the part. The chain has then ended.
+    /// The flow that was open at the end of the part, if it began in the part. The chain has then
+    /// ended.
     open: Option<Piece>,
 }
 
@@ -243,7 +250,8 @@ impl FlowEdges {
         }
     }
 
-    /// Inserts a fragment that has waited. The fragment arrived early, so it belongs to the chain.
+    /// Inserts a fragment that has waited into the chain. The fragment arrived early in the part,
+    /// so it belongs to the chain.
     fn insert(&mut self, mut piece: Piece, rules: &Rules<'_>) {
         let at = self.chain.partition_point(|other| other.opening.number <= piece.opening.number);
         let Some(before) = at.checked_sub(1).and_then(|at| self.chain.get_mut(at)) else {
@@ -254,7 +262,8 @@ impl FlowEdges {
             };
             return self.chain.insert(0, piece);
         };
-        // Later packets of the piece show that the flow goes on. Otherwise, the fragment is the last packet.
+        // If the piece has later packets, they show that the flow continues after the fragment.
+        // Otherwise, the fragment is the last packet.
         let is_inside = piece.opening.time <= before.flow.last;
         if is_inside || matches!(rules.boundary(&before.flow, &before.opening, &piece.opening), Boundary::Same) {
             before.join(&piece);
@@ -264,8 +273,8 @@ impl FlowEdges {
         }
     }
 
-    /// Ends an open flow that no packet up to the time `end` continues, if the flow has timed out or
-    /// another flow has begun. `number` is the number of fragments that wait.
+    /// Ends an open flow if no packet up to the time `end` continues it, and if the flow has timed
+    /// out or another flow has begun. `number` is the number of fragments that wait.
     fn expire(
         &mut self,
         (end, number): (u64, u64),
@@ -275,7 +284,7 @@ impl FlowEdges {
     ) {
         let is_over = |piece: &Piece| {
             let more = rules.more(&piece.flow, &piece.opening, number);
-            // A fragment that waits may have begun another record after the piece.
+            // A waiting fragment may have begun another record after the piece.
             let timeouts = if more > 0 { &rules.timeouts.without_closing() } else { rules.timeouts };
             is_another || piece.flow.is_over(end, piece.flow.late().saturating_add(more), timeouts)
         };
@@ -291,8 +300,8 @@ impl FlowEdges {
 
 /// The flows at the beginning and at the end of a part, which earlier and later parts may continue.
 ///
-/// Parts are joined in order, in any grouping. [`join`](Self::join) and [`finish`](Self::finish)
-/// return the records of flows that no other part can continue.
+/// Parts must be joined in order, but can be grouped in any way. [`join`](Self::join) and
+/// [`finish`](Self::finish) return the records of flows that no other part can continue.
 #[derive(Clone, Debug)]
 pub struct Edges {
     begin: Option<u64>,
@@ -300,17 +309,18 @@ pub struct Edges {
     timeouts: Timeouts,
     flows: HashMap<Key, FlowEdges>,
     fragments: Fragments,
-    /// The number of pieces that were joined to an earlier part's flow.
+    /// The number of pieces that were joined to a flow of an earlier part.
     joined: u64,
 }
 
-/// Parts that were metered with other timeouts cannot be joined.
+/// The error for parts that cannot be joined, because they were metered with different timeouts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cannot join parts that were metered with different timeouts: meter all parts with the same timeouts")]
 pub struct OtherTimeouts;
 
 impl Edges {
-    /// The edges of a part, and the records that its pieces decide alone.
+    /// Returns the edges of a part, and the records of those flows whose end the part alone
+    /// determines.
     pub(super) fn of(
         collected: Collected,
         open: impl Iterator<Item = Flow>,
@@ -329,7 +339,7 @@ impl Edges {
                 began.push(Piece::new(flow, Opening::default(), Next::Part, log));
             }
         }
-        // The pieces of a flow are in order, because they were on one CPU.
+        // The pieces of a flow are in order, because one CPU metered the whole part.
         for piece in collected.pieces {
             edges.flows.entry(piece.flow.key).or_default().push(piece, &timeouts, &mut records);
         }
@@ -350,16 +360,16 @@ impl Edges {
         self.flows.len()
     }
 
-    /// How often a flow of a part continued a flow of the part before it.
+    /// Returns how often a flow of one part continued a flow of the part before.
     pub fn joined(&self) -> u64 {
         self.joined
     }
 
-    /// Appends the edges of the part that follows this one. Returns the records of the flows that no
-    /// other part can continue.
+    /// Appends the edges of the next part, which follows this part. Returns the records of the
+    /// flows that no other part can continue.
     ///
     /// # Errors
-    /// If the parts were metered with different timeouts.
+    /// Returns an error if the parts were metered with different timeouts.
     pub fn join(&mut self, later: Self) -> Result<Vec<FlowRecord>, OtherTimeouts> {
         if self.timeouts != later.timeouts {
             return Err(OtherTimeouts);
@@ -374,7 +384,8 @@ impl Edges {
             return Ok(records);
         };
         self.joined += later.joined;
-        // As for the clock of a meter, a time far back means that another recording has begun.
+        // As for the clock of a meter, a time that is far in the past means that another recording
+        // has begun.
         let is_back = later.end < self.end && self.end - later.end <= timeouts.inactive;
         let end = if is_back { self.end } else { later.end };
         let mut later = later;
@@ -396,7 +407,8 @@ impl Edges {
                 let open = fold(None, &next.chain, &timeouts, &mut records);
                 flow.open = next.open.or(open);
             } else if next.chain.is_empty() {
-                // A flow that began in the later part, long after its beginning, is another flow.
+                // If a flow began in the later part, and long after the beginning of that part, it
+                // is another flow.
                 let is_another = next.open.is_some();
                 flow.expire((end, number), is_another, &rules, &mut records);
                 flow.open = next.open.or(flow.open);
@@ -426,7 +438,7 @@ impl Edges {
         Ok(records)
     }
 
-    /// Inserts a fragment whose flow has become known.
+    /// Inserts a fragment whose flow has become known by joining an earlier part.
     fn insert(&mut self, (number, seen): (u64, Seen), rules: &Rules<'_>) {
         let mut flow = Flow::begin(&seen, NO_BUCKET);
         flow.add(&seen);
@@ -435,8 +447,8 @@ impl Edges {
         self.flows.entry(seen.flow.key).or_default().insert(piece, rules);
     }
 
-    /// The records of all flows at the edges, after the last part was joined. The records are in the
-    /// order in which their flows began.
+    /// Returns the records of all flows at the edges, after the last part was joined. The records
+    /// are in the order in which their flows began.
     pub fn finish(mut self) -> Vec<FlowRecord> {
         let (mut records, timeouts, hosts) = (Vec::new(), self.timeouts, self.fragments.hosts());
         for one in self.fragments.finish() {
@@ -454,8 +466,8 @@ impl Edges {
     }
 }
 
-/// Joins the pieces of a chain to `open`, the flow before them. Adds the records that end to
-/// `records`, and returns the flow that is open at the end of the chain.
+/// Joins the pieces of a chain to `open`, which is the flow before these pieces. Adds the completed
+/// records to `records`, and returns the flow that is open at the end of the chain.
 fn fold(open: Option<Piece>, chain: &[Piece], timeouts: &Timeouts, records: &mut Vec<FlowRecord>) -> Option<Piece> {
     let mut open = open;
     for piece in chain {
@@ -467,7 +479,7 @@ fn fold(open: Option<Piece>, chain: &[Piece], timeouts: &Timeouts, records: &mut
                     records.push(before.record(why));
                     if why == FlowEnd::Active {
                         now.flow.continue_after(&before.flow);
-                        // The next record has the same names.
+                        // The next record of the flow has the same names.
                         before.join_log(now.log.as_deref());
                         now.log = before.log;
                     }
@@ -487,8 +499,8 @@ fn fold(open: Option<Piece>, chain: &[Piece], timeouts: &Timeouts, records: &mut
     open
 }
 
-/// Appends the chain of the next part to a chain whose last piece is open. Returns the pieces after
-/// a packet that begins another record, whatever came before.
+/// Appends the chain of the next part to a chain whose last piece is open. Returns the remaining
+/// pieces, from the first packet that surely begins another record.
 fn append(chain: &mut Vec<Piece>, next: Vec<Piece>, rules: &Rules<'_>) -> Vec<Piece> {
     let mut next = next.into_iter();
     while let (Some(last), Some(piece)) = (chain.last_mut(), next.next()) {

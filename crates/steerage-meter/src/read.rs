@@ -1,7 +1,8 @@
 //! Reads the data that the meter needs from a packet.
 //!
-//! Plain packets (nearly all packets) have a fast path without loops. The dissector reads all other
-//! packets. Tests check that both functions return the same result for plain packets.
+//! Plain packets (nearly all packets) have a fast path without loops. All other packets are read by
+//! the dissector. Tests check that the fast path and the dissector return the same result for plain
+//! packets.
 
 use std::net::{SocketAddrV4, SocketAddrV6};
 
@@ -24,16 +25,17 @@ const IPV4_TYPE: [u8; 2] = ethertype::IPV4.to_be_bytes();
 /// header of a plain packet has no options or extension headers, and a plain packet is not a
 /// fragment. A plain packet has a complete TCP or UDP header, and no tunnel.
 ///
-/// The function `plain` fills `seen` in place, word by word. A copy of `seen` would use wider loads
-/// than the writes before it, and such loads have to wait until the writes are complete. A
-/// measurement showed that this wait takes a third of the whole cost of a packet.
+/// The function `plain` writes the fields of `seen` in place, one by one. If `plain` returned a
+/// copy of `seen`, the copy would use wider loads than the writes before it, and such loads have to
+/// wait until the writes are complete. A measurement showed that this wait takes a third of the
+/// whole time for a packet.
 #[inline(always)]
 pub(super) fn plain(frame: &[u8], link: LinkType, layers: Layers, seen: &mut Seen) -> Option<()> {
     if link == LinkType::ETHERNET { plain_ethernet(frame, layers, seen) } else { plain_raw(frame, link, layers, seen) }
 }
 
-/// Like [`plain`], for Ethernet. The most common case has its own function, because code for rarer
-/// cases would use registers that the common case needs.
+/// Like [`plain`], for Ethernet. The most common case (Ethernet with IPv4) has its own function,
+/// because code for rarer cases would use registers that the common case needs.
 #[inline(always)]
 pub(super) fn plain_ethernet(frame: &[u8], layers: Layers, seen: &mut Seen) -> Option<()> {
     let head: Option<&[u8; ethernet::BYTES + 1]> = frame.first_chunk();
@@ -55,7 +57,7 @@ fn plain_raw(frame: &[u8], link: LinkType, layers: Layers, seen: &mut Seen) -> O
     }
 }
 
-/// Like [`plain`], for Ethernet followed by a tag or by IPv6.
+/// Like [`plain`], for Ethernet headers that are followed by a VLAN tag or by IPv6.
 #[inline(never)]
 fn plain_behind_ethernet(frame: &[u8], layers: Layers, seen: &mut Seen) -> Option<()> {
     let head: &[u8; ethernet::BYTES + vlan::BYTES] = frame.first_chunk()?;
@@ -112,9 +114,9 @@ fn plain_ipv6(packet: &[u8], layers: Layers, seen: &mut Seen) -> Option<()> {
     Some(())
 }
 
-/// The TCP flags. Stores the TCP segment in `segment`. For UDP, the flags are 0, and no segment is
-/// stored. Returns `None` for all other protocols and for tunnels. The parameter `stated` is the
-/// packet's length according to its IP header.
+/// The TCP flags. Stores the TCP segment in `segment`. For UDP, the returned flags are 0, and no
+/// segment is stored. Returns `None` for all other protocols and for tunnels. The parameter
+/// `stated` is the packet's length according to its IP header, in bytes.
 #[inline(always)]
 fn transport(
     packet: &[u8],
@@ -139,8 +141,8 @@ fn transport(
     }
 }
 
-/// Reads a TCP segment. `header` ends with the window field, so that this function can also read
-/// headers that the capture has cut after that field.
+/// Reads a TCP segment. `header` ends with the window field, so that this function can also read a
+/// header that was cut off after that field.
 #[inline(always)]
 fn segment(header: &[u8; 16], bytes: u32) -> Segment {
     Segment {
@@ -152,8 +154,8 @@ fn segment(header: &[u8; 16], bytes: u32) -> Segment {
     }
 }
 
-/// Reads the TCP segment in any frame. Returns `None` for a fragment, for a quoted packet, and for
-/// a header that the capture has cut before the end of the window.
+/// Reads the TCP segment in any frame. Returns `None` for a fragment, for a packet that an ICMP
+/// error quotes, and for a header that was cut off before the end of the window field.
 fn segment_of(frame: &[u8], found: &Dissection, ip_bytes: u32) -> Option<Segment> {
     let ip = found.ip.filter(|ip| ip.protocol == protocol::TCP && !found.is_quoted && found.fragment().is_none())?;
     let at = found.transport_offset?;
@@ -162,11 +164,12 @@ fn segment_of(frame: &[u8], found: &Dissection, ip_bytes: u32) -> Option<Segment
 }
 
 /// Extracts the meter's data from the dissection of a frame. `wire_len` is the frame's length on
-/// the wire. The caller must assign fragments to their flows.
+/// the wire, in bytes. If the packet is a fragment, the caller must assign it to its flow.
 pub(super) fn dissected(frame: &[u8], wire_len: usize, found: &Dissection) -> Seen {
     let flow = flow_of(frame, found);
     let ip_bytes = found.ip.map_or(0, |ip| {
-        // If the IP header has no length, the packet ends at the end of the frame.
+        // If the IP header does not contain the packet's length, the packet ends at the end of the
+        // frame.
         ip.stated_bytes.unwrap_or_else(|| (wire_len as u32).saturating_sub(ip.offset))
     });
     let segment = segment_of(frame, found, ip_bytes).unwrap_or_default();
@@ -180,11 +183,11 @@ pub(super) fn dissected(frame: &[u8], wire_len: usize, found: &Dissection) -> Se
     seen
 }
 
-/// Returns the flow of a frame. An ICMP error belongs to a flow from its sender to its receiver.
-/// ICMP errors about different flows belong to different flows.
+/// Returns the flow of a frame. An ICMP error belongs to a flow from the error's sender to its
+/// receiver. ICMP errors that quote packets of different flows belong to different flows.
 fn flow_of(frame: &[u8], found: &Dissection) -> Directed {
     if !found.is_flow {
-        // If steerage does not read frames of a link type, steering puts all of these frames into
+        // If steerage does not support a link type, steering assigns all frames of the link type to
         // one flow without addresses.
         if found.end == End::UnknownLink && found.headers().len() == 0 {
             return Key::other();
@@ -243,14 +246,15 @@ mod tests {
     }
 
     fn plainly(frame: &[u8], link: LinkType, layers: Layers) -> Option<Seen> {
-        // Before the call, `seen` contains old values, which must not remain in the result.
+        // Before the call of `plain`, `seen` contains old values, which must not remain in the
+        // result.
         let flow = Key::v6((1, 2), (3, 4), 5);
         let mut seen = Seen { vlans: [7; 2], tunnel: Some(HeaderKind::Gre), tunnel_id: Some(6), ..Seen::of(flow) };
         plain(frame, link, layers, &mut seen).map(|()| seen)
     }
 
-    /// Makes a UDP packet over IPv4 and Ethernet to this port. The payload of the UDP packet looks
-    /// like a tunnel header that is followed by a packet.
+    /// Creates a UDP packet over IPv4 and Ethernet to this port. The payload of the UDP packet
+    /// looks like a tunnel header that is followed by a packet.
     fn udp4(port: u16) -> Vec<u8> {
         let mut payload = [0; 158];
         (payload[0], payload[8], payload[22]) = (0x08, ipv4::PLAIN, ipv4::PLAIN);
@@ -269,8 +273,8 @@ mod tests {
             (0..=u16::MAX).filter(plain).count()
         };
         assert_eq!(plain_ports(&udp4, Layers::Outer), 65_536);
-        // docs/flows.md lists the ports of tunnels over UDP. For three of these ports, a packet is
-        // also in a tunnel if the port is its source port.
+        // docs/flows.md lists the ports of tunnels over UDP. For three of these ports, a packet
+        // also counts as a tunnel packet if the port is its source port.
         assert_eq!(plain_ports(&udp4, Layers::Inner), 65_536 - 13);
         assert_eq!(plain_ports(&from, Layers::Inner), 65_536 - 3);
         for frame in (0..=u16::MAX).flat_map(|port| [udp4(port), from(port)]) {
@@ -316,7 +320,7 @@ mod tests {
         }
     }
 
-    /// If the capture has cut a TCP header, the complete fields of the header are read.
+    /// If the capture has cut off a TCP header, the complete fields of the header are read.
     #[test]
     fn a_cut_header_has_its_numbers() {
         let segment = FrameBuilder::tcp(([10, 0, 0, 1], 1), ([10, 0, 0, 2], 2)).sequence(7).acknowledgement(8);

@@ -16,10 +16,10 @@ use super::key::{Key, Kind, stations};
 use super::names::FlowNames;
 use super::tcp::TcpHealth;
 
-/// A record describes a flow that has ended, or the part of a flow between two active timeouts. The
-/// record describes both directions of the flow (RFC 5103).
+/// A record describes a flow that has ended, or the part of a flow between two cuts by the active
+/// timeout. The record describes both directions of the flow (RFC 5103).
 ///
-/// The serialization of a record is a flat row, for both CSV and JSON. `docs/meter.md` lists the
+/// A record is serialized as a flat row, both in CSV and in JSON. `docs/meter.md` lists the
 /// columns.
 #[derive(Clone, Debug)]
 pub struct FlowRecord {
@@ -35,11 +35,11 @@ impl FlowRecord {
         Self { flow, end, names: None, cic: None, joined: 0 }
     }
 
-    /// Makes a record of a flow that another program counted, so that the record can be
-    /// [exported](super::Exporter::pass). The source of `key` is the endpoint that sent first.
-    /// `first` and `last` are the times of the first and the last packet. `forth` is the traffic
-    /// that the source sent, and `back` is the traffic that the destination sent. The record has no
-    /// TCP flags, no VLAN ids and no names.
+    /// Creates a record of a flow that another program counted, so that the record can be
+    /// [exported](super::Exporter::pass). The source of `key` is the endpoint that sent the first
+    /// packet. `first` and `last` are the times of the first and the last packet. `forth` is the
+    /// traffic that the source sent, and `back` is the traffic that the destination sent. The
+    /// record has no TCP flags, no VLAN ids and no names.
     ///
     /// ```
     /// use steerage::WallTime;
@@ -84,8 +84,8 @@ impl FlowRecord {
         &self.flow
     }
 
-    /// Returns the flow's key. The source is the endpoint that sent first. ICMP queries have their
-    /// identifier as both ports.
+    /// Returns the flow's key. The source is the endpoint that sent the first packet. For an ICMP
+    /// query, both ports are the query's identifier.
     pub fn key(&self) -> FlowKey {
         self.flow.key.flow_key(self.flow.is_turned())
     }
@@ -110,18 +110,20 @@ impl FlowRecord {
         WallTime::from_nanos(self.flow.last)
     }
 
-    /// Returns all TCP flags of the source, and all TCP flags of the destination. RFC 9293 defines
-    /// the lower 8 bits, and RFC 9768 defines bit 8. Returns `None` if the flow is not TCP.
+    /// Returns all TCP flags that the source sent, and all TCP flags that the destination sent. RFC
+    /// 9293 defines the lower 8 bits of the flags, and RFC 9768 defines bit 8. Returns `None` if
+    /// the flow is not a TCP flow.
     pub fn tcp_flags(&self) -> Option<(u16, u16)> {
         (self.protocol() == Some(protocol::TCP)).then(|| self.flow.tcp_flags())
     }
 
-    /// Returns the health of a TCP connection. Returns `None` if the flow is not TCP.
+    /// Returns the health of a TCP connection. Returns `None` if the flow is not a TCP flow.
     pub fn tcp_health(&self) -> Option<TcpHealth> {
         (self.protocol() == Some(protocol::TCP)).then(|| self.flow.health())
     }
 
-    /// Returns the type and code of the first ICMP packet. Returns `None` if the flow is not ICMP.
+    /// Returns the type and code of the first ICMP packet. Returns `None` if the flow is not an
+    /// ICMP flow.
     pub fn icmp(&self) -> Option<(u8, u8)> {
         let [kind, code] = self.flow.icmp();
         matches!(self.protocol(), Some(protocol::ICMP | protocol::ICMP6)).then_some((kind, code))
@@ -132,19 +134,19 @@ impl FlowRecord {
         self.flow.vlans()
     }
 
-    /// Returns the innermost tunnel of the first packet.
+    /// Returns the innermost tunnel in which the first packet was.
     pub fn tunnel(&self) -> Option<Tunnel> {
         self.flow.tunnel()
     }
 
-    /// Returns the names in the flow's packets. `None` if [names are not
+    /// Returns the names that were found in the flow's packets. Returns `None` if [names are not
     /// enabled](super::MeterOptions::names) or no packet contained a name.
     pub fn names(&self) -> Option<&FlowNames> {
         self.names.as_deref()
     }
 
-    /// How often [`Edges::join`](super::Edges::join) continued this record with packets of a later part
-    /// of the recording. 0 for the record of a whole recording.
+    /// Returns how often [`Edges::join`](super::Edges::join) continued this record with packets of
+    /// a later part of the recording. 0 if the recording was metered as a whole.
     pub fn joined(&self) -> u32 {
         self.joined
     }
@@ -154,14 +156,14 @@ impl FlowRecord {
         self.end
     }
 
-    /// Returns the protocol's number (IANA), if the flow is IP.
+    /// Returns the IANA number of the flow's protocol, if the flow is an IP flow.
     pub fn protocol(&self) -> Option<u8> {
         matches!(self.flow.key.kind(), Kind::V4 | Kind::V6).then(|| self.flow.key.protocol())
     }
 
     /// Returns the kind of the flow as text: the name of the protocol, or a text such as
-    /// `protocol-99`. Frames without IP are `link` or `mpls`, and frames that could not be read are
-    /// `other`.
+    /// `protocol-99`. For frames without IP, the text is `link` or `mpls`, and for frames that
+    /// could not be read, the text is `other`.
     pub fn kind(&self) -> Cow<'static, str> {
         Class::of(&self.flow.key).name()
     }
@@ -200,13 +202,14 @@ impl FlowRecord {
         }
     }
 
-    /// Returns the bytes of both directions together.
+    /// Returns the number of bytes of both directions together.
     pub fn bytes(&self) -> u64 {
         self.flow.bytes()
     }
 
-    /// Compares two records. Records with more bytes come first. Records with the same number of
-    /// bytes are ordered by start time and key, so that the order is unambiguous.
+    /// Compares two records. Records with more bytes are ordered before records with fewer bytes.
+    /// Records with the same number of bytes are ordered by start time and key, so that the order
+    /// is unambiguous.
     pub(super) fn rank(&self, other: &Self) -> Ordering {
         let by = |record: &Self| (record.flow.first, record.flow.key, record.flow.last);
         other.bytes().cmp(&self.bytes()).then_with(|| by(self).cmp(&by(other)))

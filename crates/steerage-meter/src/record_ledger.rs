@@ -1,17 +1,17 @@
 //! Counts whether each record of an output is unwritten, written or lost.
 //!
 //! An output gets records only in an [`Unwritten`], which [`RecordLedger::take`] returns. Records
-//! leave an `Unwritten` only by [`Unwritten::written`]. If an `Unwritten` is dropped, its records
-//! count as lost. The reason may be a full queue, a failed write or a panic. Therefore no code path
-//! in an output can forget a record or count a record twice.
+//! are removed from an `Unwritten` only by [`Unwritten::written`]. If an `Unwritten` is dropped,
+//! its records count as lost. An `Unwritten` may be dropped because of a full queue, a failed write
+//! or a panic. Therefore no code path in an output can forget a record or count a record twice.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::record::FlowRecord;
 
-/// The bit of [`RecordLedger::written`] that marks the ledger as closed. The count in the other
-/// bits never reaches this bit.
+/// The bit of [`RecordLedger::written`] that marks the ledger as closed. The count of written
+/// records, in the other bits, never reaches this bit.
 const CLOSED: u64 = 1 << 63;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,8 +40,8 @@ impl Volume {
         self.bytes += more.bytes;
     }
 
-    /// Subtracts the records, packets and bytes in `part`, but at most the available numbers.
-    /// Returns the subtracted numbers.
+    /// Subtracts the records, packets and bytes in `part`, but at most the numbers that are
+    /// available. Returns the subtracted numbers.
     fn remove(&mut self, part: Self) -> Self {
         let Self { records, packets, bytes } = *self;
         let part = Self {
@@ -56,13 +56,14 @@ impl Volume {
 
 /// The counts of one output.
 ///
-/// Additions are `Release` and loads are `Acquire`. A meter publishes the number of its ended
-/// records before it passes the records on. Therefore a thread should load these counts before the
-/// meters' counts. It then never sees a record here that the meters do not count yet.
+/// Additions to these counts are `Release`, and loads are `Acquire`. A meter publishes the number
+/// of its ended records before it passes the records on. Therefore a thread should load the counts
+/// of the outputs before the counts of the meters. Such a thread never sees a record in an output's
+/// counts that the meters' counts do not include yet.
 #[derive(Debug, Default)]
 pub(super) struct RecordLedger {
     taken: AtomicU64,
-    /// Records that were written, and the bit [`CLOSED`].
+    /// The number of records that were written, and the bit [`CLOSED`].
     written: AtomicU64,
     lost: AtomicU64,
     // `Relaxed` suffices, because these counters are only statistics, and no other memory depends
@@ -77,8 +78,8 @@ impl RecordLedger {
         Unwritten { ledger: Arc::clone(self), volume }
     }
 
-    /// Closes the ledger. Closes the ledger. From now on, all unwritten records count as lost, even
-    /// the records of a thread that is stuck in a write.
+    /// Closes the ledger. After this call, all unwritten records count as lost, even the records of
+    /// a thread that is blocked in a write.
     pub(super) fn close(&self) {
         self.written.fetch_or(CLOSED, Ordering::Release);
     }
@@ -97,7 +98,7 @@ impl RecordLedger {
     }
 }
 
-/// Records that an output has received and has not written yet. If this value is dropped, the
+/// Records that an output has received and has not written yet. If an `Unwritten` is dropped, its
 /// records count as lost.
 #[derive(Debug)]
 #[must_use = "records count as lost if this is dropped"]
@@ -115,7 +116,8 @@ impl Unwritten {
         self.volume.add(std::mem::take(&mut more.volume));
     }
 
-    /// Counts a part of the records as written. If the ledger is closed, these records stay lost.
+    /// Counts a part of the records as written. If the ledger is closed, the records stay counted
+    /// as lost.
     pub(super) fn written(&mut self, part: Volume) {
         let part = self.volume.remove(part);
         let add = |written: u64| (written & CLOSED == 0).then(|| written + part.records);
@@ -166,7 +168,7 @@ mod tests {
         drop(refused);
         ledger.close();
         assert_eq!(ledger.counts(), (1, 6));
-        // Now the thread that was stuck in a write continues.
+        // At this point, the thread that was blocked in a write continues.
         stuck.written(of(4));
         drop(ledger.take(of(3)));
         assert_eq!(ledger.counts(), (1, 9));

@@ -1,4 +1,4 @@
-//! The columns of a record, with the values that output files show.
+//! The columns of a flow record, with the values that output files contain.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -14,32 +14,33 @@ use super::output::FlowFormat;
 use super::record::{Address, FlowRecord};
 use super::row::Row;
 
-/// The maximum number of groups that are kept. The flows of all other groups are added up as one
-/// group.
+/// The maximum number of groups of flows that are kept separately. The flows that belong to further
+/// groups are added up as one group.
 const GROUPS_MAX: usize = 1 << 20;
 
-/// The longest line of a flow file. Names in a record are shorter than 300 bytes each.
+/// The maximum length of a line in a flow file, in bytes. Each name in a record is shorter than 300
+/// bytes.
 const LINE_BYTES_MAX: u64 = 1 << 16;
 
-/// The prefix lengths of networks into which addresses are grouped, for IPv4 and IPv6. One site
-/// usually has a network with this prefix length.
+/// The prefix lengths of the networks by which flows are grouped, for IPv4 and IPv6. A network with
+/// this prefix length usually belongs to one site.
 const NET_BITS: (u32, u32) = (24, 48);
 
-/// Names of two groups: the group of flows without a name, and the group of flows beyond the limit.
+/// The names of two groups: flows without a name, and flows beyond the maximum number of groups.
 const NONE: &str = "-";
 const OTHERS: &str = "others";
 
 /// The property by which flows are grouped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
-    /// Records with the same endpoints, which are records of one flow.
+    /// Groups records with the same endpoints, which are records of one flow.
     Flow,
-    /// An address. A flow counts for both of its hosts.
+    /// An address. Each flow is counted for both of its hosts.
     Host,
-    /// The port of the destination, with the protocol.
+    /// The port of the destination, together with the protocol.
     Port,
-    /// A network: the first 24 bits of an IPv4 address, or the first 48 bits of an IPv6 address. A
-    /// flow counts for both of its networks.
+    /// A network: the first 24 bits of an IPv4 address, or the first 48 bits of an IPv6 address.
+    /// Each flow is counted for both of its networks.
     Net,
     /// The name of the server in TLS or HTTP, or the name in a DNS query.
     Name,
@@ -58,7 +59,7 @@ impl By {
     }
 }
 
-/// The error for a grouping that does not exist.
+/// The error for a name that is not the name of a grouping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("write flow, host, port, net or name")]
 pub struct UnknownGrouping;
@@ -75,22 +76,22 @@ impl FromStr for By {
 /// A group of flows, and the sums of their packets and bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// The property that the flows of the group have in common, as text. For [`By::Flow`], the name
-    /// is the kind of the flow.
+    /// The property that the flows of the group have in common, as text. If flows are grouped by
+    /// [`By::Flow`], the name is the kind of the flow.
     pub name: String,
-    /// The endpoints of the flow. Only groups by [`By::Flow`] have endpoints.
+    /// The endpoints of the flow. Only groups of [`By::Flow`] have endpoints.
     pub ends: Option<[String; 2]>,
     /// The number of records.
     pub records: u64,
-    /// The packets and the bytes that the sources sent.
+    /// The numbers of packets and bytes that the sources of the flows sent.
     pub forth: (u64, u64),
-    /// The packets and the bytes that the destinations sent.
+    /// The numbers of packets and bytes that the destinations of the flows sent.
     pub back: (u64, u64),
-    /// The times of the first and the last packet.
+    /// The times of the first and the last packet of the group.
     pub times: (WallTime, WallTime),
 }
 
-/// The packets and bytes of each group of flows, added up.
+/// The sums of packets and bytes for each group of flows.
 #[derive(Debug)]
 pub struct Summary {
     by: By,
@@ -107,12 +108,12 @@ pub enum ReadFlowsError {
     /// A line is not a record that this program has written.
     #[error("line {line} is no flow of steerage meter: {why}")]
     Line {
-        /// The number of the line, from 1 on.
+        /// The number of the line in the file. The first line has the number 1.
         line: u64,
         /// The mistake in the line.
         why: String,
     },
-    /// Files of this format cannot be read.
+    /// Flow files of this format cannot be read.
     #[error("only .csv and .jsonl can be read again")]
     Format,
 }
@@ -147,22 +148,23 @@ struct Flow<'a> {
 }
 
 impl Group {
-    /// Returns the bytes of both directions.
+    /// Returns the number of bytes that both directions of the group have together.
     pub fn bytes(&self) -> u64 {
         self.forth.1.saturating_add(self.back.1)
     }
 
-    /// Returns the packets of both directions.
+    /// Returns the number of packets that both directions of the group have together.
     pub fn packets(&self) -> u64 {
         self.forth.0.saturating_add(self.back.0)
     }
 
-    /// Returns the time between the first and the last packet in seconds.
+    /// Returns the time between the first and the last packet of the group, in seconds.
     pub fn seconds(&self) -> f64 {
         self.times.1.since(self.times.0).as_secs_f64()
     }
 
-    /// Adds a flow to the group. `turned` is true if the flow's source is the group's destination.
+    /// Adds a flow to the group. `turned` is true if the source of the flow is the destination of
+    /// the group.
     fn add(&mut self, flow: &Flow<'_>, turned: bool) {
         let (forth, back) = if turned { (flow.back, flow.forth) } else { (flow.forth, flow.back) };
         self.records += 1;
@@ -196,14 +198,14 @@ impl Summary {
     /// Adds the flows of a file that this program has written, in CSV or JSON lines.
     ///
     /// # Errors
-    /// Returns a [`ReadFlowsError`], which names the line that is not a flow.
+    /// Returns a [`ReadFlowsError`], which contains the number of the line that is not a flow.
     pub fn read(&mut self, format: FlowFormat, file: impl Read) -> Result<(), ReadFlowsError> {
         match format {
             FlowFormat::Csv => {
                 let mut reader = csv::Reader::from_reader(file);
                 let lines = reader.deserialize::<Columns>().enumerate();
                 for (nth, columns) in lines {
-                    // The first line has the names of the columns.
+                    // The first line of a CSV file contains the names of the columns.
                     let line = nth as u64 + 2;
                     let columns = columns.map_err(|error| wrong(line, &error))?;
                     self.add_columns(line, &columns)?;
@@ -334,7 +336,7 @@ fn has_ports(kind: &str) -> bool {
     matches!(kind, "tcp" | "udp" | "sctp")
 }
 
-/// Returns an endpoint as text, in the form that a record uses.
+/// Returns an endpoint as text, in the same form as in a record.
 fn end_of(kind: &str, (address, port): (&str, Option<u16>)) -> String {
     match port.filter(|_| has_ports(kind)) {
         Some(port) if address.contains(':') => format!("[{address}]:{port}"),
@@ -343,7 +345,7 @@ fn end_of(kind: &str, (address, port): (&str, Option<u16>)) -> String {
     }
 }
 
-/// Returns the network of an address: `10.20.0.0/24`, `2001:db8:20::/48`.
+/// Returns the network to which an address belongs: `10.20.0.0/24`, `2001:db8:20::/48`.
 fn net(address: &str) -> String {
     match address.parse() {
         Ok(IpAddr::V4(address)) => {
@@ -393,8 +395,8 @@ mod tests {
         let all = summary.all().unwrap();
         assert_eq!((all.records, all.packets(), all.bytes(), all.seconds()), (4, 21, 1777, 4.0));
         let [tcp, udp] = &summary.largest(9)[..] else { panic!() };
-        // The third record has the opposite direction: its source is the destination of the group's
-        // flow.
+        // In this test, the third record has the opposite direction: its source is the destination
+        // of the group's flow.
         assert_eq!((tcp.records, tcp.forth, tcp.back, tcp.seconds()), (3, (12, 1107), (7, 520), 3.0));
         assert_eq!(tcp.ends.as_ref().unwrap(), &["10.0.0.1:5", "10.0.1.2:80"]);
         assert_eq!(udp.ends.as_ref().unwrap(), &["[2001:db8:1:2::3]:9", "[2001:db8:1:3::4]:53"]);
@@ -414,7 +416,7 @@ mod tests {
         assert_eq!(names, ["a.example", "c.example", "b.example", "-"]);
     }
 
-    /// A file may contain larger numbers than any meter writes.
+    /// A flow file may contain larger numbers than any meter writes.
     #[test]
     fn the_largest_numbers_do_not_wrap() {
         let most = u64::MAX;

@@ -19,15 +19,16 @@ use super::lists::Lists;
 use super::timeouts::{LATE_MAX, Timeouts, nanos};
 use super::wheel::Wheel;
 
-/// At most this many flows are checked to find a flow that can be evicted. A flow that received a
-/// packet since its last check is skipped once, as in the CLOCK algorithm (Corbato, 1968).
+/// The maximum number of flows that are checked to find a flow that can be evicted. If a flow has
+/// received a packet since its last check, it is skipped once, as in the CLOCK algorithm (Corbato,
+/// 1968).
 const EVICTION_LOOKS: usize = 32;
 
 pub(super) struct Table {
     index: Index,
     flows: HugeVec<Flow>,
-    /// The free slots of the table. The slot of the flow that ended last is used first, because it
-    /// is still in the cache.
+    /// The free slots of the table. The slot of the flow that ended last is used first, because
+    /// this slot is still in the cache.
     free: Vec<u32>,
     len: usize,
     wheel: Wheel,
@@ -65,15 +66,15 @@ impl Table {
         self.len
     }
 
-    /// Returns the slot that probably holds the flow with this hash, or
+    /// Returns the slot that probably contains the flow with this hash, or
     /// [`NONE`](super::index::NONE).
     #[inline(always)]
     pub(super) fn candidate(&self, hash: u32) -> u32 {
         self.index.candidate(hash)
     }
 
-    /// Returns the flow in a slot. The slot may be free, or may contain another flow than the
-    /// caller expects.
+    /// Returns the flow in a slot. The slot may be free, or may contain a flow that the caller does
+    /// not expect.
     #[inline(always)]
     pub(super) fn at(&self, place: u32) -> Option<&Flow> {
         self.flows.get(place as usize)
@@ -98,8 +99,8 @@ impl Table {
         self.index.find(hash, |place| self.at(place).is_some_and(|flow| flow.key == *key))
     }
 
-    /// Takes a slot for one more flow. If no slot is free, evicts the flow that has been idle for
-    /// the longest time, and returns this flow.
+    /// Takes a slot for one more flow. If no slot is free, evicts and returns a flow that has been
+    /// idle for a long time ([`longest_idle`](Self::longest_idle)).
     pub(super) fn make_room(&mut self) -> Option<Flow> {
         if self.slots.take() {
             return None;
@@ -109,8 +110,9 @@ impl Table {
     }
 
     /// If all CPUs together have more flows than the limit, removes and returns one flow of this
-    /// table: the flow that has been idle for the longest time. The last flow of a table always
-    /// stays. The caller must call `shed` until it returns `None`.
+    /// table, which has been idle for a long time ([`longest_idle`](Self::longest_idle)). The last
+    /// flow of a table is never removed. The caller must call `shed` repeatedly until it returns
+    /// `None`.
     pub(super) fn shed(&mut self) -> Option<Flow> {
         if !self.slots.is_surplus() || self.len <= 1 {
             return None;
@@ -165,9 +167,9 @@ impl Table {
         }
     }
 
-    /// Checks one flow that may have timed out. Returns `None` if no flow is due. Returns
-    /// `Some(None)` if the checked flow continues. If the flow has timed out, removes and returns
-    /// it. If `stays` returns true for a bucket, its flows do not time out.
+    /// Checks one flow whose timeout may have passed. Returns `None` if no flow is due for a check.
+    /// Returns `Some(None)` if the checked flow continues. If the flow has timed out, removes and
+    /// returns it.
     pub(super) fn look(&mut self, now: u64) -> Option<Option<Flow>> {
         let place = self.wheel.due(now)?;
         let flow = *self.at(place)?;
@@ -178,6 +180,9 @@ impl Table {
         Some(None)
     }
 
+    /// Returns a flow that has been idle for a long time. It is one of the first flows of the timer
+    /// wheel: the first one of at most [`EVICTION_LOOKS`] flows without a packet since the wheel's
+    /// last look, or the last of them.
     fn longest_idle(&mut self) -> Option<u32> {
         for _ in 0..EVICTION_LOOKS {
             let place = self.wheel.next()?;
@@ -201,8 +206,8 @@ impl Table {
         Some(Departed { flows, slots })
     }
 
-    /// Adds the flows of a bucket that has moved here from another CPU. If this CPU already has one
-    /// of the flows, the two entries of the flow are merged.
+    /// Adds the flows of a bucket that has moved here from another CPU. If this CPU's table already
+    /// has an entry for one of the flows, the two entries of that flow are merged.
     pub(super) fn arrive(&mut self, bucket: BucketId, departed: Departed) {
         self.slots.absorb(departed.slots);
         for mut flow in departed.flows {

@@ -11,19 +11,21 @@ use super::code::{Coder, MalformedEdges};
 
 /// The limit in nanoseconds that distinguishes out-of-order segments from retransmissions if the
 /// round-trip time is unknown. A segment that arrives within this time after the highest segment is
-/// out of order. A later segment is a retransmission. Wireshark uses the same limit.
+/// out of order. A segment that arrives after this time is a retransmission. Wireshark uses the
+/// same limit.
 const OVERTAKEN_MAX: u64 = 3_000_000;
 
-/// The number of bits for a time in the state. The times are in nanoseconds and wrap around after
-/// 18 minutes. The difference between two times is known if it is less than half of these 18
-/// minutes.
+/// The number of bits in which the state of a connection stores a time. The times are in
+/// nanoseconds and wrap around after 18 minutes. The difference between two times is known only if
+/// it is less than half of these 18 minutes.
 const TIME_BITS: u32 = 40;
 const TIME_HALF: u64 = 1 << (TIME_BITS - 1);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Segment {
-    /// True if the packet has a TCP header. Fragments, and headers that the capture has cut before
-    /// the end of the window, count as packets without a TCP header.
+    /// True if the packet has a TCP header. IP fragments count as packets without a TCP header.
+    /// Packets that the capture has cut before the end of the TCP header's window field count in
+    /// the same way.
     pub(super) is_there: bool,
     pub(super) sequence: u32,
     pub(super) acknowledged: u32,
@@ -32,13 +34,13 @@ pub(super) struct Segment {
 }
 
 /// The state of a connection. Each array of two values has one value for each sender: first for the
-/// first endpoint, then for the second endpoint. Resets are not counted in this state, but in the
-/// flow.
+/// first endpoint, then for the second endpoint. RST segments are counted in the flow, and not in
+/// this state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C, align(64))]
 pub(super) struct TcpState {
-    /// The sequence number after the highest sequence number that was received. Before the first
-    /// segment, the sequence number is 0.
+    /// The sequence number after the highest sequence number that was received. The value is 0
+    /// until the sender's first segment.
     next: [u32; 2],
     /// The initial sequence number. The initial number is the sequence number of the SYN. If there
     /// was no SYN, it is one less than the first segment's sequence number, or one less than the
@@ -66,15 +68,15 @@ const _: () = assert!(size_of::<TcpState>() == 64, "a cache line");
 
 mod bit {
     /// The number of duplicate acknowledgements since the last change of the acknowledgement
-    /// number: 0, 1, or 2. The number 2 means two or more.
+    /// number: 0, 1, or 2. The value 2 means two or more duplicate acknowledgements.
     pub(super) const DUPLICATES: u8 = 3;
     /// Up to now, this side of the connection has sent only SYNs without ACK. `ANSWERED` means that
     /// the other side has replied to these SYNs.
     pub(super) const OPENS: u8 = 4;
     pub(super) const ANSWERED: u8 = 8;
-    /// The side was the first to send FIN or RST.
+    /// This side of the connection was the first to send FIN or RST.
     pub(super) const CLOSES: u8 = 16;
-    /// The side's last segment was a keep-alive, or a probe of a zero window.
+    /// The last segment of this side was a keep-alive (or, for `PROBES`, a zero-window probe).
     pub(super) const KEEPS_ALIVE: u8 = 32;
     pub(super) const PROBES: u8 = 64;
     /// A bit that only the first endpoint uses: the handshake was complete.
@@ -163,9 +165,9 @@ impl TcpState {
         self.highest_at_high[side] = (time >> u32::BITS) as u8;
     }
 
-    /// Returns the nanoseconds since the segment of a side with the highest sequence number.
-    /// Returns `None` if the packet's time is earlier, or if the difference is too large to be
-    /// known.
+    /// Returns the time in nanoseconds since `side` sent the segment with its highest sequence
+    /// number. Returns `None` if `time` is earlier than that segment, or if the difference is too
+    /// large to be known.
     fn since_highest(&self, side: usize, time: u64, last: u64) -> Option<u64> {
         let highest = u64::from(self.highest_at_high[side]) << u32::BITS | u64::from(self.highest_at_low[side]);
         let since = time.wrapping_sub(highest) & ((1 << TIME_BITS) - 1);
@@ -206,14 +208,14 @@ impl TcpState {
         }
     }
 
-    /// Counts a segment as out of order or as a retransmission. The data of the segment was
-    /// acknowledged before, or a segment with a higher sequence number has arrived.
+    /// Counts a segment as out of order or as a retransmission. Either the segment's data was
+    /// acknowledged before, or the segment arrives after a segment with a higher sequence number.
     fn note_again(&mut self, side: usize, segment: &Segment, flags: u16, time: u64, last: u64) {
         let other = 1 - side;
         let (next, acknowledged) = (self.next[side], self.acknowledged[other]);
         let data_end = segment.sequence.wrapping_add(segment.bytes);
         let was_acknowledged = segment.bytes > 0 && acknowledged != 0 && !is_before(acknowledged, data_end);
-        // The segment after a window probe repeats the probe's byte and adds more.
+        // The segment after a window probe repeats the probe's byte and adds more bytes.
         let follows_probe = segment.bytes > 1 && segment.sequence == next.wrapping_sub(1);
         let is_passed = next != 0 && is_before(segment.sequence, next) && !follows_probe;
         if !was_acknowledged && !is_passed {
@@ -246,8 +248,8 @@ impl TcpState {
         Self { retransmitted: none, out_of_order: none, zero_windows: no_windows, bits, ..*self }
     }
 
-    /// Adds the counts of another part of the same connection. `is_later` is true if this state has
-    /// the later segments.
+    /// Adds the counts of another part of the same connection. `is_later` is true if the segments
+    /// of `self` are later than those of `other`.
     pub(super) fn merge(&mut self, other: &Self, is_later: bool) {
         let (known, counted) = if is_later { (*self, other) } else { (*other, &*self) };
         let mut both = known;
@@ -256,8 +258,8 @@ impl TcpState {
             both.out_of_order[side] = both.out_of_order[side].saturating_add(counted.out_of_order[side]);
             both.zero_windows[side] = both.zero_windows[side].saturating_add(counted.zero_windows[side]);
         }
-        // The handshake and the close of a connection happen only once, so only one of the two
-        // states has each of them.
+        // A connection has only one handshake and one close. Therefore only one of the two states
+        // has the handshake, and only one has the close.
         if both.bits[0] & bit::COMPLETE == 0 && counted.bits[0] & bit::COMPLETE != 0 {
             (both.reply, both.bits[0]) = (counted.reply, both.bits[0] | bit::COMPLETE);
         }
@@ -315,8 +317,8 @@ impl TcpState {
         Ok(())
     }
 
-    /// Returns the next sequence numbers and the last acknowledgement numbers. In both pairs, the
-    /// first number belongs to the source.
+    /// Returns the next sequence numbers and the last acknowledgement numbers. In each pair of
+    /// numbers, the first number belongs to the flow's source.
     pub(super) fn sequences(&self, turned: bool) -> ([u32; 2], [u32; 2]) {
         let ordered = |[one, other]: [u32; 2]| if turned { [other, one] } else { [one, other] };
         (ordered(self.next), ordered(self.acknowledged))
@@ -428,8 +430,8 @@ mod tests {
         (health.forth.retransmitted, health.forth.out_of_order)
     }
 
-    /// SYN and FIN take a sequence number. Therefore a repeated SYN or FIN ends at the highest
-    /// sequence number.
+    /// SYN and FIN each use one sequence number. Therefore a repeated SYN or FIN ends at the
+    /// highest sequence number.
     #[test]
     fn repeated_syn_and_fin_are_retransmitted() {
         let twice = |line: Line| [line, (line.0 + 10, line.1, line.2, line.3, line.4, line.5)];
@@ -504,16 +506,16 @@ mod tests {
     fn handshakes() {
         let time = |lines: &[Line]| state(lines).health(false, [0; 2]).handshake_us;
         assert_eq!(time(&HANDSHAKE), Some(20_000));
-        // In these cases, the clock went back, the SYN was not answered, or the answer to the SYN
-        // was a reset.
+        // In the next three cases, the clock went back, the SYN was not answered, and the answer to
+        // the SYN was a reset.
         let back = [HANDSHAKE[0], (10_000, 1, SYN | ACK, 500, 101, 0)];
         let mut early = HANDSHAKE.map(|line| (line.0 + 8_000_000, line.1, line.2, line.3, line.4, line.5));
         early[2].0 -= 8_000_000;
         assert_eq!(time(&early), None);
         assert_eq!(time(&[back[0], HANDSHAKE[2]]), None);
         assert_eq!(time(&[back[0], (10_000, 1, RST | ACK, 0, 101, 0)]), None);
-        // A pause of more than 18 minutes does not fit into 40 bits. Such a pause must not be
-        // mistaken for a short pause.
+        // A pause of more than 18 minutes does not fit into 40 bits, in nanoseconds. The state must
+        // not take such a long pause for a short one.
         let late = [back[0], back[1], ((1 << 40) / 1000 + 5, 0, ACK, 101, 501, 0)];
         assert_eq!(time(&late), None);
     }

@@ -94,8 +94,8 @@ struct World {
     seeds: Seeds,
     at: [usize; BUCKETS as usize],
     open: BTreeMap<u32, (u64, u64)>,
-    /// For each flow, the number of packets in ended records. The first map has the numbers of the
-    /// tables, the second map those of the model.
+    /// For each flow, the number of packets in ended records. The first map has the numbers from
+    /// the flow tables, and the second map has the numbers from the model.
     ended: [BTreeMap<u32, u64>; 2],
     now: u64,
 }
@@ -160,7 +160,7 @@ impl World {
         }
     }
 
-    /// Checks that no flow of the same table was idle for longer than the evicted flow. A
+    /// Checks that no other flow of the table was idle for longer than the evicted flow. A
     /// difference of up to one slot of the timing wheel is allowed.
     fn evicted(&mut self, flow: &Flow) {
         let (one, other) = flow.key.addresses();
@@ -267,7 +267,8 @@ fn who_is_in_use_is_not_evicted() {
     assert_eq!(world.open.len(), 16);
 }
 
-/// If two CPUs each have an entry for a flow, the entries are merged when they meet on one CPU.
+/// If two CPUs each have an entry for the same flow, the entries are merged when the flow's bucket
+/// moves from one CPU to the other.
 #[test]
 fn flows_merge_on_arrival() {
     let mut world = World::new(10);

@@ -12,7 +12,7 @@ use steerage::Timestamp;
 pub const CLOSED_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The time for which a flow stays in the table after its timeout. Packets of several interfaces
-/// may arrive slightly out of timestamp order, and must still find their flow. This time does not
+/// may arrive slightly out of timestamp order, and must still find their flow. `LATE_MAX` does not
 /// change the records, because the packets' own timestamps decide when a record ends.
 pub const LATE_MAX: Duration = Duration::from_secs(1);
 
@@ -76,11 +76,11 @@ impl FirstTime {
 /// The packet clock, in nanoseconds since 1970.
 ///
 /// A packet's time is its timestamp. A packet without a timestamp has the time of the previous
-/// packet. If no packet has a timestamp, a packet's time is the time of the path's clock. Between
-/// packets, the packet clock advances with the path's clock.
+/// packet. If no packet has a timestamp, a packet's time is the time of the packet path's clock.
+/// Between packets, the packet clock advances with the clock of the packet path.
 #[derive(Debug)]
 pub(super) struct Clock {
-    /// The wall time at which the path's clock began.
+    /// The wall time at which the packet path's clock was 0.
     epoch: u64,
     now: u64,
     noted: Timestamp,
@@ -88,8 +88,8 @@ pub(super) struct Clock {
     packet_time: Option<u64>,
     first_time: FirstTime,
     began: bool,
-    /// A packet's time may be earlier than the time of the packet before it by at most this value.
-    /// If a packet's time is earlier by more than that, the packet belongs to another recording.
+    /// The maximum time by which a packet may be earlier than the packet before it. If a packet is
+    /// earlier by more than this time, it belongs to another recording.
     back_max: u64,
 }
 
@@ -166,8 +166,8 @@ mod tests {
     #[test]
     fn with_times_it_is_the_recording() {
         let mut clock = clock();
-        // The packets were recorded before the run. The first timestamp sets the clock, although it
-        // is earlier than the clock's initial value.
+        // In this test, the packets were recorded before the run. The first timestamp sets the
+        // clock, although it is earlier than the clock's initial value.
         assert_eq!(clock.packet_time(|| Some(990 * S)), Some(990 * S));
         clock.note(990 * S, true, at(1));
         assert_eq!(clock.now(), 990 * S);

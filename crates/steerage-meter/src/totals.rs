@@ -91,8 +91,8 @@ impl Totals {
         self.top.offer(record);
     }
 
-    /// Adds a flow that is still open. Makes the flow's record only if it may be among the top
-    /// records.
+    /// Adds a flow that is still open. Calls `record` only if the flow's record may be among the
+    /// top records.
     fn add_open(&mut self, flow: &Flow, record: impl FnOnce() -> FlowRecord) {
         self.count(flow);
         if self.top.has_place_for(flow.bytes()) {
@@ -131,9 +131,9 @@ pub struct MeterReport {
 }
 
 impl MeterReport {
-    /// Returns the edges of a part, and the records of the flows that no other part can continue.
-    /// Returns `None` if the meter was not made for [a part](super::Metering::of_part) of a
-    /// recording.
+    /// Returns the edges of a part (its flows that other parts may continue), and the records of
+    /// the flows that no other part can continue. Returns `None` if the meter was not made for [a
+    /// part](super::Metering::of_part) of a recording.
     pub fn edges(self) -> Option<(Edges, Vec<FlowRecord>)> {
         let Self { part, open, names, now, timeouts, .. } = self;
         let open = open.iter().filter(|flow| !flow.is_vacant()).copied();
@@ -187,8 +187,9 @@ impl OpenFlows {
         self.records().collect()
     }
 
-    /// Returns the records that [`into_records`](Self::into_records) returns. Each record is made
-    /// only when it is needed, so that even many flows need little memory for their records.
+    /// Returns the records that [`into_records`](Self::into_records) returns. The iterator creates
+    /// each record only when it is needed, so that even the records of many flows need little
+    /// memory.
     pub fn records(&self) -> impl Iterator<Item = FlowRecord> + '_ {
         let mut flows: Vec<&Flow> = self.flows().collect();
         flows.sort_unstable_by_key(|flow| (flow.first, flow.key));
@@ -222,10 +223,10 @@ impl OpenFlows {
 }
 
 impl Metered {
-    /// Combines the reports of all CPUs. The totals include flows that are still open. These flows
-    /// are also returned, so that the caller can write their records.
+    /// Combines the reports of all CPUs. The totals include flows that are still open. The open
+    /// flows are also returned, so that the caller can write their records.
     ///
-    /// `top` is the number of records with the most bytes to return, as in
+    /// At most `top` records, those with the most bytes, are returned in [`Metered::top`], as in
     /// [`MeterOptions::top`](super::MeterOptions::top). The result is exact, because each of the
     /// largest records is among the top records of its CPU or belongs to a flow that is still open.
     pub fn of(reports: impl IntoIterator<Item = MeterReport>, top: usize) -> (Self, OpenFlows) {

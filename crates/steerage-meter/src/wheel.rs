@@ -2,14 +2,14 @@
 //! change the wheel.
 //!
 //! A flow is put into the slot in which its timeout ends if no further packet arrives. When the
-//! wheel reaches this slot, the flow is checked. Either the flow has timed out, or the flow moves
-//! to the slot in which its new timeout ends. Therefore a flow needs one check per timeout, however
-//! many packets the flow has.
+//! wheel reaches a flow's slot, the flow is checked. Either the flow has timed out, or the flow
+//! moves to the slot in which its new timeout ends. Therefore a flow needs one check per timeout,
+//! however many packets the flow has.
 
 use super::lists::Lists;
 
-/// The number of slots of the wheel. A timeout spans at most half of these slots. Therefore the
-/// check of a flow is late by at most a thirtieth of the flow's timeout.
+/// The number of slots of the wheel. A timeout spans at most half of the wheel's slots. Therefore
+/// the check of a flow is late by at most a thirtieth of the flow's timeout.
 const PLACES: u64 = 64;
 const PLACES_OF_A_TIMEOUT: u64 = 30;
 
@@ -31,8 +31,8 @@ impl Wheel {
         (place % PLACES) as usize
     }
 
-    /// Schedules the check of a flow for the time after `end`. If `end` is later than one round of
-    /// the wheel from now, the flow is first checked before `end`.
+    /// Schedules the check of a flow for the time after `end`. If `end` is more than one round of
+    /// the wheel in the future, the first check is before `end`.
     pub(super) fn put(&mut self, flow: u32, end: u64) {
         let place = (end / self.span + 1).clamp(self.cursor, self.cursor + PLACES - 1);
         self.lists.push(Self::list(place), flow);
@@ -42,7 +42,7 @@ impl Wheel {
         self.lists.remove(flow);
     }
 
-    /// Returns a flow whose check is due at this time. The flow stays until it is
+    /// Returns a flow whose check is due at the time `now`. The flow stays in its slot until it is
     /// [moved](Self::later) or [removed](Self::remove).
     pub(super) fn due(&mut self, now: u64) -> Option<u32> {
         let target = now / self.span;
@@ -62,7 +62,8 @@ impl Wheel {
 
     pub(super) fn later(&mut self, flow: u32, end: u64) {
         self.lists.remove(flow);
-        // A checked flow never moves to the current slot. Therefore a loop over all due flows ends.
+        // A checked flow never moves to the current slot. Therefore a loop that handles all due
+        // flows comes to an end.
         let place = (end / self.span + 1).clamp(self.cursor + 1, self.cursor + PLACES - 1);
         self.lists.push(Self::list(place), flow);
     }

@@ -1,12 +1,14 @@
-//! The state of an output that the meters, the writer thread and the code for the end of a run
-//! share. The state determines how long the end of a run waits for a reader of the records.
+//! The state of an output of flow records. The meters, the writer thread and the code that ends a
+//! run share this state. The state determines how long the end of a run waits for a reader of the
+//! records.
 //!
-//! A reader may pause for any length of time, as a pager does. During this pause, a packet source
-//! that can wait is paused too. The end of a run also waits for the reader, unless the user has
-//! requested the stop. After a request to stop, a reader that takes nothing for a second is
-//! abandoned. The second consists of [`LOOKS`] checks, with a pause of [`LOOK`] before each check.
-//! The writer thread is stuck in a write that cannot be interrupted, so the run ends without
-//! waiting for this thread.
+//! A reader of the records may pause for any length of time, as a pager does. While the reader
+//! pauses, a packet source that can wait is paused too. The end of a run also waits for the reader,
+//! unless the user has requested the stop. After a request to stop, a reader that takes no records
+//! for a second is abandoned. During this second, the writer's progress is checked [`LOOKS`] times,
+//! with a pause of [`LOOK`] before each check. If the reader takes no records, the writer thread is
+//! stuck in a write that cannot be interrupted. Therefore the run ends without waiting for the
+//! writer thread.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvError, RecvTimeoutError, Sender};
@@ -29,7 +31,7 @@ const LOOK: Duration = Duration::from_millis(50);
 const LOOKS: u128 = DRAIN_MAX.as_nanos() / 2 / LOOK.as_nanos();
 
 /// The maximum number of messages that wait for a collector: 65,536 records, at most 16 MiB. A
-/// restart makes a collector unavailable for about a second.
+/// collector that restarts is unavailable for about a second.
 pub(super) const WAITING_FOR_COLLECTOR_MAX: usize = 256;
 
 #[derive(Debug)]
@@ -51,7 +53,7 @@ pub(super) struct Ended {
 pub(super) enum WriterEnd {
     /// The writer ended on its own: with a result, or with a panic.
     Itself(thread::Result<Result<(), ExportError>>),
-    /// The writer was abandoned because its reader took nothing.
+    /// The writer was abandoned because its reader took no records.
     GivenUp,
 }
 
@@ -63,7 +65,7 @@ pub(super) struct WriterState {
     messages: Mutex<Option<Receiver<Message>>>,
     ended: Sender<WriterEnd>,
     ledger: Arc<RecordLedger>,
-    // All accesses are `Relaxed`: these are counters, and no other memory depends on them.
+    // All accesses to the counters are `Relaxed`, because no other memory depends on the counters.
     /// The counts of an export: messages, their bytes, connections, and datagrams that the
     /// collector's host refused.
     messages_sent: AtomicU64,
@@ -136,8 +138,8 @@ impl WriterState {
         Ok(message)
     }
 
-    /// The writer calls this function when it ends. After that, meters cannot send messages to the
-    /// writer, and `FlowWriter::finish` gets the result.
+    /// The writer calls this function when it ends. After this call, meters cannot send messages to
+    /// the writer, and `FlowWriter::finish` gets the result.
     pub(super) fn end(&self, ended: WriterEnd) {
         self.messages.lock().unwrap_or_else(PoisonError::into_inner).take();
         let _ = self.ended.send(ended);
@@ -193,7 +195,7 @@ impl WriterState {
         self.taken.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Waits until the writer ends. If the reader has taken nothing for too long, this function
+    /// Waits until the writer ends. If the reader has taken no records for too long, this function
     /// abandons the writer and returns.
     fn watch(&self) {
         let (mut seen, mut looks) = (None, 0);
@@ -211,8 +213,8 @@ impl WriterState {
                         return;
                     }
                 }
-                // If the lock of the queue is taken, the writer is waiting for messages. During
-                // this wait, the reader has nothing to take.
+                // If the lock of the queue is taken, the writer is waiting for messages. While the
+                // writer waits, there are no records for the reader.
                 _ => (seen, looks) = (Some(taken), 0),
             }
         }
@@ -258,14 +260,15 @@ impl FlowOutput {
         self.0.counts()
     }
 
-    /// Requests the writer to stop. From now on, a reader that takes nothing for a second is
+    /// Requests the writer to stop. After this call, a reader that takes no records for a second is
     /// abandoned.
     pub fn hurry(&self) {
         if self.0.hurried.swap(true, Ordering::Relaxed) {
             return;
         }
         let shared = Arc::clone(&self.0);
-        // If no thread can be started for this, the request has no effect on the writer.
+        // If the thread that watches the writer cannot be started, the request has no effect on the
+        // writer.
         let _ = thread::Builder::new().name("patience".to_owned()).spawn(move || shared.watch());
     }
 }

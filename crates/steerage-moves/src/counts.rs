@@ -14,10 +14,10 @@ pub enum MoveCause {
     CpuBack,
     /// The bucket's CPU went offline, or this process may not use it any more.
     CpuOffline,
-    /// A CPU joined, because the CPUs with buckets were busy all of the time.
+    /// A CPU got its first buckets, because the CPUs with buckets were busy all of the time.
     Joined,
-    /// A CPU left, because the remaining CPUs have enough time, or because it did not increase the
-    /// throughput.
+    /// A CPU gave up all of its buckets, because the remaining CPUs have enough time, or because
+    /// the CPU did not increase the throughput.
     Left,
     /// One CPU was busier than another CPU.
     Balance,
@@ -64,7 +64,8 @@ impl fmt::Display for MoveCause {
 pub struct MoveCounts {
     /// The number of buckets that have moved to another CPU.
     pub buckets: u64,
-    /// In how many slices the buckets have moved.
+    /// The number of slices in which the buckets have moved. (The buckets of a slice move
+    /// together.)
     pub slices: u64,
     by_cause: [u64; MoveCause::ALL.len()],
 }

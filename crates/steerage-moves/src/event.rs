@@ -4,12 +4,13 @@ use crate::counts::MoveCause;
 
 use crate::{CpuIndex, Plan};
 
-/// An event. Events from packet CPUs contain the epoch of their slice. If that slice is already in
-/// a later phase, the event has no effect. So a CPU can store such an event and send it again
-/// later.
+/// An event. Events from packet CPUs contain the epoch (the number) of their slice. If the event's
+/// slice is already in a later phase, the event has no effect. Therefore a CPU can store an event
+/// and send it again later.
 #[derive(Clone, Debug)]
 pub enum Event<'a> {
-    /// The mask of some queues changes. The change begins after the current slice has finished.
+    /// The mask of the given queues changes. The change begins after the current slice has
+    /// finished.
     Mask {
         /// The queues.
         queues: &'a [usize],
@@ -39,14 +40,14 @@ pub enum Event<'a> {
     },
 
     /// The queue has parked the buckets of the slice. The old CPUs have finished all frames of
-    /// these buckets that the queue sent to them before.
+    /// these buckets that the queue sent before it parked.
     FencesPassed {
         /// The queue.
         queue: usize,
         /// The slice.
         epoch: u64,
     },
-    /// The handler of a CPU has returned the state of the buckets that leave it.
+    /// The handler of a CPU has returned the state of the buckets that leave the CPU.
     Left {
         /// The CPU.
         cpu: CpuIndex,
@@ -55,15 +56,15 @@ pub enum Event<'a> {
         /// The buckets for which the handler has returned state.
         with_state: &'a [u16],
     },
-    /// The handler of a CPU has taken the state of the buckets that arrive.
+    /// The handler of a CPU has taken the state of the buckets that arrive at the CPU.
     Arrived {
         /// The CPU.
         cpu: CpuIndex,
         /// The slice.
         epoch: u64,
     },
-    /// The queue has sent its parked frames. From now on, the queue sends the frames of these
-    /// buckets to the new CPUs.
+    /// The queue has sent its parked frames. After this event, the queue sends the frames of the
+    /// moved buckets to the new CPUs.
     Released {
         /// The queue.
         queue: usize,
@@ -79,14 +80,14 @@ pub enum Event<'a> {
     Overdue {
         /// The CPU that detected the delay.
         by: CpuIndex,
-        /// The CPUs for whose fences the queues of this CPU wait.
+        /// The old CPUs whose fences the queues of the CPU `by` still wait for.
         open: &'a [CpuIndex],
     },
     /// A CPU that was declared dead is alive again. The queues of this CPU already follow the
     /// current map.
     Revived(CpuIndex),
 
-    /// From now on, this CPU polls the queue. The CPU that polled the queue before no longer
+    /// A new CPU polls the queue from now on. The CPU that polled the queue before no longer
     /// accesses the queue.
     Owner {
         /// The queue.
@@ -95,7 +96,8 @@ pub enum Event<'a> {
         cpu: CpuIndex,
     },
 
-    /// The CPU was declared dead at its gate, so its current batch does not count.
+    /// The CPU was declared dead at its gate (while its handler was running), so its current batch
+    /// does not count.
     Died(CpuIndex),
 }
 
@@ -104,7 +106,7 @@ pub enum Event<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
     /// Declare this CPU dead if it has made no progress for long enough, and if it has no frames of
-    /// a queue that can wait: [`Event::Died`].
+    /// a queue that can wait. The outcome is [`Event::Died`].
     Declare(CpuIndex),
     /// The CPU that polls this queue is dead and sends no frames. Revoke the frames that this queue
     /// has sent to dead CPUs. If the old CPUs that are alive have finished all frames of this

@@ -1,4 +1,4 @@
-//! Groups of queues that share a map, and the CPUs that have buckets of a group or may get them.
+//! Groups of queues that share a map, and the CPUs that have buckets of a group or may get buckets.
 
 use crate::counts::MoveCause;
 
@@ -18,14 +18,15 @@ pub(crate) struct Group {
     pub(crate) cause: MoveCause,
 }
 
-/// Identifies a group and its state at the time when a policy read them. If the group has changed
-/// since that time, requests of the policy for the group are outdated.
+/// Identifies a group, and the group's state when a policy read it. If the group has changed since
+/// then, the policy's requests for the group are outdated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct GroupVersion {
-    /// Identifies the group. (A new group may get the number of a group that has ended.)
+    /// Identifies the group. (The group's number does not, because a new group may get the number
+    /// of a group that has ended.)
     pub begun: u64,
-    /// The number of times that the map was derived again because the mask, the usable CPUs or the
-    /// plan had changed.
+    /// The number of changes of the mask, the usable CPUs, the plan, or the CPU that polls a queue
+    /// of the group.
     pub changed: u64,
 }
 
@@ -84,15 +85,16 @@ impl Moves {
         slice.map_or(self.queues[queue].group, |slice| slice.group_after)
     }
 
-    /// Returns the group with this mask that has at least one queue which has not ended. If all
-    /// queues of a group have ended, the state of their flows may have stayed on the old CPUs. So
-    /// if a queue gets the same mask later, it belongs to another group.
+    /// Returns the group with this mask, if at least one of the group's queues has not ended. If
+    /// all queues of a group have ended, the state of their flows may have stayed on the old CPUs.
+    /// Therefore a queue that gets the same mask later belongs to another group.
     pub(crate) fn group_with(&self, mask: &[CpuIndex]) -> Option<u16> {
         let in_it = |at: usize| (0..self.queues.len()).any(|q| self.queues[q].open && self.group_of(q) == at as u16);
         (0..self.groups.len()).find(|at| self.groups[*at].mask == mask && in_it(*at)).map(|at| at as u16)
     }
 
-    /// Creates a group. If a group has no queues, the new group gets its number.
+    /// Creates a group. If an existing group has no queues, the new group gets the number of that
+    /// group.
     pub(crate) fn begin_group(&mut self, mask: Vec<CpuIndex>, plan: Plan, map: Vec<CpuIndex>) -> u16 {
         self.groups_begun += 1;
         let version = GroupVersion { begun: self.groups_begun, changed: 0 };
@@ -112,18 +114,18 @@ impl Moves {
         }
     }
 
-    /// Returns the usable CPUs of a mask in the order in which they should join, and how many of
-    /// them poll. The CPUs that poll come first.
+    /// Returns the usable CPUs of a mask in the order in which they should get buckets, and how
+    /// many of these CPUs poll queues. The CPUs that poll come first.
     pub(crate) fn order_among(&self, mask: &[CpuIndex], polls: &[CpuIndex]) -> (Vec<CpuIndex>, usize) {
         let mut order = mask.to_vec();
         let owners = self.order_in_place(&mut order, polls);
         (order, owners)
     }
 
-    /// Reduces a list of CPUs to those that are usable, in the same order. A CPU is usable if it is
-    /// alive and present. If no CPU is alive and present, all CPUs that are alive count as usable.
-    /// If no CPU is alive either, all CPUs count as usable. Returns how many of the usable CPUs
-    /// poll, at least 1.
+    /// Removes the CPUs that are not usable from `cpus`, and sorts the remaining CPUs in the order
+    /// in which they should get buckets. A CPU is usable if it is alive and present. If no CPU is
+    /// alive and present, all CPUs that are alive count as usable. If no CPU is alive, all CPUs
+    /// count as usable. Returns how many of the usable CPUs poll, at least 1.
     fn order_in_place(&self, cpus: &mut Vec<CpuIndex>, polls: &[CpuIndex]) -> usize {
         let is_alive = |cpu: &CpuIndex| !self.dead[usize::from(*cpu)];
         let is_present = |cpu: &CpuIndex| is_alive(cpu) && !self.absent[usize::from(*cpu)];
@@ -139,8 +141,8 @@ impl Moves {
         cpus.iter().filter(|cpu| polls.contains(cpu)).count().max(1)
     }
 
-    /// Returns the usable CPUs of a group in the order in which they should join, and how many CPUs
-    /// at the front poll.
+    /// Returns the usable CPUs of a group in the order in which they should get buckets, and how
+    /// many CPUs at the front of this list poll queues.
     pub fn order_of(&self, group: usize) -> (Vec<CpuIndex>, usize) {
         let polls: Vec<CpuIndex> = self.open_queues_of(group).map(|queue| self.queues[queue].owner).collect();
         self.order_among(&self.groups[group].mask, &polls)
@@ -166,8 +168,9 @@ impl Moves {
         (self.groups[group].version, &self.groups[group].map)
     }
 
-    /// Derives the map of a group from its plan again, for the reason `cause`. With `keep`, the map
-    /// does not change if the same CPUs have buckets, even if their shares are unequal.
+    /// Derives the map of a group from its plan again, for the reason `cause`. If `keep` is true,
+    /// the map does not change if the same CPUs have buckets before and after, even if their shares
+    /// are unequal.
     fn derive_map(&mut self, group: usize, cause: MoveCause, keep: bool) {
         let mut scratch = std::mem::replace(&mut self.scratch, Scratch::new(0));
         let Scratch { cpus, polls, .. } = &mut scratch;
@@ -219,8 +222,8 @@ impl Moves {
         (group.plan, group.cause) = (plan, cause);
     }
 
-    /// Returns true if a group may have this map: the map has a CPU for each bucket, and all of
-    /// these CPUs are usable.
+    /// Returns true if the group may have the map `map`: the map has a CPU for each bucket, and all
+    /// of these CPUs are usable.
     pub fn allows(&self, group: usize, map: &[CpuIndex]) -> bool {
         let (order, _) = self.order_of(group);
         map.len() == self.buckets && map.iter().all(|cpu| order.contains(cpu))

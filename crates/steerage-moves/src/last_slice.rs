@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::Moves;
 
-/// The number of the last slice. The thread that holds the lock of the state machine writes it, and
-/// any thread reads it.
+/// The number of the last slice. The thread that holds the lock of the state machine writes the
+/// number, and any thread can read it.
 ///
 /// ```
 /// use steerage_moves::LastSlice;
@@ -16,15 +16,17 @@ use crate::Moves;
 pub struct LastSlice(AtomicU64);
 
 impl LastSlice {
-    /// Writes whether a slice is under way. The caller holds the lock of the state machine.
+    /// Writes the number of the last slice, and whether this slice is still under way. The caller
+    /// holds the lock of the state machine.
     pub fn publish(&self, moves: &Moves) {
         let ended = 2 * moves.slice.epoch;
-        // Whoever sees a packet that was sent after this slice began or ended sees that, too.
+        // A thread that sees a packet which was sent after the slice began or ended also sees that
+        // the slice began or ended.
         self.0.store(ended - u64::from(moves.slice().is_some()), Ordering::Release);
     }
 
-    /// Returns the number of the last slice (0 before the first), or `None` while a slice is under
-    /// way.
+    /// Returns the number of the last slice (0 before the first slice), or `None` while a slice is
+    /// under way.
     pub fn number(&self) -> Option<u64> {
         let published = self.0.load(Ordering::Acquire);
         (published % 2 == 0).then_some(published / 2)

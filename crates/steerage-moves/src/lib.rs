@@ -2,12 +2,12 @@
 //!
 //! The state machine gets events ([`Moves::on`]) and returns [`Actions`]. The state machine has no
 //! clock, no atomics and no lock, and does not access rings or handlers. An action that has an
-//! outcome ([`Ask`]) is done while the machine is locked. The outcome is the machine's next event.
-//! So the machine can be tested alone, and a test visits every state that a small instance can
-//! reach.
+//! outcome ([`Ask`]) is executed while the machine is locked. The outcome is the machine's next
+//! event. Therefore the machine can be tested alone. A test visits every state that an instance
+//! with few CPUs, buckets and packets can reach.
 //!
 //! The buckets of a slice move together, in four phases. A phase ends when all participants have
-//! done their part of it. The event of the last participant begins the next phase.
+//! done their part of the phase. The event of the last participant begins the next phase.
 //!
 //! | phase | participants | part | event |
 //! |---|---|---|---|
@@ -17,47 +17,49 @@
 //! | release | each queue | sends the parked frames to the new CPU | [`Released`](Event::Released) |
 //!
 //! The queues of the group take part in the move. To park the buckets, a queue sends their frames
-//! to its parking lot. For each old CPU, the queue records the tail of its ring to that CPU as a
-//! *fence*. A fence
-//! is passed when the finished index of the ring has passed this tail. After the release phase, new
-//! frames of the buckets go directly to the new CPU.
+//! to its parking lot. For each old CPU, the queue records the current tail of its ring to that CPU
+//! as a *fence*. A fence is passed when the finished index of the ring has passed the recorded
+//! tail. After the release phase, new frames of the buckets go directly to the new CPU.
 //!
-//! The park phase ends only when *every* queue of the group has parked *and* all frames that it
-//! sent before are finished. So no bucket is on two CPUs, and no frame of a bucket overtakes
-//! another frame. The park phase ends only by the fences. If a phase takes too long
-//! ([`Overdue`](Event::Overdue)), new frames of the buckets are dropped (`moving`). The old CPU
-//! discards the frames that it has not begun (`revoked`). A CPU that makes no progress is declared
-//! dead at its gate. The current batch of a dead CPU does not count. Queues that can wait lose no
-//! frames in this way, because they are not polled during a move.
+//! The park phase ends only when *every* queue of the group has parked *and* all frames that these
+//! queues sent before are finished. Therefore no bucket is on two CPUs, and no frame of a bucket
+//! overtakes another frame. The park phase never ends before all fences are passed. If a phase
+//! takes too long ([`Overdue`](Event::Overdue)), new frames of the buckets are dropped (`moving`).
+//! The old CPU discards the frames that it has not begun to handle (`revoked`). A CPU that makes no
+//! progress is declared dead at its gate. The packets of a dead CPU's current batch count as
+//! dropped (`revoked`). Queues that can wait lose no frames if a phase takes too long, because they
+//! are not polled during a move.
 //!
 //! Details of the protocol:
 //!
-//! * **A sleeping producer is woken. Its fences do not count as passed while it sleeps.** Without
-//!   the wake-up, the protocol would need a state in which another CPU acts for the producer. The
-//!   cost is one wake-up for each CPU with queues in the slice. This wake-up takes time on the CPU
-//!   that changes the mask.
-//! * **State moves in separate phases** (leave, arrive), and not together with the packets. So the
-//!   new CPU has the state before it gets the first packet, and no batch has to check a mailbox.
+//! * **A sleeping producer is woken. The producer's fences do not count as passed while it
+//!   sleeps.** Without the wake-up, the protocol would need a state in which another CPU acts for
+//!   the producer. The cost is one wake-up for each CPU with queues in the slice. This wake-up
+//!   takes time on the CPU that changes the mask.
+//! * **State moves in separate phases** (leave, arrive), and not together with the packets.
+//!   Therefore the new CPU has the state before it gets the first packet, and no CPU has to look
+//!   for state before each batch.
 //! * **A CPU can be declared dead only inside its handler.** Outside of the handler, the CPU may be
-//!   sending frames by a map that is about to change. The simulator found that frames were
-//!   reordered if a CPU was declared dead outside of its handler. So if a program steps CPUs itself
-//!   and then stops, a move is delayed until the program steps them again. New packets of the
-//!   moving buckets are dropped and counted in the meantime (`moving`).
+//!   sending frames by a map that is about to change. In the simulator, frames were reordered if a
+//!   CPU was declared dead outside of its handler. Therefore, if a program runs the rounds of the
+//!   CPUs itself (`step`) and then stops, a move is delayed until the program runs rounds again.
+//!   During this delay, new packets of the moving buckets are dropped and counted (`moving`).
 //! * **If a dead CPU's queues have sent frames to another dead CPU, these frames are revoked for
 //!   both CPUs**, because no other CPU may touch the ends of these rings.
 //! * **A queue that changes its group parks all of its buckets at once.** Handlers identify a
-//!   bucket by its group and its number. The group must change at one point for all packets of a
-//!   queue. If a whole group moves, the state of its flows moves too. If a queue leaves a group in
-//!   which other queues stay, the queue starts without state.
+//!   bucket by its group and its number. Therefore all buckets of a queue must change their group
+//!   at the same point in the queue's sequence of packets. If all queues of a group move, the state
+//!   of the group's flows moves too. If a queue leaves a group in which other queues stay, the
+//!   queue's flows start without state in the new group.
 //! * **Queues that can wait have no time limit.** If a capture file is in the group, no move times
 //!   out and no frame is revoked.
 //! * **If all queues of a group have ended, the group is not used again.** If a move ended because
-//!   its queues ended, the state has stayed on the old CPUs. If a queue's mask becomes equal to the
-//!   group's mask later, the queue gets a group with another number.
-//! * **A queue that has ended does not park any more** after none of its frames is in flight. If a
-//!   queue parked after its end, it could never be closed while masks keep changing. The search for
-//!   buckets that must move continues where the last slice ended. Every bucket therefore moves at
-//!   some time.
+//!   all queues of the move ended, the state has stayed on the old CPUs. If a queue's mask becomes
+//!   equal to the group's mask later, the queue gets a group with another number.
+//! * **A queue that has ended does not park any more** once none of its frames is in flight. If a
+//!   queue still parked after its end, it could not be closed as long as masks keep changing. The
+//!   search for buckets that must move continues where the last slice ended. Therefore every bucket
+//!   is moved eventually.
 //!
 //! The state machine never calls a policy to assign buckets to CPUs. Each group has a [`Plan`],
 //! which a policy has stored in the machine. When a mask or the usable CPUs change, the machine
@@ -127,8 +129,8 @@ pub struct Setup {
     pub slice_buckets: usize,
     /// The receive queues.
     pub queues: Vec<QueueSetup>,
-    /// For each CPU that polls: the other CPUs in the order in which they should join. If the list
-    /// is empty, CPUs join in the order of their numbers.
+    /// For each CPU that polls a queue: the other CPUs in the order in which they should get
+    /// buckets. If the list is empty, CPUs get buckets in the order of their numbers.
     pub nearness: Vec<Vec<CpuIndex>>,
 }
 
@@ -159,15 +161,15 @@ pub struct Moves {
     moved: Vec<u64>,
     dead: Vec<bool>,
     /// The CPUs that are offline or do not belong to the process any more. The thread of an absent
-    /// CPU still runs, but on no CPU of its own.
+    /// CPU still runs, but without a CPU of its own.
     absent: Vec<bool>,
     scratch: Scratch,
 }
 
 impl Moves {
     /// Divides the queues into groups by their masks. `plan` returns the plan of each group. `plan`
-    /// gets the group's CPUs in the order in which they should join, and how many CPUs at the front
-    /// poll.
+    /// gets the group's CPUs in the order in which they should get buckets, and how many CPUs at
+    /// the front of this list poll queues.
     pub fn new(setup: Setup, mut plan: impl FnMut(&[CpuIndex], usize) -> Plan) -> Self {
         let Setup { cpus, buckets, slice_buckets, queues, nearness } = setup;
         let mut moves = Self {
@@ -219,7 +221,7 @@ impl Moves {
         self.dead[usize::from(cpu)]
     }
 
-    /// Returns true if every mask is in force.
+    /// Returns true if every mask is in force and no bucket has to move.
     pub fn is_settled(&self) -> bool {
         !self.is_moving
             && self.queues.iter().all(|queue| queue.joining.is_none() || !queue.open)
@@ -246,7 +248,8 @@ impl Moves {
         &self.groups[usize::from(self.group_of(queue))].mask
     }
 
-    /// For each bucket of a queue, its CPU, and how many times this CPU has changed.
+    /// Returns, for each bucket of a queue, the bucket's CPU and how many times the bucket has
+    /// moved.
     pub fn buckets_of(&self, queue: usize) -> impl Iterator<Item = (CpuIndex, u64)> + '_ {
         self.queues[queue].map.iter().copied().zip(self.moved.iter().copied())
     }
@@ -282,5 +285,5 @@ impl Moves {
     }
 }
 
-/// The cause of the moves that a plan requests.
+/// The cause that is counted for the moves that a plan requests.
 const BY_PLAN: MoveCause = MoveCause::Mask;

@@ -2,8 +2,8 @@
 
 use crate::CpuIndex;
 
-/// Returns the CPU of `bucket` (an index from 0 to `cpus` - 1), if `buckets` buckets are divided
-/// into `cpus` equal ranges, as in Linux: `hash * cpus >> 32`. Returns 0 if `cpus` is 0.
+/// Divides `buckets` buckets into `cpus` equal ranges, and returns the index of the range of
+/// `bucket` (from 0 to `cpus` - 1), as in Linux: `hash * cpus >> 32`. Returns 0 if `cpus` is 0.
 #[must_use]
 pub const fn even_share(bucket: usize, cpus: usize, buckets: usize) -> usize {
     bucket * cpus / buckets
@@ -43,7 +43,7 @@ impl Scratch {
 }
 
 /// Gives each of the CPUs in `cpus` an equal share of the buckets, with as few moves as possible. A
-/// bucket moves only if its CPU has more than its share, or is not in `cpus`. With `keep`, no
+/// bucket moves only if its CPU has more than its share, or is not in `cpus`. If `keep` is true, no
 /// bucket moves if exactly the CPUs in `cpus` have buckets.
 pub(crate) fn spread(map: &mut [CpuIndex], cpus: &[CpuIndex], keep: bool, scratch: &mut Scratch) {
     let Scratch { held, share, by_held, .. } = scratch;
@@ -66,8 +66,8 @@ pub(crate) fn spread(map: &mut [CpuIndex], cpus: &[CpuIndex], keep: bool, scratc
     for (nth, cpu) in by_held.iter().enumerate() {
         share[usize::from(*cpu)] = map.len() / cpus.len() + usize::from(nth < map.len() % cpus.len());
     }
-    // Returns the next CPU that has less than its share. While buckets move, CPUs below their share
-    // only get more buckets. The search for a CPU never has to go back.
+    // Returns the next CPU that has less than its share. In this loop, a CPU with less than its
+    // share never loses a bucket. Therefore the search for the next CPU never has to go back.
     let mut next = 0;
     for cpu in map.iter_mut() {
         let from = usize::from(*cpu);

@@ -3,7 +3,7 @@
 
 use crate::CpuIndex;
 
-/// Says which CPUs of a group have buckets. When the mask or the usable CPUs change, the core
+/// Determines which CPUs of a group have buckets. When the mask or the usable CPUs change, the core
 /// follows the plan and does not call the policy. A policy can change the plan at any time.
 ///
 /// ```
@@ -18,11 +18,11 @@ use crate::CpuIndex;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// The CPUs in the order in which they get buckets. CPUs of the mask that are not in `order`
-    /// come last. CPUs that are not in `order` have the order of the core: first the CPUs that poll
-    /// a queue of the group, and then near CPUs.
+    /// come last. The core orders these last CPUs: first the CPUs that poll a queue of the group,
+    /// and then the CPUs near to them.
     pub order: Vec<CpuIndex>,
-    /// The number of the mask's usable CPUs that have buckets, counted from the front of this
-    /// order. At least one CPU has buckets.
+    /// The number of CPUs that have buckets: the first `active` usable CPUs of the mask, in the
+    /// order above. At least one CPU has buckets.
     pub active: usize,
 }
 

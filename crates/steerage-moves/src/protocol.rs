@@ -27,8 +27,8 @@ impl Moves {
         self.wake_watchers(actions);
     }
 
-    /// Wakes the CPUs whose queues wait for a move, so that they detect it if the current slice is
-    /// delayed.
+    /// Wakes the CPUs whose queues wait for a move, so that these CPUs notice if the current slice
+    /// is delayed.
     fn wake_watchers(&self, actions: &mut Actions) {
         (0..self.queues.len()).filter(|at| self.awaits_move(*at)).for_each(|at| actions.wake(self.queues[at].owner));
     }
@@ -45,7 +45,7 @@ impl Moves {
     }
 
     fn left(&mut self, cpu: CpuIndex, epoch: u64, with_state: &[u16], actions: &mut Actions) {
-        // State that the CPU returns is ignored if the CPU was declared dead during the phase.
+        // The state that a CPU returns is ignored if the CPU was declared dead during this phase.
         if !self.is_at(epoch, MovePhase::Leave) || !self.slice.waits_for(usize::from(cpu)) {
             return;
         }
@@ -105,15 +105,15 @@ impl Moves {
     }
 
     /// Returns true if a queue has not ended and the CPU that polls it is alive. If the polling CPU
-    /// is dead, its queues receive no frames. So moves of these queues wait until the CPU is alive
-    /// again, and delay no other moves.
+    /// is dead, its queues receive no frames. Therefore moves of these queues wait until the CPU is
+    /// alive again, and do not delay other moves.
     fn is_served(&self, queue: &crate::Queue) -> bool {
         queue.open && !self.is_dead(queue.owner)
     }
 
-    /// If a queue changes its group, its slice parks all of the queue's buckets at once. The number
-    /// of the group must change at one point for all frames of the queue. Therefore all frames that
-    /// the queue sent before must be finished first.
+    /// Prepares a slice for a queue that changes its group. The slice parks all of the queue's
+    /// buckets at once. The number of the group must change at one point for all frames of the
+    /// queue. Therefore all frames that the queue sent before this point must be finished first.
     fn next_joining(&mut self) -> bool {
         let joining =
             |(at, queue): (usize, &crate::Queue)| Some((at, queue.joining.filter(|_| self.is_served(queue))?));
@@ -147,8 +147,8 @@ impl Moves {
         let Self { slice, queues, groups, next_bucket, buckets, slice_buckets, .. } = self;
         let (map, want) = (&groups[at].map, &groups[at].want);
         slice.moves.clear();
-        // The search continues where the last slice ended. So every bucket moves at some time, even
-        // if masks change often.
+        // The search continues where the last slice ended. Therefore every bucket is moved
+        // eventually, even if masks change often.
         let by_turns = (*next_bucket..*buckets).chain(0..*next_bucket);
         let differ = by_turns.filter(|bucket| map[*bucket] != want[*bucket]).take(*slice_buckets);
         slice.moves.extend(differ.map(|bucket| BucketMove {
@@ -223,8 +223,8 @@ impl Moves {
         self.announce(actions);
     }
 
-    /// Assigns the buckets of the slice to their new CPUs. From now on, frames are released by the
-    /// new map.
+    /// Assigns the buckets of the slice to their new CPUs. After this call, parked frames are
+    /// released by the new map.
     fn put_in_force(&mut self) {
         let Self { slice, groups, queues, counts, moved, dead, .. } = self;
         let after = usize::from(slice.group_after);
@@ -236,8 +236,8 @@ impl Moves {
             counts.count(cause, moves);
             moved[bucket] += moves;
             slice.queues.iter().for_each(|queue| queues[*queue].map[bucket] = m.to);
-            // A queue that joins a group takes the group's map unchanged. The assignment changes
-            // nothing for a queue that joins a group.
+            // A queue that joins a group takes the group's map unchanged. Therefore the next line
+            // has no effect if a queue joins a group.
             groups[after].map[bucket] = m.to;
         }
         for queue in &slice.queues {
@@ -261,7 +261,7 @@ impl Moves {
         }
     }
 
-    /// Requests that the CPUs which delay the slice are checked.
+    /// Requests a check of the CPUs that delay the slice.
     fn overdue(&mut self, by: CpuIndex, open: &[CpuIndex], actions: &mut Actions) {
         if !self.is_timed() {
             return;
@@ -286,8 +286,9 @@ impl Moves {
         self.ask_for_the_dead(actions);
     }
 
-    /// The queues of a dead CPU send no frames, so they count as parked. The fences of a dead CPU's
-    /// queues count as passed when the queues' rings to the old CPUs that are alive are finished.
+    /// The queues of a dead CPU send no frames, so they count as parked. The fences of these queues
+    /// count as passed when the old CPUs that are alive have finished all frames in the queues'
+    /// rings.
     fn ask_for_the_dead(&self, actions: &mut Actions) {
         if self.slice.phase != MovePhase::Park {
             return;
@@ -301,8 +302,8 @@ impl Moves {
     fn died(&mut self, cpu: CpuIndex, actions: &mut Actions) {
         self.dead[usize::from(cpu)] = true;
         self.derive_all_maps(MoveCause::CpuDied);
-        // Between two slices, all participants have done their part, and the remaining code of this
-        // function has no effect.
+        // Between two slices, the phase has no participants left to wait for, so the remaining code
+        // of this function has no effect.
         let Self { slice, groups, queues, .. } = self;
         // A queue that joins a group keeps its target map, because it takes the map of the group
         // unchanged.
@@ -315,7 +316,8 @@ impl Moves {
         match slice.phase {
             MovePhase::Park => {}
             MovePhase::Leave => slice.done(usize::from(cpu)),
-            // State that was on its way to the dead CPU goes to the new CPU of its bucket instead.
+            // State that was to arrive on the dead CPU is taken by the new CPU of its bucket
+            // instead.
             MovePhase::Arrive => self.wait_for_arrivals(),
             MovePhase::Release => slice.waiting.retain(|queue| queues[*queue].owner != cpu),
         }
@@ -339,12 +341,12 @@ impl Moves {
         }
         actions.changed = true;
     }
-    /// From now on, another CPU polls a queue. If the previous owner was dead, phases have passed
-    /// without this queue. After this event, the queue follows the current map. The queue parks if
-    /// the current map is about to change. The queue may have missed earlier phases without harm.
+    /// Records that another CPU polls a queue from now on. If the previous owner was dead, the
+    /// queue may have missed phases of a slice, which does no harm. After this event, the queue
+    /// uses the current map. The queue parks frames if the current map is about to change.
     fn set_owner(&mut self, queue: usize, cpu: CpuIndex, actions: &mut Actions) {
         self.queues[queue].owner = cpu;
-        // In the order of a group, the CPUs that poll come first.
+        // The version changes because the CPUs that poll come first in the order of a group.
         self.groups[usize::from(self.queues[queue].group)].version.changed += 1;
         actions.changed = true;
     }

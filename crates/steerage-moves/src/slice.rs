@@ -11,8 +11,8 @@ pub struct BucketMove {
     pub from: CpuIndex,
     /// The bucket's CPU after the move.
     pub to: CpuIndex,
-    /// True if the old handler has returned state of this bucket, and the new handler has not taken
-    /// it yet.
+    /// True if the old CPU's handler has returned state of this bucket, and the new CPU's handler
+    /// has not taken the state yet.
     pub has_state: bool,
 }
 
@@ -38,8 +38,8 @@ pub struct Slice {
     pub phase: MovePhase,
     /// The moves of this slice, sorted by bucket.
     pub moves: Vec<BucketMove>,
-    /// The number of the group before the move. The two group numbers differ if a queue changes its
-    /// group.
+    /// The number of the group before the move. `group_before` and `group_after` differ if a queue
+    /// changes its group.
     pub group_before: u16,
     /// The number of the group after the move.
     pub group_after: u16,

@@ -7,9 +7,9 @@ use crate::{CpuIndex, Slice};
 /// Bucket numbers, each with the state of the bucket.
 pub type States<M> = Vec<(u16, M)>;
 
-/// The state that old handlers returned for the current slice. The returned state stays here until
-/// the new handlers take it. The state of handlers is stored outside of the state machine, so that
-/// the machine does not depend on its type.
+/// The state that old handlers returned for the current slice. The state stays in the [`Transit`]
+/// until the new handlers take it. The state is stored outside of the state machine, so that the
+/// machine does not depend on the type of the state.
 pub struct Transit<M> {
     epoch: u64,
     states: States<M>,

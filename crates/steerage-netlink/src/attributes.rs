@@ -1,5 +1,5 @@
 //! The attributes of netlink messages: netlink(7). A generic netlink message is a list of
-//! attributes. The value of an attribute may be another list.
+//! attributes. The value of an attribute may be another list of attributes.
 
 use netlink_packet_core::{DefaultNla, Emitable, NLA_F_NESTED, NLA_HEADER_SIZE, NlasIterator, parse_u32};
 
@@ -7,7 +7,7 @@ pub(crate) fn attribute(kind: u16, value: impl Into<Vec<u8>>) -> DefaultNla {
     DefaultNla::new(kind, value.into())
 }
 
-/// Creates an attribute whose value is a text that ends with a zero byte.
+/// Creates an attribute whose value is text that ends with a zero byte.
 pub(crate) fn text_attribute(kind: u16, text: &str) -> DefaultNla {
     attribute(kind, [text.as_bytes(), &[0]].concat())
 }
@@ -45,7 +45,8 @@ pub(crate) fn number(list: &[u8], kind: u16) -> u32 {
     find(list, kind).and_then(|number| parse_u32(number).ok()).unwrap_or(0)
 }
 
-/// Creates an attribute for each type in `given` whose number is not `None`.
+/// Creates an attribute from each pair of a type and a number in `given`, unless the number is
+/// `None`.
 pub(crate) fn numbers(given: &[(u16, Option<u32>)]) -> Vec<DefaultNla> {
     given.iter().filter_map(|(kind, number)| Some(attribute(*kind, (*number)?.to_ne_bytes()))).collect()
 }

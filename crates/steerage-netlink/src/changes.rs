@@ -10,13 +10,13 @@ use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_recv_buffer_s
 use crate::entry::Change;
 use crate::socket::Socket;
 
-/// The netlink multicast groups for changes of links, of neighbours, and of the addresses and
-/// routes of both families (`RTMGRP_` in linux/rtnetlink.h).
+/// The netlink multicast groups for changes of links, of neighbours, and of IPv4 and IPv6 addresses
+/// and routes (`RTMGRP_` in linux/rtnetlink.h).
 const LINKS: u32 = 0x1;
 const TABLES: u32 = 0x4 | 0x10 | 0x40 | 0x100 | 0x400;
 
-/// The size in bytes of the socket's receive buffer if changes of all tables are read. The buffer
-/// holds about ten thousand changes of routes.
+/// The size in bytes of the socket's receive buffer if changes of all tables are read. A buffer of
+/// this size holds about ten thousand changes of routes.
 const BUFFER_BYTES: usize = 8 << 20;
 
 /// Receives the kernel's changes, without waiting for them. Poll the socket's file descriptor to
@@ -64,7 +64,7 @@ impl Changes {
     /// Fails if the kernel refuses the socket.
     pub fn of_all() -> io::Result<Self> {
         let socket = Socket::open(None, LINKS | TABLES)?;
-        // Root may use a buffer that is larger than the limit for other users.
+        // Root may use a receive buffer that is larger than the limit for other users.
         if set_socket_recv_buffer_size_force(&socket.fd, BUFFER_BYTES).is_err() {
             set_socket_recv_buffer_size(&socket.fd, BUFFER_BYTES)?;
         }

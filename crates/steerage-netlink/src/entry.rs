@@ -16,8 +16,8 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use crate::socket::Message;
 
-/// A change in one of the kernel's tables: a new entry, a deleted entry, or a new state of an
-/// entry.
+/// A change in one of the kernel's tables (links, addresses, routes, neighbours): a new entry, a
+/// deleted entry, or a new state of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     /// The entry in its current state, or in its last state before it was deleted.
@@ -40,8 +40,8 @@ pub enum Entry {
     Neighbour(Neighbour),
 }
 
-/// A network interface. The reply to a request for an interface fills in all fields. A message
-/// about a change may omit fields, which are then `None`.
+/// A network interface. All fields are known if the kernel was asked for the interface. In a
+/// message about a change, the kernel may omit fields, which are then `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Link {
@@ -84,8 +84,8 @@ pub struct XdpProgram {
     pub place: XdpPlace,
 }
 
-/// A hook of an interface, at which a single XDP program can be attached. The values are the flags
-/// `XDP_FLAGS_` of linux/if_link.h.
+/// A hook of an interface, at which a single XDP program can be attached. The value of each hook is
+/// its flag `XDP_FLAGS_` in linux/if_link.h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum XdpPlace {
@@ -121,12 +121,13 @@ pub struct Route {
     pub metric: u32,
     /// The action for packets that match the route, such as forwarding or rejecting.
     pub kind: RouteType,
-    /// The next hops of the route. Each flow uses one of the next hops.
+    /// The next hops of the route. Each flow that follows the route uses one of the next hops.
     pub hops: Vec<NextHop>,
     /// True if the route encapsulates packets in another header.
     pub encapsulates: bool,
     /// True if the route applies only to packets with a certain type of service or source address.
-    /// Also true if the kernel has created this route as a copy for a single destination.
+    /// The value is also true if the kernel has created the route as a copy for a single
+    /// destination.
     pub is_special: bool,
     /// True if the change adds `hops` to an existing route.
     pub is_appended: bool,
@@ -186,15 +187,16 @@ impl Change {
 impl Link {
     fn new(message: LinkMessage, body: &[u8]) -> Option<Self> {
         let header = message.header;
-        // The kernel sends the same type of message about the ports of a bridge. A port that leaves
-        // the bridge still exists as an interface, so this message is ignored.
+        // The kernel sends messages of this type about links and also about the ports of a bridge.
+        // A port that leaves the bridge still exists as an interface, so messages about bridge
+        // ports are ignored.
         if header.interface_family != AddressFamily::Unspec {
             return None;
         }
         let mut link = Self {
             index: header.index,
-            // The netlink library drops `ARPHRD_` numbers that it does not know. Therefore the
-            // number is read from the raw message.
+            // The netlink library drops unknown `ARPHRD_` numbers. Therefore the `ARPHRD_` number
+            // is read from the raw message.
             hardware: body.get(2..4).and_then(|hardware| parse_u16(hardware).ok())?,
             up: header.flags.contains(LinkFlags::Up),
             running: header.flags.contains(LinkFlags::Running),

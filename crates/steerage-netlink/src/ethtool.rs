@@ -1,9 +1,10 @@
 //! The settings of network cards: the family `ethtool` of generic netlink
 //! (Documentation/networking/ethtool-netlink.rst of the kernel). Each kind of setting has its own
-//! file. Any user may read the settings. To change a setting, a process needs `CAP_NET_ADMIN`.
+//! file below `ethtool/`. Any user may read the settings. To change a setting, a process needs
+//! `CAP_NET_ADMIN`.
 //!
-//! The family exists since Linux 5.6, and the settings in this module since Linux 5.7. A kernel can
-//! be built without the family.
+//! The family `ethtool` exists since Linux 5.6, and the settings in this module since Linux 5.7. A
+//! kernel can be built without the family `ethtool`.
 
 mod channels;
 mod features;

@@ -1,5 +1,5 @@
-//! Generic netlink, whose families of requests have names, such as `ethtool`. If a kernel does not
-//! support a family, it replies that the family does not exist.
+//! Generic netlink: each family of requests has a name, such as `ethtool`. A kernel that does not
+//! support a family replies that the family does not exist.
 
 use std::io;
 
@@ -38,8 +38,8 @@ impl Family {
         Ok(family)
     }
 
-    /// Sends a command with these attributes to the family. Returns the attributes of the reply,
-    /// which are empty if the kernel only confirms the command.
+    /// Sends a command with these attributes to the family. Returns the attributes of the reply, or
+    /// an empty list if the kernel only confirms the command.
     pub(crate) fn request(&mut self, command: u8, attributes: &[DefaultNla]) -> io::Result<Vec<u8>> {
         let body = [&[command, VERSION, 0, 0], &serialized(attributes)[..]].concat();
         let mut reply = Vec::new();

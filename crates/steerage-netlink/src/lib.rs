@@ -1,5 +1,5 @@
 //! Queries the kernel about interfaces, addresses, routes and neighbours over netlink(7), and
-//! receives their changes.
+//! receives messages about their changes.
 //!
 //! | file | content |
 //! |---|---|

@@ -13,8 +13,8 @@ const NETDEV_CMD_DEV_GET: u8 = 1;
 const NETDEV_A_DEV_IFINDEX: u16 = 1;
 const NETDEV_A_DEV_XDP_FEATURES: u16 = 3;
 const NETDEV_A_DEV_XDP_RX_METADATA_FEATURES: u16 = 5;
-/// The values of the flags `NETDEV_XDP_ACT_BASIC` and `NETDEV_XDP_ACT_XSK_ZEROCOPY`, and of the
-/// flags of `enum netdev_xdp_rx_metadata`.
+/// The values of the kernel's flags `NETDEV_XDP_ACT_BASIC` and `NETDEV_XDP_ACT_XSK_ZEROCOPY`, and
+/// of the flags of `enum netdev_xdp_rx_metadata`.
 const BASIC: u64 = 1;
 const ZERO_COPY: u64 = 8;
 const METADATA_TIMESTAMP: u64 = 1;

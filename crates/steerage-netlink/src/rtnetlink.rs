@@ -84,7 +84,7 @@ impl Rtnetlink {
                 found = Some(link);
             }
         })?;
-        // Callers in other crates rely on these two fields.
+        // Callers in other crates require the link's name and its MTU.
         found
             .filter(|link| link.name.is_some() && link.mtu.is_some())
             .ok_or_else(|| io::Error::other("the kernel's description of the link is not understood"))
@@ -114,9 +114,8 @@ impl Rtnetlink {
     /// attached to the hook. If `program` is `None`, the attached program is detached. A program
     /// that was attached by a link of bpf(2) cannot be replaced. The caller needs `CAP_NET_ADMIN`.
     ///
-    /// The caller must name the hook. If a request named no hook and the driver supports XDP, the
-    /// kernel would choose the driver's hook. A program at the hook after the driver would then
-    /// stay attached.
+    /// The caller must name the hook. If a request names no hook and the driver supports XDP, the
+    /// kernel chooses the driver's hook, and a program at the hook after the driver stays attached.
     ///
     /// # Errors
     /// Fails if the kernel refuses the change.
@@ -150,9 +149,9 @@ impl Rtnetlink {
         self.request(&RouteNetlinkMessage::SetLink(message), NLM_F_ACK, &mut |_| {})
     }
 
-    /// Lists all links, addresses, routes and neighbours. In this order, each entry comes after the
-    /// entries to which it refers. If a table changes during the listing, an entry may be listed
-    /// more than once, and the last copy is the newest.
+    /// Lists all links, addresses, routes and neighbours. The entries are listed in an order in
+    /// which each entry comes after the entries to which it refers. If a table changes during the
+    /// listing, an entry may be listed more than once, and the last copy is the newest.
     ///
     /// # Errors
     /// Fails if the kernel does not reply.

@@ -1,5 +1,5 @@
-//! The routing rules for IPv6 (`ip -6 rule`). A rule says in which routing table the kernel looks
-//! up a packet.
+//! The routing rules for IPv6 (`ip -6 rule`). A rule determines in which routing table the kernel
+//! looks up a packet.
 
 use std::{fmt, io};
 
@@ -114,7 +114,7 @@ impl Rule {
                 RuleAttribute::Iifname(name) => rule.interface = Some(name.clone()),
                 RuleAttribute::Table(number) => table = *number,
                 RuleAttribute::Protocol(protocol) => rule.protocol = (*protocol).into(),
-                // With this value of `SuppressPrefixLen`, the rule does not ignore any route.
+                // `u32::MAX` means that the rule does not ignore any route.
                 RuleAttribute::SuppressPrefixLen(u32::MAX) => {}
                 _ => return None,
             }
@@ -134,8 +134,8 @@ mod tests {
 
     use super::*;
 
-    /// This crate reads the rules that `ip -6 rule` adds. `ip -6 rule` shows the rules that this
-    /// crate adds.
+    /// Checks that this crate reads the rules that `ip -6 rule` adds, and that `ip -6 rule` shows
+    /// the rules that this crate adds.
     #[test]
     fn rules_are_those_of_ip() {
         let Some(namespaces) = Namespaces::new(1) else { return };

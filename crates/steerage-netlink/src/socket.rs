@@ -1,4 +1,5 @@
-//! A netlink socket for requests, for dumps of whole tables, and for changes.
+//! A netlink socket for requests, for dumps of whole tables, and for the kernel's messages about
+//! changes.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,7 +16,8 @@ use rustix::net::{AddressFamily, Protocol, RecvFlags, SocketFlags, SocketType, b
 use crate::attributes;
 
 /// If the table changes during a dump, the dump is requested again, up to this total number of
-/// requests. After the last one, the caller must rely on the changes that the kernel reports.
+/// requests. If the table changes even during the last dump, the caller must rely on the changes
+/// that the kernel reports.
 const DUMPS_MAX: usize = 3;
 
 /// The maximum size of a netlink datagram in bytes. A part of a dump has at most 32 KiB, and no
@@ -49,10 +51,11 @@ pub(crate) struct Message<'a> {
 /// A function that is called with each netlink message.
 pub(crate) type Each<'a> = &'a mut dyn FnMut(Message<'_>);
 
-/// A socket of one netlink family, which never waits for a reply. The kernel handles a request in
-/// the system call that sends it. Therefore the reply has arrived when the system call returns, or
-/// it never arrives. The system call itself may wait for a lock in the kernel that protects all
-/// links. The kernel creates the next part of a dump when the program receives the previous part.
+/// A socket of one netlink family, which never waits for a reply. The kernel handles a request
+/// during the system call that sends the request. Therefore a reply has arrived when the system
+/// call that sends the request returns, or the reply never arrives. The system call itself may wait
+/// for the kernel's lock that protects all links. The kernel creates the next part of a dump when
+/// the program receives the previous part.
 #[derive(Debug)]
 pub(crate) struct Socket {
     pub(crate) fd: OwnedFd,
@@ -63,14 +66,14 @@ pub(crate) struct Socket {
 }
 
 impl Socket {
-    /// Opens a socket in the network namespace of this thread. The socket receives the changes of
-    /// these multicast groups. If `family` is `None`, the socket belongs to the family of
-    /// rtnetlink.
+    /// Opens a socket in the network namespace of this thread. The socket receives the messages
+    /// that the kernel sends to the multicast groups `groups`. If `family` is `None`, the socket
+    /// belongs to the rtnetlink family.
     pub(crate) fn open(family: Option<Protocol>, groups: u32) -> io::Result<Self> {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let fd = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, family)?;
-        // The result is ignored, because the option `NETLINK_EXT_ACK` exists only since Linux 4.12.
-        // Without the option, the kernel reports errors only as numbers.
+        // A failure is ignored, because the option `NETLINK_EXT_ACK` exists only since Linux 4.12.
+        // Without `NETLINK_EXT_ACK`, the kernel reports errors only as numbers.
         let _ = ExtendedAck.set(&fd, &true);
         bind(&fd, &SocketAddrNetlink::new(0, groups))?;
         let buffer = if groups == 0 { Box::default() } else { vec![0; DATAGRAM_BYTES_MAX].into() };
@@ -78,8 +81,9 @@ impl Socket {
     }
 
     /// Sends a request, and passes the messages of the reply to `each`. `flags` contains
-    /// `NLM_F_DUMP` if the request is for all entries of a table. For any other request, `flags`
-    /// contains `NLM_F_ACK`. If a table changes during a dump, `each` may receive an entry twice.
+    /// `NLM_F_DUMP` if the request is for all entries of a table. For a request without a dump,
+    /// `flags` contains `NLM_F_ACK`. If a table changes during a dump, `each` may receive an entry
+    /// twice.
     pub(crate) fn request(&mut self, kind: u16, flags: u16, body: &[u8], each: Each<'_>) -> io::Result<()> {
         self.sequence = self.sequence.wrapping_add(1);
         let mut header = NetlinkHeader::default();
@@ -107,7 +111,7 @@ impl Socket {
                 other => other.into(),
             })?;
             for message in messages(datagram) {
-                // Messages with another sequence number belong to a late reply to an earlier
+                // A message with another sequence number belongs to a late reply to an earlier
                 // request.
                 if message.sequence != self.sequence {
                     continue;
@@ -167,8 +171,8 @@ fn messages(mut datagram: &[u8]) -> impl Iterator<Item = Message<'_>> {
     })
 }
 
-/// Returns the result of a request, which the last message of the reply contains: an error, or
-/// success if the error number is 0.
+/// Returns the result of a request from the last message of the reply: an error, or success if the
+/// error number is 0.
 fn outcome(message: Message<'_>) -> io::Result<()> {
     let code = message.body.get(..4).and_then(|code| parse_i32(code).ok()).unwrap_or_default();
     if code == 0 {
@@ -225,8 +229,7 @@ mod tests {
     fn reply(socket: &mut Socket, kernel: &OwnedFd, datagrams: &[Vec<u8>]) -> io::Result<Vec<Vec<u8>>> {
         for datagram in datagrams {
             let mut datagram = datagram.clone();
-            // If the test gave a message the sequence number 0, it gets the sequence number of the
-            // next request.
+            // A message with the sequence number 0 gets the sequence number of the next request.
             if datagram[8] == 0 {
                 datagram[8..12].copy_from_slice(&(socket.sequence + 1).to_ne_bytes());
             }

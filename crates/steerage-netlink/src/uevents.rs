@@ -1,6 +1,6 @@
 //! Receives the kernel's messages about devices that appear, change and disappear
-//! (lib/kobject_uevent.c of the kernel). Examples are the queues of an interface, and CPUs that go
-//! offline.
+//! (lib/kobject_uevent.c of the kernel). Examples of such devices are the queues of an interface,
+//! and CPUs that go offline.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -45,8 +45,8 @@ impl Uevents {
     /// because the buffer was full.
     pub fn read(&mut self, each: &mut dyn FnMut(&str, &str)) -> bool {
         self.0.read_datagrams(&mut |datagram| {
-            // A datagram contains several texts. The first text is `ACTION@PATH`, and the later
-            // texts repeat the action and the path.
+            // A datagram contains several strings, each of which ends with a zero byte. The first
+            // string is `ACTION@PATH`, and later strings repeat the action and the path.
             let first = datagram.split(|byte| *byte == 0).next().unwrap_or_default();
             if let Some((action, path)) = std::str::from_utf8(first).ok().and_then(|text| text.split_once('@')) {
                 each(action, path);

@@ -67,7 +67,7 @@ fn a_link_is_set() {
         kernel.set_up(index).unwrap();
         let link = kernel.link("near0").unwrap();
         assert_eq!((link.mtu, link.up), (Some(1300), true));
-        // This MTU exceeds the maximum MTU of the link.
+        // An MTU of `1 << 24` bytes exceeds the maximum MTU of the link.
         assert!(kernel.set_mtu(index, 1 << 24).is_err());
     });
 }
@@ -112,7 +112,8 @@ fn has_mtu(change: &Change, mtu: usize) -> bool {
     change.is_there && matches!(&change.entry, Entry::Link(link) if link.mtu == Some(mtu))
 }
 
-/// Reads changes until `last` returns true for a change. Returns all changes up to this one.
+/// Reads changes until `last` returns true for one of the changes. Returns all changes that were
+/// read.
 fn until(changes: &mut Changes, last: impl Fn(&Change) -> bool) -> Vec<Change> {
     let start = Instant::now();
     let mut all = Vec::new();
@@ -245,7 +246,7 @@ fn drivers_report_their_support_of_xdp() {
         // The kernel reports either all kinds of metadata of a veth, or none.
         assert!(support.hash == support.time && support.time == support.vlan_tag, "{support:?}");
         assert!(netdev::xdp_support(1 << 20).is_err());
-        // It is not an error to detach a program from a hook that has none.
+        // It is not an error to detach a program from a hook that has no program.
         let index = if_nametoindex("near0").unwrap();
         Rtnetlink::open().unwrap().set_xdp_program(index, XdpPlace::Generic, None).unwrap();
         assert!(Rtnetlink::open().unwrap().set_xdp_program(1 << 20, XdpPlace::Generic, None).is_err());

@@ -1,9 +1,9 @@
 //! Slows down the reading of packets from a file, so that the jobs can keep up. Long periods of
 //! reading alternate with long pauses.
 //!
-//! Without these pauses, the packet CPU would check every millisecond whether the fullest buffer
-//! has room for more packets. Each check costs a wake-up. Most of these checks would find no room
-//! in the buffer, because the jobs read more slowly than the packet CPU.
+//! Without long pauses, the packet CPU would check every millisecond whether the fullest buffer has
+//! room for more packets. Each check costs a wake-up. Most checks would find no room in the buffer,
+//! because the jobs read more slowly than the packet CPU.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -17,7 +17,7 @@ const PAUSE_MAX: Duration = Duration::from_millis(8);
 #[derive(Debug)]
 pub(super) struct Brake {
     /// The thresholds for the number of bytes in the fullest buffer of all jobs. A pause begins
-    /// when the number reaches `high`, and ends when it is below `low`.
+    /// when the number of bytes reaches `high`, and ends when the number is below `low`.
     high: usize,
     low: usize,
     /// The pause also ends if the buffer of any job contains fewer bytes than `hungry`, unless the
@@ -28,8 +28,8 @@ pub(super) struct Brake {
 }
 
 impl Brake {
-    /// `buffer` is the size of each job's buffer in bytes. The capacity of an output is less than
-    /// half of this size.
+    /// `buffer` is the size of each job's buffer in bytes. The capacity of an
+    /// [`Output`](steerage::Output) is less than half of this buffer size.
     pub(super) fn new(buffer: usize) -> Self {
         Self {
             high: buffer / 8 * 3,
@@ -79,8 +79,8 @@ mod tests {
         assert!(pauses([600, 300]) && pauses([450, 200]));
         assert!(!pauses([399, 150]) && !pauses([599, 150]));
         assert!(pauses([600, 300]) && !pauses([500, 99]));
-        // While the buffer of a job is full, reading more packets cannot help another job whose
-        // buffer is empty.
+        // As long as the buffer of one job is full, reading more packets cannot help another job
+        // whose buffer is empty.
         assert!(pauses([600, 0]));
         // No job has a buffer.
         assert_eq!(Brake::new(1600).pause(std::iter::empty()), None);

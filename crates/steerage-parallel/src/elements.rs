@@ -1,4 +1,4 @@
-//! Splits a JSON array that a job writes into its elements.
+//! Splits the JSON array that a job writes into the elements of the array.
 
 use super::lines::LINE_BYTES_MAX;
 
@@ -23,8 +23,8 @@ pub(super) struct Elements {
 
 impl Elements {
     /// Parses more output of the job. Appends all complete elements to `out`, each after the
-    /// separator [`BEFORE`]. Returns true if the next output must come from the same job, because
-    /// an element is too long to be kept in memory.
+    /// separator [`BEFORE`]. Returns true if an element is too long to be kept in memory, so that
+    /// the next output must come from the same job.
     pub(super) fn take(&mut self, written: &[u8], out: &mut Vec<u8>) -> bool {
         for byte in written {
             self.byte(*byte, out);

@@ -1,4 +1,5 @@
-//! All errors of a run. The message of an error is one line that says what failed and what to do.
+//! All errors of a run. The message of an error is one line, which states what failed and what the
+//! user can do.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,7 +16,7 @@ pub enum Error {
     /// The options do not allow any jobs. The text is the whole message.
     #[error("{0}")]
     Wrong(String),
-    /// The pipes of a job cannot be made.
+    /// The pipes of a job cannot be created.
     #[error("cannot make the pipes of a job: {0}; use fewer jobs (-j), or allow more files by `ulimit -n`")]
     Pipe(io::Error),
     /// The program of a job cannot be started.
@@ -29,7 +30,7 @@ pub enum Error {
     /// The file with the packets of a job cannot be handed to the job.
     #[error("cannot make the way to a job: {0}")]
     Way(io::Error),
-    /// The interface of a job cannot be made.
+    /// The network interface of a job cannot be created.
     #[error(transparent)]
     Interface(OutputError),
     /// The packets of a job cannot be written as a capture.
@@ -43,7 +44,7 @@ pub enum Error {
         /// The reason.
         error: PathError,
     },
-    /// A file without a name cannot be created.
+    /// A temporary file without a name cannot be created.
     #[error("cannot make a temporary file in {}: {error}; set TMPDIR to another directory", .directory.display())]
     Temporary {
         /// The directory of temporary files.
@@ -66,7 +67,7 @@ pub enum Error {
     /// The merged output cannot be written.
     #[error("cannot write the output of the jobs to standard output: {0}; redirect it to another place")]
     Merge(io::Error),
-    /// Output that waits for its turn cannot be kept in a file.
+    /// A job's output that has to wait for the output of other jobs cannot be stored in a file.
     #[error(
         "cannot keep the output of a job in {} until its turn comes: {error}; set TMPDIR to a directory with more room, \
          or add --results DIR",
@@ -83,10 +84,10 @@ pub enum Error {
     Unmergeable {
         /// The number of the job, from 1.
         job: usize,
-        /// What the job does, and what to do.
+        /// What the job does wrong, and what the user can do.
         why: String,
     },
-    /// The jobs' input format has one link type, but the packets have several.
+    /// The jobs' input format can have only one link type, but the packets have several link types.
     #[error(
         "the packets have several link types, {first} and {other}, and a pcap file has one: add --format pcapng, or give \
          the inputs one by one"
@@ -108,7 +109,7 @@ pub enum Error {
     /// [`run`](crate::run()) cannot make the instance that splits the packets.
     #[error(transparent)]
     Build(#[from] BuildError),
-    /// The input of [`run`](crate::run()) failed. The text is the whole message.
+    /// Reading the input of [`run`](crate::run()) failed. The text is the whole message.
     #[error("{0}")]
     Input(String),
 }
@@ -119,7 +120,7 @@ fn results(path: &Path, error: &PathError) -> String {
         PathError::System(error) if error.kind() == io::ErrorKind::NotFound => {
             format!("cannot make {path}: there is no directory above it; make it with mkdir -p")
         }
-        // The messages of these errors already contain advice.
+        // The messages of `Changeable` and `Link` errors already contain advice.
         PathError::Changeable { .. } | PathError::Link { .. } => error.to_string(),
         error => format!("cannot make {path}: {error}; name another directory"),
     }

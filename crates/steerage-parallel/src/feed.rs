@@ -57,8 +57,8 @@ pub(super) fn feed(via: Via, number: usize, options: StreamOptions) -> Result<(O
 }
 
 impl Feed {
-    /// Returns the reason why the stream of packets to the job ended early. Returns `None` if it
-    /// did not end early.
+    /// Returns the reason why the stream of packets to the job ended early. Returns `None` if the
+    /// stream did not end early.
     pub(super) fn failure(&self) -> Option<StreamFailure> {
         self.stream.as_ref().and_then(Stream::failure)
     }

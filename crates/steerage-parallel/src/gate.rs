@@ -1,8 +1,9 @@
-//! A waiting process. When its gate is opened, the process executes the program of a job.
+//! A waiting process. When its gate (a pipe) is opened, the waiting process executes the program of
+//! a job.
 //!
-//! A job that reads a file must start when the file is complete. When the file is complete, a
-//! sandbox no longer allows this program to start other programs. Therefore the waiting process is
-//! started before the sandbox is entered, and its gate is opened later.
+//! A job that reads its packets from a file must start only when the file is complete. But when the
+//! file is complete, a sandbox no longer allows this program to start other programs. Therefore the
+//! waiting process is started before the sandbox is entered, and its gate is opened later.
 
 use std::ffi::OsString;
 use std::io::{self, Read};
@@ -13,15 +14,15 @@ use steerage_text::shell_word;
 
 use super::error::Error;
 
-/// The bytes that open the gate. To open the gate, these bytes are written to the standard input of
-/// the waiting process.
+/// The bytes that open the gate. To open the gate, this program writes these bytes to the standard
+/// input of the waiting process.
 pub(super) const OPEN: &[u8] = b"\n";
 
 /// Waits for a byte on standard input, and then executes `command` in this process. The program
 /// that a [`WaitingProcess`](crate::WaitingProcess) starts must call this function.
 ///
-/// Returns `Ok` if the input ends without a byte, because the job is no longer needed. Also returns
-/// `Ok` if `command` is empty.
+/// Returns `Ok` if the input ends without a byte, because the job is no longer needed. The function
+/// also returns `Ok` if `command` is empty.
 ///
 /// # Errors
 /// Returns [`Error::Start`] if the program cannot be started.

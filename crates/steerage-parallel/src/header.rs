@@ -1,5 +1,5 @@
-//! Finds the header lines at the start of each job's output. The merged output contains these lines
-//! only once.
+//! Finds the header lines at the start of each job's output. The merged output contains the header
+//! lines only once.
 
 use std::borrow::Cow;
 
@@ -7,8 +7,8 @@ use std::borrow::Cow;
 /// limit does not count as a header line.
 const HEADER_BYTES_MAX: usize = 1 << 20;
 
-/// The first line of a job's output is compared with the first lines of the other jobs only if it
-/// has at most this length in bytes.
+/// The maximum length in bytes of a first line of a job's output that is compared with the first
+/// lines of the other jobs.
 const FIRST_BYTES_MAX: usize = 1 << 10;
 
 #[derive(Debug)]
@@ -35,8 +35,8 @@ impl Headers {
     }
 
     /// Removes the header lines from the start of a job's output. The first part of the result
-    /// contains the header lines if they are complete and no job's header lines have been shown
-    /// yet. The second part contains all other lines.
+    /// contains the header lines, if they are complete and no job's header lines have been written
+    /// to the output yet. The second part contains all other lines.
     pub(super) fn take<'a>(&mut self, job: usize, lines: &'a [u8]) -> (Vec<u8>, Cow<'a, [u8]>) {
         let header = &mut self.of_jobs[job];
         if !self.is_set {
@@ -52,7 +52,7 @@ impl Headers {
     }
 
     /// Ends the output of all jobs. If no job wrote all of its header lines, returns the header
-    /// lines of the first job that wrote some.
+    /// lines of the first job that wrote some of them.
     pub(super) fn finish(&mut self) -> Option<(usize, Vec<u8>)> {
         let mut begun = self.of_jobs.iter_mut().enumerate().filter(|_| !self.is_shown);
         let (job, header) = begun.find(|(_, header)| !header.bytes.is_empty())?;

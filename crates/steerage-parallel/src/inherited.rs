@@ -1,7 +1,9 @@
-//! A file descriptor that a job inherits. The job's command contains the path of this descriptor.
+//! A file descriptor that a job inherits. The job's command contains the path of the descriptor
+//! (`/proc/self/fd/N`).
 //!
 //! Therefore a pipe or file with packets needs no name in a directory, and no other user can open
-//! it. The kernel removes it when the last process that has it open ends, even after a crash.
+//! the pipe or file. The kernel removes such a pipe or file when the last process that has it open
+//! ends, even after a crash.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -17,13 +19,13 @@ use steerage_guard::path::Directory;
 
 use super::error::Error;
 
-/// The lowest number of an inherited file descriptor. Shell scripts use the numbers 0 to 9 in
-/// redirections.
+/// The lowest number of an inherited file descriptor. Smaller numbers are avoided, because shell
+/// scripts use the numbers 0 to 9 in redirections.
 const NUMBER_MIN: i32 = 10;
 
 /// The mode of a file with packets. Every user may read the file, because a program may drop its
-/// privileges before it opens its input. The mode is safe, because only the job has a descriptor of
-/// the file.
+/// privileges before it opens its input. This file mode is safe, because only the job has a
+/// descriptor of the file.
 const READABLE: Mode = Mode::from_raw_mode(0o644);
 
 #[derive(Debug)]
@@ -34,9 +36,9 @@ impl Inherited {
         Ok(Self(fcntl_dupfd_cloexec(fd, NUMBER_MIN)?))
     }
 
-    /// Returns the path with which the job, and each program that it starts, can open the file or
-    /// pipe. The path is not `/dev/fd/N`. Given such a path, some programs read from the descriptor
-    /// itself, which can be read only once.
+    /// Returns the path with which the job, and each program that the job starts, can open the file
+    /// or pipe. The path is not `/dev/fd/N`. If the path is `/dev/fd/N`, some programs read from
+    /// the descriptor itself, which can be read only once.
     pub(super) fn path(&self) -> OsString {
         format!("/proc/self/fd/{}", self.0.as_raw_fd()).into()
     }
@@ -64,8 +66,8 @@ pub(super) fn temporary_file() -> Result<File, Error> {
     created.map_err(|error| Error::Temporary { directory, error: error.into() })
 }
 
-/// Opens a temporary file a second time, so that a job can read it. The new descriptor has its own
-/// file position.
+/// Opens a temporary file a second time, so that a job can read it. The new file descriptor has its
+/// own file position.
 pub(super) fn for_reading(file: &File) -> io::Result<Inherited> {
     fchmod(file, READABLE)?;
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());

@@ -1,5 +1,6 @@
-//! The jobs of a run. Four threads share the jobs: the packet CPU, the thread that watches the
-//! jobs, the thread that merges their output, and the thread that waits for the end of the run.
+//! The jobs of a run. Four threads share the list of jobs: the thread of the packet CPU, the thread
+//! that watches the jobs, the thread that merges their output, and the thread that waits for the
+//! end of the run.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -26,11 +27,11 @@ pub(super) struct Asked {
 /// The input of the jobs. All fields are known when the jobs are started.
 #[derive(Debug)]
 pub(super) struct Input {
-    /// The packet streams to all jobs. The packet CPU uses this copy, because it must not wait for
-    /// the lock of the jobs.
+    /// The packet streams to all jobs. The packet CPU uses this list of streams, because it must
+    /// not wait for the lock of the jobs.
     pub(super) streams: Vec<Stream>,
-    /// The link types of the packets that were seen. `has_one_link` is true if the jobs' capture
-    /// format supports only one link type.
+    /// The link types of the packets that have been read. `has_one_link` is true if the jobs'
+    /// capture format supports only one link type.
     pub(super) seen: Arc<LinksSeen>,
     pub(super) has_one_link: bool,
     /// True if all inputs of the run can wait without losing packets, as a file can.
@@ -42,7 +43,7 @@ pub(super) struct Jobs {
     jobs: Mutex<Vec<Job>>,
     input: OnceLock<Input>,
     asked: Mutex<Asked>,
-    /// True if the run must read no further packet. Inputs that can wait check this flag.
+    /// True if the run must not read any more packets. Inputs that can wait check this flag.
     pub(super) end_now: Arc<AtomicBool>,
     pub(super) is_complete: AtomicBool,
     pub(super) timeout: Option<Duration>,
@@ -71,7 +72,7 @@ impl Jobs {
     pub(super) fn add(&self, jobs: Vec<Job>, input: Input) {
         *self.last_lines.lock().unwrap_or_else(PoisonError::into_inner) = vec![Heard::default(); jobs.len()];
         *self.lock() = jobs;
-        // The input is not set yet, because `add` is called only once.
+        // `set` cannot fail, because `add` is called only once.
         let _ = self.input.set(input);
     }
 
@@ -85,15 +86,15 @@ impl Jobs {
         started
     }
 
-    /// Declares that no other job will be started. Then the waiting processes of jobs that were not
-    /// started end.
+    /// Declares that no more jobs will be started. After this call, the waiting processes of jobs
+    /// that were not started end.
     pub(super) fn complete(&self) {
         self.lock().iter_mut().for_each(Job::give_up_start);
         self.is_complete.store(true, Ordering::Relaxed);
     }
 
-    /// Ends the input of the jobs early. If `hurry` is true, jobs that run for too long after that
-    /// are killed.
+    /// Ends the input of the jobs early. If `hurry` is true, jobs that continue to run for too long
+    /// after the end of their input are killed.
     pub(super) fn stop(&self, hurry: bool) {
         {
             let mut asked = self.asked();
@@ -115,7 +116,7 @@ impl Jobs {
     }
 
     /// Returns an error if the packets have several link types, but the jobs' capture format
-    /// supports only one.
+    /// supports only one link type.
     pub(super) fn several_links(&self) -> Option<Error> {
         let input = self.input.get().filter(|input| input.has_one_link)?;
         let [first, other] = [input.seen.first()?, input.seen.other()?].map(|link| link_name(link).into_owned());
@@ -130,14 +131,14 @@ impl Jobs {
         self.lock().iter().filter_map(|job| job.feed.stream.as_ref()).all(|stream| stream.has_ended())
     }
 
-    /// Returns the reason why a job did not get all of its packets, or `None` if it got all of
-    /// them. Two kinds of lost packets do not count: packets of a live input that was too fast for
-    /// the job, and packets that were lost because the user ended the run.
+    /// Returns the reason why a job did not get all of its packets, or `None` if the job got all
+    /// packets. Two kinds of lost packets do not count: packets of a live input that was too fast
+    /// for the job, and packets that were lost because the user ended the run.
     pub(super) fn incomplete(&self, job: &Job, lost: &Lost) -> Option<String> {
         let was_asked = self.asked().end.is_some();
         let outlived = self.outlived.load(Ordering::Relaxed) && job.feed.via != Via::File;
         match job.feed.failure() {
-            // This process has ended the job, because the user ended the run.
+            // This process (not an error) has ended the job, because the user ended the run.
             Some(StreamFailure::ReaderGone) if job.watched.killed == Some(Killed::Interrupt) => return None,
             Some(StreamFailure::ReaderGone) if lost.total() > 0 || outlived => {
                 return Some("it ended before the end of its input".to_owned());

@@ -4,7 +4,8 @@ use steerage_capture::CaptureMerge;
 
 use super::lines::LINE_BYTES_MAX;
 
-/// The first bytes of a job's output, up to this number, decide whether the output is text.
+/// The maximum number of bytes at the start of a job's output that are checked to detect whether
+/// the output is text.
 const PROBE_BYTES: usize = 512;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,8 +33,8 @@ impl Kind {
         }
         let text = start.trim_ascii_start();
         let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
-        // A line that is too long to be kept in memory is passed on in pieces. Here, a line that is
-        // passed on in pieces counts as a complete line.
+        // A line that is too long to be kept in memory is passed on in pieces. To detect the kind,
+        // a line that is passed on in pieces counts as a complete line.
         let is_whole = ended || line.len() < text.len() || text.len() > LINE_BYTES_MAX;
         let line = line.trim_ascii_end();
         if line.starts_with(b"<?xml") {
@@ -56,7 +57,8 @@ impl Kind {
 }
 
 /// Returns true if the first bytes of an output are not text. Text in any character set contains no
-/// NUL. The only control characters in text move the cursor, ring the bell or change the color.
+/// NUL. Text contains only those control characters that move the cursor, ring the bell or change
+/// the color.
 fn is_binary(start: &[u8]) -> bool {
     start.iter().take(PROBE_BYTES).any(|byte| matches!(byte, 0..=6 | 0x0e..=0x1a | 0x1c..=0x1f))
 }

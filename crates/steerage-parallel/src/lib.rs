@@ -20,15 +20,16 @@
 //! ```
 //!
 //! [`run()`] does all steps of a run. Some programs need their own instance, with a sandbox,
-//! signals or reports. These programs use [`Parallel`], which offers the steps of a run one by one.
+//! signals or reports. Programs that need their own instance use [`Parallel`], which offers the
+//! steps of a run one by one.
 //!
 //! A single CPU reads and splits the packets, because splitting costs little compared with the work
 //! of the jobs. If the input is a file, the CPU pauses while the jobs have enough packets, so no
 //! packet is lost. If packets of a live input arrive too fast for their job, packets are lost, and
 //! the [`Summary`] counts them. One thread reads and merges the outputs of all jobs. Output that
 //! must wait for the output of another job is stored in a file without a name. Another thread
-//! watches the jobs. This thread reports jobs that read nothing, and kills jobs that still run
-//! after they should have ended.
+//! watches the jobs. The watching thread reports jobs that read nothing, and kills jobs that still
+//! run after they should have ended.
 //!
 //! | file | content |
 //! |---|---|
@@ -48,7 +49,7 @@
 //! | `console`, `template` | standard error; the command of each job |
 //! | `options`, `error` | what the caller decides; every error |
 //!
-//! A file imports only files that are below it in this table.
+//! A source file imports only files that are below it in this table.
 //!
 //! Error messages and notes name the options of `steerage parallel`, because most people see these
 //! messages when they use this command.

@@ -1,14 +1,14 @@
 //! Joins the pieces of output that a job writes to complete lines.
 
-/// The beginning of the line before each document in Elasticsearch's format (tshark -T ek). This
-/// line must stay directly before its document.
+/// The beginning of the line before each document in Elasticsearch's format (tshark -T ek). The
+/// line that begins with these bytes must stay directly before its document.
 pub(super) const ACTION: &[u8] = b"{\"index\":";
 
 /// The maximum length in bytes of a line that is kept in memory. A longer line is passed on in
 /// pieces, and no output of other jobs is written between the pieces.
 pub(super) const LINE_BYTES_MAX: usize = 1 << 20;
 
-/// The end of a job's output so far: a line that does not end with a newline yet.
+/// The incomplete line at the end of a job's output, which does not end with a newline yet.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     rest: Vec<u8>,
@@ -19,8 +19,8 @@ pub(super) struct Lines {
 const LAST_BYTES_MAX: usize = 300;
 
 impl Lines {
-    /// Adds more output of the job, and appends all complete lines to `out`. Returns true if the
-    /// next output must come from the same job, because a line is too long to be kept in memory.
+    /// Adds more output of the job, and appends all complete lines to `out`. Returns true if a line
+    /// is too long to be kept in memory, so that the next output must come from the same job.
     pub(super) fn take(&mut self, written: &[u8], out: &mut Vec<u8>) -> bool {
         let before = self.rest.len();
         self.rest.extend_from_slice(written);
@@ -70,7 +70,7 @@ impl Lines {
     }
 }
 
-/// The tag at the start of each line of a job's output, which is the number of the job.
+/// The tag at the start of each line of a job's output: the number of the job.
 #[derive(Debug, Default)]
 pub(super) struct Tag {
     tag: Vec<u8>,

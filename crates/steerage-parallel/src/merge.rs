@@ -1,8 +1,9 @@
-//! Reads the output of the jobs, and passes it to the [`Sink`], which merges the output.
+//! Reads the output of the jobs, and passes the output to the [`Sink`], which merges it.
 //!
-//! A single thread reads from all jobs. If the reader of standard output is slow, this thread waits
-//! for it. While this thread waits, the jobs' pipes fill up, and the jobs wait too. If the input is
-//! a file, this program also stops reading the file.
+//! A single thread reads from all jobs. If the reader of standard output is slow, the merging
+//! thread waits for that reader. While the merging thread waits, the jobs' pipes fill up, and the
+//! jobs wait too. If the input is a file, this program also stops reading the file while the jobs
+//! wait.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -20,12 +21,12 @@ use super::sink::{Sink, Stopped};
 
 const READ_BYTES: usize = 64 << 10;
 
-/// The time to wait before the output of the jobs is read again. A job writes 4 KiB at a time.
-/// Waking up for each write would take longer than reading the data.
+/// The time to wait before the output of the jobs is read again. A job writes 4 KiB at a time. To
+/// wake up for each write would take longer than to read the data.
 const LINGER: Duration = Duration::from_millis(4);
 
-/// If a read returns at least this many bytes, the job fills its pipe so fast that it would soon
-/// have to wait. Therefore the next read follows at once.
+/// If a read returns at least this many bytes, the job writes so fast that it would soon have to
+/// wait for room in its pipe. Therefore the next read follows at once.
 const MUCH_BYTES: usize = 24 << 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,10 +46,10 @@ pub(super) struct Source {
 pub(super) struct MergeOptions {
     pub(super) tag: bool,
     pub(super) order: Order,
-    /// For each job, a file for output that must wait for other output.
+    /// For each job, a file for output that must wait for the output of other jobs.
     pub(super) files: Vec<File>,
-    /// The number of header lines at the start of each job's output. The merged output contains
-    /// them only once.
+    /// The number of header lines at the start of each job's output. The merged output contains the
+    /// header lines only once.
     pub(super) header: Option<usize>,
 }
 
@@ -62,7 +63,8 @@ pub(super) struct Heard {
 
 struct Open {
     source: Source,
-    /// The lines that the job writes to standard error. `tag` is the tag for these lines.
+    /// The incomplete line that the job is writing to standard error. `tag` is the tag for the
+    /// job's lines on standard error.
     lines: Lines,
     tag: Tag,
 }
@@ -107,7 +109,7 @@ impl<'a> Merge<'a> {
                 ready = self.ready(holder);
             }
             for at in ready.into_iter().rev() {
-                // In this pass of the loop, another job may have begun a line that is written in
+                // Since the call of `ready`, another job may have begun a line that is written in
                 // pieces.
                 if !may_read(&self.open[at], holder) {
                     continue;
@@ -178,8 +180,8 @@ impl<'a> Merge<'a> {
     }
 }
 
-/// Returns true if this pipe may be read. While the line of the job `holder` is written in pieces,
-/// the standard output of the other jobs must wait.
+/// Returns true if the pipe `open` may be read now. While the line of the job `holder` is written
+/// in pieces, the standard output of the other jobs must wait.
 fn may_read(open: &Open, holder: Option<usize>) -> bool {
     open.source.from == From::Stderr || holder.is_none_or(|job| job == open.source.job)
 }

@@ -1,4 +1,4 @@
-//! The options that the caller chooses for a run.
+//! The options of a run, which the caller chooses.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -15,11 +15,12 @@ pub struct Options {
     /// The number of jobs: at least 1, and at most
     /// [`OUTPUTS_MAX`](steerage::limits::OUTPUTS_MAX).
     pub jobs: usize,
-    /// The program of each job and its arguments. In each word of the command, `{n}` stands for the
-    /// number of the job, counted from 1. `{jobs}` stands for the number of jobs. Three other
-    /// placeholders determine how the job gets its packets. `{fifo}` stands for the path of a pipe,
-    /// `{file}` for the path of a complete file, and `{tap}` for the name of a network interface.
-    /// Without any of these placeholders, the job reads its packets from standard input.
+    /// The program of each job and its arguments. In each word of the command, `{n}` is replaced by
+    /// the number of the job, counted from 1. `{jobs}` is replaced by the number of jobs. The three
+    /// placeholders `{fifo}`, `{file}` and `{tap}` determine how the job gets its packets. `{fifo}`
+    /// is replaced by the path of a pipe, `{file}` by the path of a complete file, and `{tap}` by
+    /// the name of a network interface. A command without `{fifo}`, `{file}` and `{tap}` reads its
+    /// packets from standard input.
     pub command: Vec<OsString>,
     /// Determines which packets must go to the same job.
     pub together: Together,
@@ -35,15 +36,15 @@ pub struct Options {
     pub collect: Collect,
     /// True if standard error is a terminal on which the progress line may be drawn.
     pub draws_progress: bool,
-    /// The command of a waiting process for each job that reads a `{file}`. The process waits until
-    /// the job's file is complete. If the value is `None`, no process waits, and the program of the
-    /// job is started when the file is complete.
+    /// The command of a waiting process for each job that reads a `{file}`. The waiting process
+    /// waits until the job's file is complete. If the value is `None`, no process waits, and the
+    /// program of the job is started when the file is complete.
     pub waiting_process: Option<WaitingProcess>,
 }
 
 impl Options {
-    /// Returns the options for `jobs` copies of this command. Each flow stays in one job, and the
-    /// lines of the jobs are printed in the order in which they arrive.
+    /// Returns the default options for `jobs` copies of `command`. Each flow stays in one job, and
+    /// the lines of the jobs are printed in the order in which they arrive.
     pub fn new(jobs: usize, command: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
         Self {
             jobs,
@@ -59,12 +60,12 @@ impl Options {
     }
 }
 
-/// A function that returns the command of a waiting process. The process
-/// [waits](crate::start_when_ready), and then becomes `program`. The arguments of `program` are
-/// appended to the command.
+/// A function that returns the command of a waiting process. The waiting process
+/// [waits](crate::start_when_ready), and then executes `program`. This crate appends the arguments
+/// of `program` to the command.
 ///
-/// A process in a sandbox cannot start programs while packets flow. Therefore the process starts
-/// the waiting processes of all jobs before it enters the sandbox.
+/// A process in a sandbox cannot start programs while packets flow. Therefore a program with a
+/// sandbox starts the waiting processes of all jobs before it enters the sandbox.
 pub type WaitingProcess = fn(program: &OsStr) -> Command;
 
 /// The format of the captures that jobs read.
@@ -91,14 +92,14 @@ pub enum Collect {
         /// True if each line of the merged output begins with the number of the job and a tab.
         tag: bool,
         /// The number of header lines at the start of each job's output. The merged output contains
-        /// them only once. `None` stands for 1 if the command is tshark with the option for a
-        /// header, and for 0 otherwise.
+        /// them only once. `None` means 1 if the command is tshark with `-E header=y`, and 0
+        /// otherwise.
         header: Option<usize>,
     },
     /// The jobs write directly to standard output, so the lines of different jobs may be mixed.
     Unmerged,
-    /// The outputs go to files in this directory. Job N runs in the subdirectory N, and its output
-    /// goes to the files `stdout` and `stderr` there.
+    /// The outputs are written to files in this directory. Job N runs in the subdirectory N, and
+    /// its output is written to the files `stdout` and `stderr` in that subdirectory.
     Results(PathBuf),
 }
 
@@ -125,7 +126,7 @@ pub enum Order {
     Any,
     /// The output of job 1 comes first, then the output of job 2, and so on.
     Job,
-    /// Lines are sorted by the times at their start, and packets by their times.
+    /// Lines are sorted by the time at the start of each line, and packets by their timestamps.
     Time,
 }
 
@@ -136,6 +137,6 @@ pub struct InputInfo {
     pub capture: Option<Arc<CaptureInfo>>,
     /// True if all inputs can wait without losing packets, as files can.
     pub can_wait: bool,
-    /// True if the capture files are replayed at a certain rate.
+    /// True if the packets of the capture files are replayed at a certain rate (`--pace`).
     pub is_paced: bool,
 }

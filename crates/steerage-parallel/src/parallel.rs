@@ -1,5 +1,5 @@
-//! The steps of a run: check the options, start the jobs, watch them while packets flow, and create
-//! the summary.
+//! The steps of a run: check the options, start the jobs, watch the jobs while packets flow, and
+//! create the summary.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -35,13 +35,13 @@ use super::summary::{JobSummary, Lost, Summary};
 use super::template::{Template, Via};
 use super::watch::Watch;
 
-/// The total size of the buffers of all jobs, in bytes: 4 MiB for each of 32 jobs.
+/// The total size in bytes of the buffers of all jobs, such as 4 MiB for each of 32 jobs.
 const BUFFERS_BYTES: usize = 128 << 20;
 const BUFFER_BYTES_MAX: usize = 8 << 20;
 const BUFFER_BYTES_MIN: usize = 1 << 20;
 
-/// Divides the packets of these devices among the jobs, and returns when all jobs have ended. If
-/// the devices end on their own, as files do, the jobs get all of the packets.
+/// Divides the packets of the devices in `opened` among the jobs, and returns when all jobs have
+/// ended. If the devices end on their own, as files do, the jobs get all of the packets.
 ///
 /// # Errors
 /// Returns the errors of the steps of [`Parallel`], and [`Error::Failed`] if a job failed. Before
@@ -79,14 +79,15 @@ pub fn run(options: Options, opened: Opened) -> Result<Summary, Error> {
     jobs.map(|()| summary)
 }
 
-/// A run that a program with its own instance controls step by step:
+/// A run of jobs, for a program that has its own instance and executes the steps of the run one by
+/// one:
 ///
 /// 1. [`new`](Self::new) checks the options, and creates the files for output that must wait.
 /// 2. [`split`](Self::split) returns the packet function. With [`downstream`](Self::downstream), an
 ///    input that can wait ends only after the jobs have read all of their packets.
 /// 3. [`start`](Self::start) creates the outputs of the instance, and starts the jobs.
 /// 4. [`attend`](Self::attend) watches the jobs and merges their output while the instance runs.
-///    From this step on, the run opens no files. The run starts a program only for a job that reads
+///    From `attend` on, the run opens no files. The run starts a program only for a job that reads
 ///    a file and has no [waiting process](Options::waiting_process).
 /// 5. [`Attended::finish`] creates the summary.
 ///
@@ -114,8 +115,8 @@ impl Parallel {
     /// Creates a run with these options. The run has no jobs yet.
     ///
     /// # Errors
-    /// Returns [`Error::Wrong`] for a wrong command, and [`Error::Temporary`] if a temporary file
-    /// cannot be created.
+    /// Returns [`Error::Wrong`] if the command has several kinds of placeholders for the packets,
+    /// and [`Error::Temporary`] if a temporary file cannot be created.
     pub fn new(options: Options) -> Result<Self, Error> {
         let options = Options { jobs: options.jobs.clamp(1, OUTPUTS_MAX), ..options };
         let template = template(&options)?;
@@ -148,12 +149,12 @@ impl Parallel {
     }
 
     /// Returns a flag for a [`Drain`] with inputs that can wait. The flag becomes true when the
-    /// drain should read no further packet.
+    /// drain must stop reading packets.
     pub fn end_now(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.jobs.end_now)
     }
 
-    /// Returns a value with which any thread can end the input early.
+    /// Returns a [`Stopper`], with which any thread can end the input early.
     pub fn stopper(&self) -> Stopper {
         Stopper(Arc::clone(&self.jobs))
     }
@@ -192,8 +193,8 @@ impl Parallel {
             outputs.push(output);
             streams.extend(feed.stream.clone());
             let mut job = Job::new(number, words, feed, written);
-            // All other jobs start now. When a job has started, this process closes the job's ends
-            // of the pipes.
+            // All other jobs start now. After it has started a job, this process closes the job's
+            // ends of the pipes.
             match (via, waiting_process) {
                 (Via::File, Some(process)) => job.prepare(count, *process)?,
                 (Via::File, None) => {}
@@ -207,16 +208,16 @@ impl Parallel {
         Ok(outputs)
     }
 
-    /// Watches the jobs and merges their output. Meanwhile, this thread calls `run`, which runs the
-    /// instance to its end. When `run` has returned, `attend` starts the jobs that read a file, and
-    /// returns when all jobs have ended. The function `stop` must stop the run, even if the run has
-    /// not started yet.
+    /// Watches the jobs and merges their output. While other threads do this work, the calling
+    /// thread calls `run`, which runs the instance to its end. When `run` has returned, `attend`
+    /// starts the jobs that read a file, and returns when all jobs have ended. The function `stop`
+    /// must stop the instance, even if the instance has not started yet.
     ///
     /// # Errors
     /// Returns the error of `run`, or [`Error::Start`]. All jobs have ended by then.
     ///
     /// # Panics
-    /// If `run` panics. All jobs have ended by then, too.
+    /// If `run` panics. Even if `run` panics, all jobs have ended when `attend` panics.
     pub fn attend<R, E>(self, stop: &(dyn Fn() + Sync), run: impl FnOnce() -> Result<R, E>) -> Result<(R, Attended), E>
     where
         E: std::convert::From<Error>,
@@ -234,8 +235,8 @@ impl Parallel {
             let merge = Merge::new(sources, merge, &console, &jobs.last_lines);
             let merging = scope.spawn(|| (merge.run(|| jobs.stop(true)), job::thread_cpu()));
             let watching = scope.spawn(|| watch.run());
-            // If `run` panics, the panic continues only after the jobs have ended, because both
-            // threads wait for the jobs.
+            // If `run` panics, the panic is resumed only after the jobs have ended, because the
+            // merging thread and the watching thread wait for the jobs.
             let ended = catch_unwind(AssertUnwindSafe(run));
             let ended = ended.map(|ended| ended.and_then(|ended| jobs.start_all().map(|()| ended).map_err(E::from)));
             jobs.complete();
@@ -257,9 +258,10 @@ fn template(options: &Options) -> Result<Template, Error> {
         .ok_or_else(|| Error::Wrong("a command has one of {fifo}, {file} and {tap}: leave the others out".to_owned()))
 }
 
-/// Creates, for each job, a file for output that must wait. The files are created now, because a
-/// sandbox allows no new files later. With `Order::Any`, it is not known yet whether output must
-/// wait. Therefore a run with `Order::Any` continues without the files if they cannot be created.
+/// Creates, for each job, a file for output that must wait for the output of other jobs. The files
+/// are created before the run enters a sandbox, because a sandbox allows no new files. With
+/// `Order::Any`, it is not known yet whether output must wait. Therefore a run with `Order::Any`
+/// continues without the files if they cannot be created.
 fn spool_files(options: &Options) -> Result<Vec<File>, Error> {
     let Collect::Merged { order, .. } = options.collect else { return Ok(Vec::new()) };
     if options.jobs == 1 {
@@ -325,8 +327,8 @@ impl Downstream for ToJobs {
 pub struct Stopper(Arc<Jobs>);
 
 impl Stopper {
-    /// Ends the input of the run. If `hurry` is true, jobs that run for too long after that are
-    /// killed.
+    /// Ends the input of the run. If `hurry` is true, jobs that continue to run for too long after
+    /// the end of their input are killed.
     ///
     /// Returns true if the caller must also stop the instance. If the input can wait, the instance
     /// ends on its own when the jobs have read all of their packets.
@@ -351,13 +353,14 @@ pub struct Attended {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Finished {
-    /// The summary of what happened to the packets and the jobs.
+    /// The summary of the run, with the counts of packets and the results of the jobs.
     pub summary: Summary,
     /// An error if the output of the jobs could not be merged. It is not an error if the reader of
     /// standard output has exited.
     pub merged: Result<(), Error>,
     /// An error if a job failed, or did not get all of its packets. An error in `merged` or an
-    /// error of the input is more important, because it may be the cause of this error.
+    /// error of the input is more important than an error in `jobs`, because it may have caused the
+    /// error in `jobs`.
     pub jobs: Result<(), Error>,
 }
 
@@ -403,7 +406,7 @@ fn summaries(jobs: &Jobs, snapshot: &Snapshot, nobody_reads: bool, console: &Con
     };
     let summaries: Vec<JobSummary> = all.iter().enumerate().map(of_job).collect();
     for job in &summaries {
-        // Messages have already reported how the other jobs ended.
+        // For jobs that ended with another status, a message has already reported how they ended.
         if let Some(why) = job.incomplete.as_ref().filter(|_| job.exit_status == Some(0)) {
             let last = job.last_stderr_line.as_ref().map(|line| format!("; its last line: {line}")).unwrap_or_default();
             let missing = counted(job.lost.total(), "packet");

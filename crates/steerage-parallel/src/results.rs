@@ -1,10 +1,10 @@
 //! The directory of the option `--results`. The directory has a subdirectory for each job, which
 //! contains the job's output.
 //!
-//! Jobs run with the rights of the user, who is often root. Therefore no other user may choose
-//! where the output of the jobs goes. Each directory is opened once, and its files are created
-//! relative to its descriptor. All output files are new: if a file with the same name exists, it is
-//! removed, so that the output is never written to an old file.
+//! Jobs run with the rights of the user, who is often root. Therefore no other user may choose the
+//! place to which the output of the jobs is written. Each directory is opened once, and its files
+//! are created relative to the descriptor of the directory. All output files are new. If a file
+//! with the same name exists, it is removed, so that the output is never written to an old file.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -17,7 +17,7 @@ use steerage_guard::path::{Directory, PathError};
 use super::error::Error;
 
 /// The mode of a directory with output. Like a capture, the output of a job may contain packets.
-/// Therefore only the owner and the group may read it.
+/// Therefore only the owner and the group may read the directory.
 const DIRECTORY_MODE: u32 = 0o750;
 const FILE_MODE: u32 = 0o640;
 
@@ -57,8 +57,8 @@ impl Results {
     }
 }
 
-/// Creates a new file. If a directory entry with this name exists, it is removed first. Meanwhile,
-/// no other user can create an entry with this name, because only this user can write to the
+/// Creates a new file. If a directory entry with this name exists, it is removed first. No other
+/// user can create an entry with this name in between, because only this user can write to the
 /// directory.
 fn new_file(directory: &Directory, name: &OsStr) -> Result<File, PathError> {
     match directory.remove_file(name) {

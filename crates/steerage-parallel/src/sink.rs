@@ -1,5 +1,5 @@
-//! Merges the outputs of the jobs, and writes them to standard output. The kind of the output
-//! determines how it is merged.
+//! Merges the outputs of the jobs, and writes them to standard output. The kind of the output (such
+//! as lines or a JSON array) determines how the outputs are merged.
 //!
 //! | output | any order (the default) | `--order job` | `--order time` |
 //! |---|---|---|---|
@@ -8,7 +8,7 @@
 //! | a JSON array | elements as they come | job by job | refused |
 //! | anything else | refused | bytes, job by job | refused |
 //!
-//! Each job has a [`Spool`] for output that must wait for other output.
+//! Each job has a [`Spool`] for output that must wait for the output of other jobs.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -25,7 +25,8 @@ use super::options::Order;
 use super::spool::Spool;
 use super::times::{Times, Unsorted};
 
-/// When the merged output has at least this number of bytes, it is written to standard output.
+/// When at least this number of bytes of merged output is in memory, it is written to standard
+/// output.
 const WRITE_BYTES: usize = 64 << 10;
 
 /// The reason why the merge ended before the jobs ended.
@@ -33,7 +34,7 @@ const WRITE_BYTES: usize = 64 << 10;
 pub(super) enum Stopped {
     NobodyReads,
     Failed(io::Error),
-    /// Output that must wait cannot be stored in a file.
+    /// A job's output that must wait for the output of other jobs cannot be stored in a file.
     NotKept(io::Error),
     /// The output of this job cannot be merged.
     Unmergeable {
@@ -56,7 +57,7 @@ pub(super) struct Sink {
     tags: bool,
     out: Vec<u8>,
     /// The number of the job whose output was last written, if that output ended within a line. The
-    /// output of another job must not continue this line.
+    /// output of another job must not continue the incomplete line.
     within: Option<usize>,
     /// True if at least one element of a JSON array has been written.
     has_elements: bool,
@@ -81,7 +82,7 @@ struct JobOutput {
 
 impl Sink {
     /// Creates a sink for the outputs of the jobs. `files` contains a file for each job. If `files`
-    /// is empty, only output that need not wait can be merged.
+    /// is empty, the outputs can be merged only if no output has to wait for another job.
     pub(super) fn new(jobs: usize, order: Order, tags: bool, header: Option<usize>, files: Vec<File>) -> Self {
         let mut files = files.into_iter();
         let job = |nth: usize| JobOutput {
@@ -98,7 +99,7 @@ impl Sink {
         };
         Self {
             order,
-            // If there is only one job, its output is passed on unchanged, whatever its kind is.
+            // The output of a single job is passed on unchanged, whatever its kind is.
             kind: (jobs == 1).then_some(Kind::Lines),
             jobs: (0..jobs).map(job).collect(),
             next: BinaryHeap::new(),
@@ -112,8 +113,8 @@ impl Sink {
         }
     }
 
-    /// Adds output of the job with the number `job`, and writes the part that need not wait.
-    /// Returns true if the next output must come from the same job.
+    /// Adds output of the job with the number `job`, and writes the output that need not wait for
+    /// other jobs. Returns true if the next output must come from the same job.
     pub(super) fn take(&mut self, job: usize, bytes: &[u8]) -> Result<bool, Stopped> {
         let is_single = self.jobs.len() == 1;
         let of = &mut self.jobs[job];
@@ -164,8 +165,8 @@ impl Sink {
         }
         let (is_array, waits) = (self.kind == Some(Kind::JsonArray), self.waits());
         let of = &mut self.jobs[job];
-        // Other jobs need not wait for a job that has written nothing, even if the kind of their
-        // output is not known yet.
+        // A job that has ended without output is finished, so that other jobs need not wait for it,
+        // even if the kind of their output is not known yet.
         of.finished = !of.has_kind;
         if is_array && of.has_kind && !of.elements.is_complete() {
             self.notes.push(format!("the JSON array of job {} is cut short: its last element is left out", job + 1));
@@ -228,8 +229,8 @@ impl Sink {
         Ok(())
     }
 
-    /// Writes all records that are next in the order, after the job with the number `job` has
-    /// written output or has ended.
+    /// After the job with the number `job` has written output or has ended, writes all records that
+    /// are next in the order.
     fn advance(&mut self, job: usize) -> Result<(), Stopped> {
         self.find_record(job)?;
         while let Some(Reverse((_, job))) = self.next.peek().copied() {
@@ -237,8 +238,8 @@ impl Sink {
                 Order::Job => &self.jobs[..job],
                 _ => &self.jobs[..],
             };
-            // The next record must wait if another job has no complete record yet, because that job
-            // may still write a record with an earlier time.
+            // The next record must wait if another job has no complete record yet, because the
+            // other job may still write a record with an earlier time.
             let is_next =
                 others.iter().all(|other| other.finished || other.record.is_some() && self.order != Order::Job);
             if !is_next {
@@ -254,8 +255,8 @@ impl Sink {
         Ok(())
     }
 
-    /// Finds the next record in the output of the job with the number `job`. If no record follows,
-    /// marks the job as finished.
+    /// Finds the next record (a line, or lines with one time) in the output of the job with the
+    /// number `job`. If no record follows, marks the job as finished.
     fn find_record(&mut self, job: usize) -> Result<(), Stopped> {
         let unmergeable = |why: String| Stopped::Unmergeable { job: job + 1, why };
         let of = &mut self.jobs[job];

@@ -1,5 +1,5 @@
-//! Stores output of a job that must wait for the output of other jobs. The output is stored in
-//! memory first, and then in a file.
+//! Stores the output of a job as long as it must wait for the output of other jobs. The output is
+//! stored in memory first, and then in a file.
 
 use std::fs::File;
 use std::io;
@@ -7,8 +7,8 @@ use std::os::unix::fs::FileExt;
 
 const READ_BYTES: usize = 64 << 10;
 
-/// The maximum number of bytes of a job's output that are stored in memory. Additional bytes are
-/// stored in the job's file.
+/// The maximum number of bytes of a job's output that are stored in memory. Bytes beyond this limit
+/// are stored in the job's file.
 const MEMORY_BYTES: usize = 1 << 20;
 
 #[derive(Debug)]
@@ -17,14 +17,14 @@ pub(super) struct Spool {
     /// The number of bytes at the start of `memory` that have already been removed from the spool.
     used: usize,
     file: Option<File>,
-    /// The number of bytes that have been read from the file. `written` is the number of bytes that
-    /// have been written to the file.
+    /// The number of bytes that have been read from the spool's file. `written` is the number of
+    /// bytes that have been written to the spool's file.
     read: u64,
     written: u64,
 }
 
 impl Spool {
-    /// Creates an empty spool. If `file` is `None`, it is an error if the bytes do not fit into
+    /// Creates an empty spool. If `file` is `None`, `push` fails if the bytes do not fit into
     /// memory.
     pub(super) fn new(file: Option<File>) -> Self {
         Self { memory: Vec::new(), used: 0, file, read: 0, written: 0 }

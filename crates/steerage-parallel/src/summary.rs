@@ -11,16 +11,15 @@ use steerage_text::{counted, grouped, percent, size, time};
 
 use super::job::Job;
 
-/// The verdict says that the jobs waited for input only if they did so for at least this share of
-/// their time.
+/// If the jobs waited for input for at least this share of their time, the verdict mentions it.
 const WAITING_MUCH: f64 = 0.5;
-/// If the jobs together used fewer CPUs than this on average, the verdict is that splitting the
-/// packets gained nothing.
+/// If all jobs together used fewer CPUs than this number on average, the verdict is that splitting
+/// the packets gained nothing.
 const PAID_FROM: f64 = 1.2;
 
-/// What happened to the packets and the jobs of a run. As text, the summary is a table of the jobs,
-/// a line for the whole run, and the verdict. docs/parallel.md describes the JSON form of the
-/// fields.
+/// The results of a run: the counts of packets, and the results of the jobs. As text, the summary
+/// is a table of the jobs, a line for the whole run, and the verdict. docs/parallel.md describes
+/// the JSON form of the fields.
 #[derive(Debug, Serialize)]
 #[non_exhaustive]
 pub struct Summary {
@@ -35,10 +34,10 @@ pub struct Summary {
     /// The number of packets that were lost before they were assigned to a job, because a live
     /// input was too fast.
     pub missed: u64,
-    /// The number of packets of capture files that the filter removed. No other count includes
-    /// these packets.
+    /// The number of packets of capture files that the filter (`-f`) removed. No other count
+    /// includes the removed packets.
     pub filtered: u64,
-    /// The time of the whole run in seconds.
+    /// The duration of the whole run in seconds.
     pub seconds: f64,
     /// The CPU time in seconds that this program itself used to read and split packets.
     pub split_cpu_seconds: f64,
@@ -79,7 +78,7 @@ pub struct JobSummary {
     pub seconds: f64,
     /// The last line that the job wrote to standard error.
     pub last_stderr_line: Option<String>,
-    /// The reason why the job did not get all of its packets, if it did not.
+    /// The reason why the job did not get all of its packets, or `None` if it got all packets.
     pub incomplete: Option<String>,
     /// True if the job failed, or did not get all of its packets.
     #[serde(skip)]
@@ -149,8 +148,8 @@ impl JobSummary {
 }
 
 impl Summary {
-    /// Returns the summary of a run that took the time `elapsed`. steerage itself used the CPU time
-    /// `split_cpu` to split packets, and `merge_cpu` to merge output.
+    /// Returns the summary of a run that lasted for the time `elapsed`. steerage itself used the
+    /// CPU time `split_cpu` to split packets, and `merge_cpu` to merge output.
     pub(super) fn new(
         jobs: Vec<JobSummary>,
         snapshot: &Snapshot,

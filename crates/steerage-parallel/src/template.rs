@@ -50,8 +50,8 @@ impl Template {
     }
 }
 
-/// Replaces the placeholders in `word` by their values. If a value contains the text of a
-/// placeholder, this text is not replaced.
+/// Replaces the placeholders in `word` by their values. A placeholder in the text of a value is not
+/// replaced.
 fn filled(mut word: &[u8], values: &[(&[u8], &[u8])]) -> OsString {
     let mut out = Vec::with_capacity(word.len());
     while let Some((first, rest)) = word.split_first() {

@@ -6,8 +6,8 @@ const SECOND: i64 = 1_000_000_000;
 const HALF_A_DAY: i64 = 12 * 3600 * SECOND;
 
 /// The minimum number of digits of a time in seconds since 1970. All times since April 1973 have at
-/// least nine digits. A number with fewer digits is not a time, but for example the number of the
-/// frame in a line of tshark.
+/// least nine digits. A number with fewer digits is not a time. For example, a line of tshark may
+/// begin with the number of the frame.
 const DIGITS_MIN: usize = 9;
 
 /// The beginnings of JSON lines that start with a time, as tshark -T ek, Zeek and Suricata write
@@ -35,8 +35,8 @@ pub(super) struct Times {
 }
 
 impl Times {
-    /// Prepares to divide a job's output. The first `header` lines have no time, and come before
-    /// all other lines.
+    /// Creates a parser that divides a job's output into records. The first `header` lines have no
+    /// time, and are placed before all other lines.
     pub(super) fn new(header: usize) -> Self {
         Self { header, last: None, days: 0 }
     }
@@ -57,7 +57,8 @@ impl Times {
             time_of(line)
         };
         let Some(time) = time else {
-            // In Zeek's output, the header lines and the last line have no time.
+            // Lines that begin with `#` are the header lines and the last line of Zeek's output,
+            // which have no time.
             if line.starts_with(b"#") || line.trim_ascii().is_empty() {
                 let is_last = ended && lines.at == bytes.len();
                 let time = self.last.map_or(i64::MIN, |last| if is_last { i64::MAX } else { last });
@@ -155,7 +156,8 @@ impl Text<'_> {
         number.checked_mul(unit)?.checked_add(fraction).filter(|_| ends)
     }
 
-    /// Parses the fraction of a second after a point or a comma, and returns nanoseconds.
+    /// Parses the fraction of a second after a decimal point or a comma, and returns it in
+    /// nanoseconds.
     fn fraction(&mut self) -> i64 {
         let before = self.0;
         // A comma without a digit after it does not begin a fraction, because it may separate
@@ -304,7 +306,7 @@ mod tests {
             records(0, ek).unwrap().iter().map(|(_, time)| *time).collect::<Vec<_>>(),
             [1_767_258_004, 1_767_258_005]
         );
-        // The record may be incomplete, because the next line may belong to the record.
+        // The record may be incomplete, because the next line may belong to the same record.
         let mut times = Times::new(0);
         assert_eq!(times.next(b"1000000001 a\n", false), Ok(None));
         assert_eq!(times.next(b"1000000001 a\n1000000001 b", false), Ok(None));

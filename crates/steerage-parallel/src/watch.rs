@@ -16,13 +16,14 @@ use super::jobs::Jobs;
 
 const LOOK: Duration = Duration::from_millis(20);
 const DRAW: Duration = Duration::from_millis(500);
-/// If a job reads nothing for this time although packets wait for it, a message reports the job.
+/// If a job reads nothing for this time although packets wait for the job, a message on standard
+/// error names the job.
 const NAMED_AFTER: Duration = Duration::from_secs(30);
 /// The maximum time to wait for the last line that a job wrote to standard error, after the job has
 /// ended.
 const LAST_WORDS: Duration = Duration::from_millis(500);
-/// If the user interrupts a run, its jobs may run for this time after the end of their input. Then
-/// the jobs get SIGTERM, and after the same time again, SIGKILL.
+/// If the user interrupts a run, the jobs may continue to run for this time after the end of their
+/// input. After this time, the jobs get SIGTERM, and after the same time again, they get SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);
 
 pub(super) struct Watch<'a> {
@@ -53,7 +54,8 @@ impl Watch<'_> {
                 if all_have_ended && asked.end.is_none() && self.jobs.streams().iter().any(goes_on) {
                     self.jobs.outlived.store(true, Ordering::Relaxed);
                 }
-                // The run stops reading packets, because no job will read them.
+                // The run stops reading packets, because all jobs have ended and will not read
+                // them.
                 self.jobs.end_now.store(true, Ordering::Relaxed);
                 if !std::mem::replace(&mut stopped, true) {
                     (self.stop)();
@@ -83,7 +85,7 @@ impl Watch<'_> {
                 self.look_at(job, now, passed);
             }
             // The job's last output may still be in its pipe. The time to wait for the end of the
-            // pipe is limited, because a child process of the job may keep the pipe open.
+            // job's pipe is limited, because a child process of the job may keep the pipe open.
             let late = |at| now.saturating_duration_since(at) > LAST_WORDS;
             let ended = job.ended.filter(|ended| !job.watched.said && (self.jobs.heard(job).all || late(ended.at)));
             if let Some(ended) = ended {
@@ -113,7 +115,7 @@ impl Watch<'_> {
             self.console.line(&format!("{text}{more}"));
         }
         if self.jobs.timeout.is_some_and(|timeout| idle >= timeout) {
-            // The job first gets SIGTERM. If the job reads nothing for the same time again, it gets
+            // The job first gets SIGTERM. If the job reads nothing for another timeout, it gets
             // SIGKILL.
             let first = watched.killed.is_none();
             watched.killed = Some(Killed::Timeout);

@@ -28,7 +28,7 @@ fn options(command: &str, results: &Path) -> Options {
     Options { collect, ..Options::new(3, ["sh", "-c", command]) }
 }
 
-/// Returns the flows of a capture.
+/// Returns the keys of the flows in a capture.
 fn flows(capture: &Path) -> HashSet<FlowKey> {
     let seen = Arc::new(Mutex::new(HashSet::new()));
     let adds = Arc::clone(&seen);

@@ -3,7 +3,7 @@
 use steerage_ledger::Ledgers;
 
 /// Detects whether an instance has received or handled packets. Policies check an idle instance
-/// less often than a busy one.
+/// less often than a busy instance.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Activity {
     packets: u64,

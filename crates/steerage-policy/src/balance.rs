@@ -1,18 +1,19 @@
 //! Steering by load: [`Balance`].
 //!
-//! A group of queues is always in one of three *regimes*. In `inline`, the CPUs that receive also
-//! do all other work. In `collector`, the CPUs that receive do nothing else, and one other CPU does
-//! the work. In `spread`, `k` other CPUs do the work, and the receiving CPUs may do a part of it
-//! too. The policy estimates the cost of a packet (`costs`), predicts the throughput of every
-//! regime from these costs (`regime`), and measures the throughput of the current regime. The
-//! *value* of a regime is the mean of its predicted and its measured throughput, weighted by their
-//! certainty (`learn`). `lab/notes/balance.md` contains the formulas.
+//! A group of queues is always in one of three *regimes*. In the regime `inline`, the CPUs that
+//! receive packets also do all other work. In the regime `collector`, the CPUs that receive packets
+//! do nothing else, and one other CPU handles all packets. In the regime `spread`, `k` other CPUs
+//! handle the packets, and the receiving CPUs may handle a part of them too. The policy estimates
+//! the cost of a packet (`costs`), predicts the throughput of every regime from these costs
+//! (`regime`), and measures the throughput of the current regime. The *value* of a regime is the
+//! mean of its predicted and its measured throughput, weighted by the certainty of each (`learn`).
+//! `lab/notes/balance.md` contains the formulas.
 //!
 //! While the CPUs are short of time, the group switches to the regime with the best value, if the
 //! gain is certain and pays for the switch within a second. If a gain is possible but not certain,
-//! the policy probes: it tries that regime for a tenth of a second. All probes together take at
-//! most 1 % of the time. If the CPUs have time left, CPUs leave, provided that the remaining CPUs
-//! can handle the peak load of the last second (`demand`).
+//! the policy probes: it tries the other regime for a tenth of a second. All probes together take
+//! at most 1 % of the time. If the CPUs have time left, some CPUs leave (give up their buckets),
+//! provided that the remaining CPUs can handle the peak load of the last second (`demand`).
 //!
 //! Within a regime, buckets move from the busiest CPU to the least busy CPU (`place`).
 
@@ -60,26 +61,28 @@ pub struct Balance {
     demand: Demand,
     state: State,
     seen_since: Option<Timestamp>,
-    /// The time at which the current regime began. `None` while the group is in its first regime,
-    /// which the policy did not choose.
+    /// The time at which the current regime began. The value is `None` while the group is in its
+    /// first regime, which the policy did not choose.
     began: Option<Timestamp>,
-    /// The time at which buckets last began to move. This time is cleared at the next load check.
-    /// The load check after a move covers two maps, so it is ignored.
+    /// The time at which buckets last began to move. The time `moving` is cleared at the next load
+    /// check. The load check after a move is ignored, because it covers a time with two maps.
     moving: Option<Timestamp>,
     switch: f64,
     budget: Duration,
-    /// The time for which CPUs must have been unnecessary before they leave.
+    /// The time for which CPUs must have been unnecessary before they leave (give up their
+    /// buckets).
     patience: Duration,
     left: Option<Timestamp>,
-    /// A throughput below that of the previous regime. A probe measured this throughput while the
-    /// group was not short of time. The measurement is used if the group is short of time again
-    /// immediately after the probe.
+    /// A regime whose throughput was below that of the previous regime, and this throughput. A
+    /// probe measured the lower throughput while the CPUs of the group were not short of time. The
+    /// measurement is used only if the CPUs are short of time again immediately after the probe.
     doubt: Option<(Regime, f64)>,
-    /// True if a window has shown equal work on all CPUs since the regime began or buckets moved.
-    /// Before such a window, the measured throughput is that of the current map, and not that of
-    /// the regime.
+    /// True if a measuring window has shown equal work on all CPUs since the regime began or
+    /// buckets moved. Before a window with equal work, the measured throughput is that of the
+    /// current map, and not that of the regime.
     is_even: bool,
-    /// The work of each bucket in the last window. The list is empty before the first window.
+    /// The work of each bucket in the last measuring window. The list is empty before the first
+    /// window.
     buckets: Vec<f64>,
     asked: usize,
     asks_distance: Option<u16>,
@@ -91,7 +94,7 @@ pub struct Balance {
 enum State {
     Steady,
     /// The group has entered a regime on trial: the regime must prove to be better than the
-    /// previous one.
+    /// previous regime.
     Probing(Box<Probe>),
 }
 
@@ -102,8 +105,9 @@ struct Probe {
     map: Box<[u16; BUCKETS]>,
     baseline: Estimate,
     arrived: Option<Timestamp>,
-    /// The number of load checks that measured the regime on trial. `less` is the throughput in
-    /// load checks that found CPUs with time left, although less work was done than before.
+    /// The number of load checks that measured the regime on trial. `less` has the throughputs of
+    /// those load checks in which CPUs had time left, although fewer packets were handled than
+    /// before.
     measured: u32,
     less: Vec<f64>,
 }
@@ -120,8 +124,8 @@ impl Balance {
         Self::default()
     }
 
-    /// Creates a policy that leaves all buckets where [`Hash`](super::Hash) places them. The dry
-    /// run only reports the moves that it would make.
+    /// Creates a policy that leaves all buckets where [`Hash`](super::Hash) places them. The policy
+    /// only reports the moves that it would make.
     pub fn dry_run() -> Self {
         Self::with(Tuning::default(), true)
     }
@@ -186,7 +190,8 @@ impl Balance {
             self.patience *= 2;
         }
         if self.began.is_none() {
-            // The first switch is an experiment, even if its gain seems certain.
+            // The first switch uses up the time for probes, because it is an experiment, even if
+            // its gain seems certain.
             self.budget = Duration::ZERO;
         }
         self.state = State::Probing(Box::new(Probe {
@@ -214,8 +219,9 @@ impl Balance {
         {
             return None;
         }
-        // When CPUs join, there is room for one step of growth. CPUs leave only if the remaining
-        // CPUs have room for one more step of growth. So no CPU has to join again immediately.
+        // CPUs join in such a number that there is room for one step of load growth. CPUs leave
+        // only if the remaining CPUs have room for two steps of load growth. Therefore a CPU that
+        // has left does not have to join again immediately.
         let wanted = self.demand.peak() * self.tuning.growth.powi(2) / self.tuning.fill;
         let is_enough =
             |choice: &Choice| choice.regime.others.len() < seen.regime.others.len() && choice.value.mean >= wanted;
@@ -229,21 +235,21 @@ impl Balance {
     fn improve(&mut self, seen: &Seen<'_>) -> Option<MapRequest> {
         let (tuning, now) = (self.tuning, seen.load.now);
         if let Some((regime, rate)) = self.doubt.take() {
-            // The demand is as high as before, so the regime that was probed is the cause of the
-            // lower throughput.
+            // The demand is as high as before the probe, so the lower throughput was caused by the
+            // regime that was probed.
             self.known.measured(seen, &regime, &tuning).observe(rate, rate * tuning.noise);
         }
         let measured = *self.known.measured(seen, &seen.regime, &tuning);
         let here = if measured.is_known() { measured } else { Estimate::new(seen.rate, seen.rate * tuning.noise) };
         let wanted = self.demand.peak() / tuning.fill;
-        // A gain does not count if the cost of the switch would use it up.
+        // A gain does not count if it is smaller than the cost of the switch.
         let least = self.switch / tuning.dwell.as_nanos() as f64;
         let is_settled = self.has_settled(now, tuning.dwell);
         // More CPUs may join immediately. Any other switch waits until the current regime has
-        // lasted for one dwell. If a measured distance decided in which regime the group began,
-        // that decision may have been wrong. The policy corrects a wrong beginning earlier if the
-        // gain pays for a probe. The early correction assumes that the load will last as long as it
-        // has lasted so far.
+        // lasted for the minimum time (`dwell`). If a measured distance between CPUs decided in
+        // which regime the group began, this decision may have been wrong. The policy corrects a
+        // wrong first regime before this time, if the gain pays for a probe. The early correction
+        // assumes that the load will last as long as it has lasted so far.
         let joins = |choice: &Choice| choice.regime.others.len() > seen.regime.others.len();
         let needed = |choice: &Choice| match self.began {
             _ if is_settled || joins(choice) && seen.regime.kind != RegimeKind::Inline => least,
@@ -267,8 +273,8 @@ impl Balance {
         let sure = gains.iter().filter(|(gain, needed, choice)| gain.low > *needed && !is_refuted(choice));
         let sure = sure.map(|(gain, _, choice)| (gain, choice));
         if let Some(best) = sure.clone().map(|(gain, _)| gain.mean).max_by(f64::total_cmp) {
-            // Among the smallest sets of CPUs that are as good as the best set, the best one is
-            // chosen.
+            // Of the regimes that are as good as the best regime, those with the fewest CPUs are
+            // considered, and the best of these is chosen.
             let good = sure.filter(|(gain, _)| gain.mean >= best - least).map(|(_, choice)| choice);
             let fewest = good.clone().map(|choice| choice.regime.others.len()).min()?;
             let good = good.filter(|choice| choice.regime.others.len() == fewest);
@@ -297,8 +303,8 @@ impl Balance {
         }
         let value = *self.known.measured(seen, &seen.regime, &tuning);
         let gain = Gain::of(value, probe.baseline, f64::INFINITY, tuning.sure);
-        // If CPUs are no longer short of time, their maximum throughput is unknown. However, this
-        // throughput is sufficient for the load.
+        // If CPUs are no longer short of time, their maximum throughput is unknown. However, the
+        // maximum throughput is sufficient for the load.
         let is_enough = is_as_much && !seen.is_short;
         let is_better = probe.measured > 0 && value.is_known() && gain.low > 0.0 || is_enough;
         if !is_better && now.since(arrived) < tuning.probe {
@@ -322,9 +328,9 @@ impl Balance {
         Some(self.switch(seen, &probe.before, probe.map))
     }
 
-    /// Chooses the CPU whose distance is measured next. CPUs that have joined and CPUs that could
-    /// join take turns. Distances matter only if CPUs are short of time and the packet function
-    /// takes little time.
+    /// Chooses the CPU whose distance is measured next. The policy chooses CPUs that have joined
+    /// and CPUs that could join in turn. Distances between CPUs matter only if CPUs are short of
+    /// time and the packet function takes little time.
     fn ask_distance(&mut self, seen: &Seen<'_>) {
         let costs = &self.known.costs;
         let handing_over = 2.0 * self.tuning.hand_over * self.tuning.line.as_nanos() as f64;
@@ -358,9 +364,9 @@ impl Gain {
         Self { low: part(low), mean: part(mean), high: part(high), deviation }
     }
 
-    /// The expected gain of a probe. Negative gains count as zero. Regimes are compared by their
-    /// promise. So a regime that is good on average competes with a regime about which little is
-    /// known.
+    /// The expected gain of a probe. Negative gains count as zero. To choose a regime for a probe,
+    /// regimes are compared by their promise. By its promise, a regime about which little is known
+    /// can compete with a regime that is good on average.
     fn promise(self) -> f64 {
         let z = self.mean / self.deviation.max(f64::MIN_POSITIVE);
         let density = (-z * z / 2.0).exp() / std::f64::consts::TAU.sqrt();
@@ -379,11 +385,12 @@ impl Policy for Balance {
         Box::new(Self::with(self.tuning, self.dry_run))
     }
 
-    /// Begins inline. If one CPU receives from devices that wait, and the next CPU is near, the
-    /// group begins as a collector. Nothing is known about the packets yet. If the collector turns
-    /// out to be wrong, it costs little, because a hand-over to a near CPU is cheap. If the
-    /// collector is right, it does up to twice as much work. Also, state such as a flow table grows
-    /// on the CPU on which it stays.
+    /// Begins inline. If only one CPU receives packets, its devices can wait, and the next CPU is
+    /// near, the group begins in the regime collector. At the start, nothing is known about the
+    /// packets. If the choice of collector turns out to be wrong, it costs little, because handing
+    /// packets to a near CPU is cheap. If the choice is right, the group handles up to twice as
+    /// many packets. Another advantage is that the handlers' state, such as a flow table, grows on
+    /// the CPU on which it will stay.
     fn plan(&mut self, group: &GroupStart<'_>) -> Plan {
         if self.dry_run {
             return Plan::all();
@@ -421,8 +428,8 @@ impl Policy for Balance {
         }
         if self.seen_since.is_none() {
             self.seen_since = Some(load.now);
-            // If the devices wait, the distance decided in which regime the group began: see
-            // `plan`.
+            // If the devices can wait, the distance between CPUs decided in which regime the group
+            // began: see `plan`.
             let next = load.order.get(load.owners).and_then(|next| load.apart[usize::from(*next)]);
             let is_far = next.is_some_and(|apart| apart >= tuning.line);
             let is_decided =

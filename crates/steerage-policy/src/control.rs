@@ -1,11 +1,12 @@
 //! Runs one policy for each group of queues. All policies share a load meter and the measured
-//! distances.
+//! distances between CPUs.
 //!
-//! This code uses only the public handle of steerage-core. The control reads counters, calls the
-//! policies, and passes the map and the plan of each group to the core. While it calls policies,
-//! the control holds no lock of the core. So the state of a group may have changed by the time a
-//! policy returns its answer. Therefore each answer of a policy contains the version of the group
-//! on which the answer is based. The core ignores an answer that is based on an old version.
+//! The control uses only the public handle of steerage-core. The control reads counters, calls the
+//! policies, and passes the map and the plan of each group to the core. While the control calls
+//! policies, it holds no lock of the core. Therefore the state of a group may have changed by the
+//! time a policy returns its answer. Because the state may have changed, each answer of a policy
+//! contains the version of the group on which the answer is based. The core ignores an answer that
+//! is based on an old version.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -33,8 +34,8 @@ use crate::receivers::Receivers;
 
 /// Runs one policy for each group of queues in an instance.
 ///
-/// A program calls [`check`](Self::check). Each call returns the time of the next call. If calls
-/// are late or missing, packets follow the last map.
+/// A program must call [`check`](Self::check) again and again. Each call of `check` returns the
+/// time of the next call. If calls are late or missing, packets are steered by the last map.
 #[derive(Debug)]
 pub struct PolicyControl {
     handle: Handle,
@@ -48,11 +49,12 @@ pub struct PolicyControl {
     want: OthersWant,
     placed: Option<Timestamp>,
     activity: Activity,
-    /// True if a policy has a choice: see [`has_choice`]. If false, CPUs take no samples.
+    /// True if a policy has a choice: see [`has_choice`]. If no policy has a choice, CPUs take no
+    /// samples.
     chooses: bool,
     /// True if the time that other programs take was not measured yet.
     awaits_others: bool,
-    /// The time of the next load check. `None` if there are no further load checks.
+    /// The time of the next load check. The value is `None` if there are no further load checks.
     due: Option<Timestamp>,
     interval: Duration,
 }
@@ -61,38 +63,38 @@ pub struct PolicyControl {
 struct Group {
     policy: Box<dyn Policy>,
     work: BucketWork,
-    /// The version of the group that the policy knows. `None` until the core has accepted the
-    /// policy's plan.
+    /// The version of the group on which the policy's last answer is based. The value is `None`
+    /// until the core has accepted the policy's plan.
     version: Option<GroupVersion>,
 }
 
-/// What the core needs to know about the policy: see
+/// Returns the properties of a policy that the core must know: see
 /// [`Spec::policy`](steerage_core::build::Spec::policy).
 pub fn policy_info(policy: &dyn Policy) -> PolicyInfo {
     PolicyInfo { name: policy.name(), measures: policy.refine_every().is_some() }
 }
 
-/// What policies need to know about an instance before it runs.
+/// The properties of an instance that policies must know before the instance runs.
 #[derive(Clone, Debug)]
 pub struct Setting {
     cpus_are_real: bool,
     can_wait: bool,
     /// The time that a cache line takes from one CPU to another, by the indices of the two CPUs.
-    /// The distances are set when the CPUs are chosen.
+    /// The times are set when the CPUs of the instance are chosen.
     apart: Arc<OnceLock<BTreeMap<(CpuIndex, CpuIndex), Duration>>>,
 }
 
 impl Setting {
-    /// Creates the setting of an instance with these inputs. `cpus_are_real` is true if the CPUs of
-    /// the instance are CPUs of this machine.
+    /// Creates the setting of an instance with the inputs `inputs`. `cpus_are_real` is true if the
+    /// CPUs of the instance are CPUs of this machine.
     pub fn new(inputs: &[InputSpec], cpus_are_real: bool) -> Self {
         let mut queues = inputs.iter().flat_map(|asked| &asked.input.queues);
         let can_wait = queues.all(|queue| queue.capabilities().can_wait);
         Self { cpus_are_real, can_wait, apart: Arc::default() }
     }
 
-    /// Measures the distances between the CPUs once. For each CPU, returns the order in which the
-    /// other CPUs should join.
+    /// Measures the distances between the CPUs once. Returns, for each CPU, the order in which the
+    /// other CPUs should get buckets.
     pub fn joining_orders(&self, cpus: &[CpuId], owners: &[CpuIndex]) -> Vec<Vec<CpuIndex>> {
         let near = if self.cpus_are_real { nearness(cpus, owners) } else { Nearness::default() };
         let _ = self.apart.set(near.apart);
@@ -147,7 +149,7 @@ impl PolicyControl {
         self.begin_all(active);
     }
 
-    /// Gives each group a new copy of the policy. `active` returns those CPUs of a group that have
+    /// Gives each group a new copy of the policy. `active` returns the CPUs of a group that have
     /// buckets.
     fn begin_all(&mut self, active: impl Fn(&GroupView) -> Vec<CpuIndex>) {
         self.chooses = true;
@@ -162,9 +164,9 @@ impl PolicyControl {
 
     /// Does the work that is due at the time `now`, and returns the time of the next call. Returns
     /// `None` if no further call is needed until another policy is set. `now` is a time on the
-    /// clock of the CPUs, like [`Handle::now`]. A call before the returned time has no effect. A
-    /// late call works like a call at the right time: the load is measured over the time that has
-    /// really passed.
+    /// clock of the packet CPUs, as [`Handle::now`] returns it. A call before the returned time has
+    /// no effect. A late call works like a call at the right time, because the load is measured
+    /// over the time that has really passed.
     ///
     /// If a policy that is not [`Guarded`](crate::Guarded) panics, buckets stay on their CPUs, and
     /// the load is not checked until another policy is set.
@@ -182,8 +184,8 @@ impl PolicyControl {
 
     /// Announces that the time which other programs take will be measured soon. Until this time is
     /// measured, the policies decide nothing for live devices. One of the other programs may be the
-    /// sender. As soon as steerage competes with the sender for a CPU, nothing shows any more how
-    /// much time the sender wants.
+    /// sender of the packets. As soon as steerage competes with the sender for a CPU, the time that
+    /// the sender wants can no longer be measured.
     pub(crate) fn await_others(&mut self, yes: bool) {
         self.awaits_others = yes;
     }
@@ -206,20 +208,21 @@ impl PolicyControl {
         self.next_check(now)
     }
 
-    /// CPUs take samples, and the load is measured, only while a policy has a choice.
+    /// Makes the CPUs take samples only while a policy has a choice. The load is measured only
+    /// while CPUs take samples.
     fn follow_choice(&mut self, view: &View) {
         let chooses = view.groups.iter().any(|group| has_choice(group, self.handle.ledgers()));
         if chooses != std::mem::replace(&mut self.chooses, chooses) {
             let info = policy_info(&*self.policy);
             self.handle.set_policy_info(PolicyInfo { measures: info.measures && chooses, ..info });
-            // Before this time, no samples were taken.
+            // The state starts empty, because no samples were taken before.
             self.receivers = Receivers::default();
             self.groups.iter_mut().for_each(|group| group.work = BucketWork::default());
         }
     }
 
     /// Returns the time of the load check after the load check at `now`. For a policy without load
-    /// checks, only those plans are passed on that the core has not accepted yet.
+    /// checks, further calls only pass on plans that the core has not accepted yet.
     fn next_check(&self, now: Timestamp) -> Option<Timestamp> {
         let checks = self.policy.refine_every().is_some() || self.groups.iter().any(|group| group.version.is_none());
         checks.then(|| now + self.interval)
@@ -266,8 +269,9 @@ impl PolicyControl {
         if self.awaits_others && !self.setting.can_wait {
             return true;
         }
-        // The policies decide only after the time that other programs take now was measured. Until
-        // this measurement, a trial of another receiving CPU is not disturbed either.
+        // After a trial has begun or ended, the policies decide only when the time that other
+        // programs now take was measured. Until this measurement, the policies do not disturb a
+        // trial of another receiving CPU either.
         if self.placed.is_some_and(|placed| now.since(placed) < 2 * WATCH_EVERY) {
             return self.place_receivers(now, view);
         }
@@ -294,8 +298,8 @@ impl PolicyControl {
         has_wishes || self.place_receivers(now, view)
     }
 
-    /// Begins or ends the trial of another CPU: for receiving, or for a heavy bucket. Returns true
-    /// if a trial has begun or ended.
+    /// Begins or ends the trial of another CPU, which receives packets or gets a heavy bucket.
+    /// Returns true if a trial has begun or ended.
     fn place_receivers(&mut self, now: Timestamp, view: &View) -> bool {
         if !self.policy.moves_receivers() {
             return false;
@@ -305,7 +309,8 @@ impl PolicyControl {
         let groups = view.groups.iter().enumerate();
         for (at, group) in groups.filter(|(_, group)| group.queues.contains(&change.queue)) {
             let plan = plan_of(&change.map, &group.order);
-            // If the group has changed since the load check, its policy places the buckets instead.
+            // If the group has changed since the load check, the core ignores this map, and the
+            // group's policy places the buckets instead.
             self.handle.set_map(at, group.version, &change.map, plan, MoveCause::Balance);
         }
         if let Some(cpu) = change.polled_on {
@@ -346,8 +351,8 @@ impl PolicyControl {
             return;
         }
         let plan = plan_of(&request.map, &group.order);
-        // If the group has changed since the load check, the policy is informed at the next load
-        // check.
+        // If the group has changed since the load check, the core ignores the map, and the policy
+        // is informed at the next load check.
         if self.handle.set_map(at, group.version, &request.map, plan, request.cause)
             && request.cause != MoveCause::Balance
         {
@@ -399,8 +404,8 @@ fn active(group: &GroupView) -> Vec<CpuIndex> {
 }
 
 /// Creates the plan that follows from a map: first the CPUs with buckets and then all other CPUs,
-/// both in the order of the group. If one of the CPUs with buckets fails, the next CPU of the order
-/// replaces it.
+/// both in the order of the group. If one of the CPUs with buckets fails, the next CPU of this
+/// order replaces it.
 fn plan_of(map: &[CpuIndex; BUCKETS], order: &[CpuIndex]) -> Plan {
     let has_buckets = members(map);
     let (mut first, rest): (Vec<CpuIndex>, Vec<CpuIndex>) = order.iter().partition(|cpu| has_buckets(cpu));
@@ -417,7 +422,8 @@ mod tests {
     fn the_plan_of_a_map_begins_with_the_cpus_that_have_buckets() {
         let mut map = [3; BUCKETS];
         map[7] = 5;
-        // CPU 0 receives and has no buckets. CPU 0 would be the first to replace another CPU.
+        // In this test, CPU 0 receives packets and has no buckets. If a CPU with buckets failed,
+        // CPU 0 would be the first to replace it.
         assert_eq!(plan_of(&map, &[0, 5, 1, 3]), Plan { order: vec![5, 3, 0, 1], active: 2 });
         let version = GroupVersion::default();
         let group = GroupView { version, order: vec![0, 1, 3], owners: 1, map: Box::new(map), queues: vec![0] };

@@ -1,14 +1,15 @@
-//! Measures the distance between two CPUs while they do their work. A hypervisor moves the CPUs of
-//! a virtual machine between physical CPUs. The cost of a hand-over changes with the distance
-//! between them. In a probe, the receiving CPU and another CPU pause for a few microseconds between
-//! two rounds, and pass a cache line back and forth.
+//! Measures the distance between two CPUs (the time that a cache line takes from one to the other)
+//! while they do their work. A hypervisor moves the CPUs of a virtual machine between physical
+//! CPUs. The cost of handing a packet over changes with the distance between the physical CPUs. In
+//! a probe, the receiving CPU and another CPU pause for a few microseconds between two rounds, and
+//! pass a cache line back and forth.
 //!
 //! Neither of the two CPUs waits long for the other. The CPU that does not receive is the answering
 //! CPU. The answering CPU begins to wait when it reaches its part of the probe. The receiving CPU
 //! (the asking CPU) continues its rounds until it sees that the answering CPU waits. The asking CPU
-//! gives up after [`PATIENCE`]. The control only begins a probe. The control collects the result of
-//! a probe at a later load check. If a distance does not change, it is measured less and less
-//! often.
+//! gives up after [`PATIENCE`]. The control ([`PolicyControl`](crate::PolicyControl)) only begins a
+//! probe. The control collects the result of a probe at a later load check. If a distance does not
+//! change, it is measured less and less often.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,20 +25,21 @@ use steerage_topology::probe::Line;
 use crate::limits::{MIN_SAMPLES, REFINE_EVERY, REFINE_EVERY_MAX, Tuning};
 
 /// The shortest interval between two measurements of the same distance. A measurement takes about
-/// 20 us on each of the two CPUs, and wakes the answering CPU if it sleeps.
+/// 20 us on each of the two CPUs, and wakes the answering CPU if that CPU sleeps.
 const EVERY: Duration = REFINE_EVERY;
 
 /// The maximum time for which two CPUs measure, and for which the answering CPU waits for the cache
-/// line's first trip. The distance matters only if packets need little work. With so little work, a
-/// round of the asking CPU takes about 10 us.
+/// line's first trip. The distance between CPUs matters only if packets need little work. If
+/// packets need little work, a round of the asking CPU takes about 10 us.
 const TIME: Duration = BETWEEN_ROUNDS_MAX;
 
 /// The time for which the asking CPU continues its rounds and waits for the answering CPU. A
 /// sleeping CPU of a virtual machine sometimes takes several hundred microseconds to wake up.
 const PATIENCE: Duration = REFINE_EVERY;
 
-/// If a distance has been constant for some time, it is measured again after this fraction of that
-/// time. A change of the distance is detected after at most this fraction of the constant time.
+/// If a distance has been constant for some time, it is measured again after this fraction of the
+/// constant time. A change of the distance is detected after at most this fraction of the constant
+/// time.
 const STEADY: f64 = Tuning::DEFAULT.budget;
 
 /// Returns true if two distances between CPUs are equal, apart from measurement error.
@@ -87,7 +89,8 @@ struct Meeting {
     /// The distance in nanoseconds, or [`PENDING`] or [`FAILED`]. The asking CPU writes the
     /// distance once.
     ///
-    /// All accesses are relaxed: the distance is only a number, and no other memory depends on it.
+    /// All accesses are relaxed, because the distance is only a number, and no other memory depends
+    /// on it.
     result: AtomicU64,
 }
 
@@ -126,7 +129,7 @@ impl BetweenRounds for Answers {
     }
 }
 
-/// One CPU's part of a probe, which the CPU should run between two rounds.
+/// One CPU's part of a probe, which the CPU must run between two rounds.
 pub(crate) type Part = (CpuIndex, Arc<dyn BetweenRounds>);
 
 impl Distances {
@@ -143,8 +146,8 @@ impl Distances {
         self.known.get(&(one, other))?.apart
     }
 
-    /// Begins a probe of two CPUs, if it is due and no other probe is active. Returns the CPUs'
-    /// parts.
+    /// Begins a probe of two CPUs, if the probe is due and no other probe is active. Returns the
+    /// CPUs' parts.
     pub(crate) fn begin(&mut self, asks: CpuIndex, answers: CpuIndex, now: Timestamp) -> Option<[Part; 2]> {
         let due = self.known.get(&(asks, answers)).is_none_or(|known| now >= known.next);
         if !self.are_real || self.probe.is_some() || !due || asks == answers {
@@ -252,8 +255,8 @@ mod tests {
         assert!(distances.begin(0, 2, at(patience)).is_none());
         distances.collect(at(patience));
         assert!(distances.begin(0, 2, at(patience)).is_some());
-        // The CPUs reach their parts of the probe too late. The measurement is over, and neither
-        // CPU waits any more.
+        // In this test, the CPUs reach their parts of the probe too late. The measurement has
+        // ended, so neither CPU waits any more.
         for (_, part) in parts.into_iter().flatten() {
             assert_eq!(part.run(&|| at(patience)), HookStatus::Done);
         }
@@ -278,7 +281,7 @@ mod tests {
         assert!(distances.probe.is_none() && distances.known[&(0, 1)].missed == 1);
     }
 
-    /// The clock is stopped, so neither CPU gives up.
+    /// The clock of this test is stopped, so neither CPU gives up.
     #[test]
     fn two_cpus_that_meet_measure() {
         let mut distances = real();

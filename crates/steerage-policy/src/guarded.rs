@@ -14,12 +14,12 @@ use crate::policy::{GroupLoad, GroupStart, Hash, MapRequest, Policy};
 
 /// A policy that is replaced by [`Hash`](struct@Hash) as soon as it panics, or as soon as it
 /// chooses a CPU that the group does not have. The replacement is logged once for each policy, with
-/// the CPUs of the group and the wrong CPU.
+/// the CPUs of the group and the mistake.
 #[derive(Debug)]
 pub struct Guarded {
     policy: Box<dyn Policy>,
     has_failed: bool,
-    /// The policies of all groups share this flag.
+    /// A flag that the policies of all groups share: true if the replacement has been logged.
     is_reported: Arc<AtomicBool>,
 }
 
@@ -29,8 +29,9 @@ impl Guarded {
         Self { policy: Box::new(policy), has_failed: false, is_reported: Arc::default() }
     }
 
-    /// Calls the policy. The function `find_fault` describes the mistake in the result, if there is
-    /// one. Returns `None` if the policy has failed now or before.
+    /// Calls the policy. The function `find_fault` returns a description of the mistake in the
+    /// result, if the result is wrong. Returns `None` if the policy has failed in this call or in
+    /// an earlier call.
     fn call<R>(
         &mut self,
         order: &[u16],
@@ -47,7 +48,8 @@ impl Guarded {
         };
         let Some(fault) = fault else { return result.ok() };
         self.has_failed = true;
-        // Relaxed: no memory depends on this flag, and the failure must be reported only once.
+        // The access is relaxed, because no other memory depends on this flag. The flag only
+        // ensures that the failure is reported once.
         if !self.is_reported.swap(true, Ordering::Relaxed) {
             let policy = self.policy.name();
             tracing::error!(policy, group_of_cpus = ?order, "a policy is replaced by hash: {fault}");
@@ -93,7 +95,7 @@ impl Policy for Guarded {
         if had_failed || !self.has_failed {
             return request.flatten();
         }
-        // From now on, all CPUs of the group get equal shares.
+        // After the failure of its policy, all CPUs of the group get equal shares.
         let mut map = Box::new(*load.map);
         for (bucket, cpu) in map.iter_mut().enumerate() {
             *cpu = load.order[bucket * load.order.len() / BUCKETS];

@@ -7,12 +7,11 @@
 //! Policies run outside of the packet path. [`PolicyControl`] reads the load and calls the
 //! policies, on the thread of its caller. The control uses only the core's public
 //! [`Handle`](steerage_core::control::Handle), and packets never wait for the control. If the
-//! control is called late or never, buckets stay on their CPUs. If one of these CPUs fails, the
-//! core places its buckets according to the [`Plan`] that the policy stored. steerage starts a
-//! thread that calls the control. Programs with their own threads, and the simulator, call the
-//! control themselves.
+//! control is called late or never, buckets stay on their CPUs. If a CPU fails, the core places its
+//! buckets according to the [`Plan`] that the policy stored. steerage starts a thread that calls
+//! the control. Programs with their own threads, and the simulator, call the control themselves.
 //!
-//! Each module imports only modules below it in this table:
+//! Each module imports only modules that are below it in this table:
 //!
 //! | module | what it holds |
 //! |---|---|

@@ -1,11 +1,11 @@
-//! The load meter measures how long CPUs are busy, and which part of this time each bucket takes.
+//! The load meter measures how long CPUs are busy, and how much of this time each bucket takes.
 //!
 //! The meter reads counters that the receive path always maintains, and three counters that exist
-//! only for the meter. The three counters are the time of receiving (measured in one round of 16),
-//! the time of a packet in the packet function (in one batch of 32), and one sampled bucket per
-//! poll. The work of CPUs is counted, so the total work of several CPUs is exact. These exact
-//! numbers decide whether buckets move. The load of buckets is sampled. The samples only decide
-//! which buckets move.
+//! only for the meter. The three counters are the time for receiving (measured in one of 16
+//! rounds), the time of a packet in the packet function (measured in one of 32 batches), and the
+//! bucket of one sampled packet per poll. The work of CPUs is counted and not sampled, so the total
+//! work of several CPUs is exact. The exact work of the CPUs decides whether buckets move. The load
+//! of buckets is sampled. The samples decide only which buckets move.
 
 use std::time::Duration;
 
@@ -43,12 +43,13 @@ impl CpuCounts {
     }
 }
 
-/// For each CPU, the number of packets that were refused because the CPU's backlog was full. Only
-/// the rings of queues that lost packets are read, because with 1,024 CPUs and 256 queues there are
+/// Counts, for each CPU, the packets that were dropped because the CPU's backlog was full. Only the
+/// rings of queues that lost packets are read, because with 1,024 CPUs and 256 queues there are
 /// 262,144 rings.
 #[derive(Debug, Default)]
 struct Refused {
-    /// For each queue, the number of packets in all of its rings together, and in each ring.
+    /// For each queue, the number of packets that its rings together have refused, and the number
+    /// for each ring.
     by_queue: Vec<(u64, Vec<u64>)>,
     by_cpu: Vec<u64>,
 }
@@ -98,7 +99,7 @@ pub(crate) struct LoadMeter {
     last: Timestamp,
     cpus: Vec<CpuCounts>,
     /// For each queue, the number of its packets that each CPU has finished. The list is empty if
-    /// one group has all queues, because the counters of the CPUs are then sufficient.
+    /// one group has all queues, because the counters of the CPUs are sufficient in this case.
     finished: Vec<Vec<u64>>,
     refused: Refused,
     window: Option<WindowStart>,
@@ -120,22 +121,22 @@ impl WindowStart {
         self.groups.iter().map(|group| group.samples).sum()
     }
 
-    /// Returns true if each group had the same queues at the last reading as now.
+    /// Returns true if each group has the same queues now as at the start of the window.
     fn has_groups_of(&self, view: &View) -> bool {
         self.groups.len() == view.groups.len()
             && self.groups.iter().zip(&view.groups).all(|(then, now)| then.queues == now.queues)
     }
 }
 
-/// The counts of all queues of a group. The counts of all queues are added up as they are read,
-/// because storing the counts for the buckets of 256 queues would take 25 MB.
+/// The sums of the counts of all queues of a group. The counts of all queues are added up as they
+/// are read, because storing the counts for the buckets of 256 queues would take 25 MB.
 #[derive(Debug)]
 struct GroupCounts {
     queues: Vec<usize>,
     samples: u64,
     packets: Vec<u64>,
-    /// For each bucket, the total time of its timed packets in nanoseconds, and the number of these
-    /// packets.
+    /// For each bucket, the total time in nanoseconds of its timed packets, and the number of its
+    /// timed packets.
     timed: Vec<(u64, u64)>,
 }
 
@@ -155,11 +156,13 @@ impl GroupCounts {
     }
 }
 
-/// The load of a group's buckets, from all windows so far. More recent windows have more weight.
+/// The load of a group's buckets, from all windows that have ended. More recent windows have more
+/// weight.
 #[derive(Debug)]
 pub(crate) struct BucketWork {
     packets: Vec<f64>,
-    /// The total time of all timed packets in nanoseconds, and the number of these packets.
+    /// For each bucket, the weighted total time in nanoseconds of its timed packets, and the
+    /// weighted number of its timed packets.
     nanos: Vec<f64>,
     timed: Vec<f64>,
     pub(crate) samples: f64,
@@ -183,8 +186,8 @@ impl BucketWork {
         self.timed.iter_mut().for_each(|timed| *timed *= 1.0 - TUNING.recent);
         let timed = self.nanos.iter_mut().zip(&mut self.timed).zip(now.timed.iter().zip(&before.timed));
         for ((nanos, count), (now, before)) in timed {
-            // A CPU that was declared dead may have written an older count before it detected its
-            // death.
+            // A CPU that was declared dead may have written an older count before it detected that
+            // it had been declared dead.
             *nanos += now.0.saturating_sub(before.0) as f64;
             *count += now.1.saturating_sub(before.1) as f64;
         }
@@ -194,9 +197,9 @@ impl BucketWork {
         self.samples = self.samples * (1.0 - weight) + (now.samples - before.samples) as f64;
     }
 
-    /// The work of each bucket per second, in the same unit for all buckets: its packets,
-    /// multiplied by the ratio of their time to the time of an average packet. If only few packets
-    /// were timed, the ratio of times is close to 1.
+    /// Returns the work of each bucket per second: the number of its packets, multiplied by the
+    /// ratio of their mean time to the mean time of all packets. If only few packets of a bucket
+    /// were timed, the ratio is moved towards 1.
     pub(crate) fn work(&self) -> Vec<f64> {
         let timed: f64 = self.timed.iter().sum();
         let mean = if timed > 0.0 { self.nanos.iter().sum::<f64>() / timed } else { 1.0 };
@@ -219,12 +222,12 @@ pub(crate) struct Interval {
 
 pub(crate) struct ClosedWindow {
     pub(crate) cpus: Vec<CpuLoad>,
-    /// For each group, the share of a CPU's time that each of its buckets takes.
+    /// Per group: the share of a CPU's time that each bucket of the group takes.
     pub(crate) shares: Vec<Vec<f64>>,
     pub(crate) heavy: Vec<Heavy>,
 }
 
-/// A bucket that takes more than half of a CPU.
+/// A bucket that takes more than half of a CPU's time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Heavy {
     pub(crate) group: usize,
@@ -234,9 +237,9 @@ pub(crate) struct Heavy {
 }
 
 impl LoadMeter {
-    /// Reads the counters at the time `now`. Returns `None` if these are the first values, or if a
-    /// bucket is moving. `work` is the load of each group's buckets. `work` is updated at the end
-    /// of a window.
+    /// Reads the counters at the time `now`. Returns `None` at the first reading, or if a bucket is
+    /// moving. `work` has the load of the buckets, with one entry for each group. `work` is updated
+    /// at the end of a window.
     pub(crate) fn check(
         &mut self,
         now: Timestamp,
@@ -261,8 +264,8 @@ impl LoadMeter {
         Some(Interval { elapsed, before, finished_before, window })
     }
 
-    /// The load of each CPU since the last load check. The packets in the load of a CPU are those
-    /// that the CPU finished for one group.
+    /// Returns the load of each CPU since the last load check. The number of packets in a load
+    /// counts only packets from the group's queues, `queues`.
     pub(crate) fn loads(
         &self,
         interval: &Interval,
@@ -306,13 +309,13 @@ impl LoadMeter {
         let elapsed = now.since(start.at);
         let queues = view.groups.iter().flat_map(|group| &group.queues);
         let samples = queues.map(|queue| ledgers.queues[*queue].ledger.samples.get()).sum::<u64>() - start.samples();
-        // The meter does not wait for samples if one CPU has all buckets, because packets are then
-        // not sampled.
+        // The meter does not wait for samples if one CPU has all buckets, because packets are not
+        // sampled in this case.
         let active = active_cpus(view, ledgers.cpus.len());
         let enough = active == 1 || samples as f64 >= TUNING.samples() * active as f64;
-        // Early windows are short, because the first placement was a guess that should be corrected
-        // soon. Later windows are so long that another program which takes a CPU for a moment does
-        // not matter.
+        // Early windows are short, because the first placement of buckets was a guess that should
+        // be corrected soon. Later windows are long, so that a program that takes a CPU for a
+        // moment has little effect.
         let least = now.since(self.changed).mul_f64(TUNING.recent).clamp(2 * REFINE_EVERY, TUNING.probe);
         if elapsed < least || (!enough && elapsed < TUNING.dwell) {
             self.window = Some(start);
@@ -330,8 +333,8 @@ impl LoadMeter {
         }
         let work: Vec<&BucketWork> = work.iter().map(|work| &**work).collect();
         let shares = shares(view, &work, &cpus);
-        // Heavy buckets are few. The times of a bucket since the start show from which queue most
-        // of its work comes.
+        // Heavy buckets are few. The total times of a bucket's timed packets show from which queue
+        // most of the bucket's work comes.
         let heavy = heavy(view, &shares, |queue, bucket| {
             let timed = ledgers.queues[queue].ledger.timed.read().nth(bucket);
             (timed.map_or(0, |(nanos, _)| nanos), ledgers.queues[queue].owner())
@@ -360,8 +363,8 @@ fn active_cpus(view: &View, cpus: usize) -> usize {
     has.into_iter().filter(|has| *has).count()
 }
 
-/// For each group, the share of a CPU's time that each of its buckets takes. The sum over all
-/// buckets of a CPU is the time for which the CPU was busy, without the time of receiving.
+/// Per group: the share of a CPU's time that each bucket of the group takes. The sum over all
+/// buckets of a CPU is the time for which the CPU was busy, without the time for receiving.
 fn shares(view: &View, work: &[&BucketWork], cpus: &[CpuLoad]) -> Vec<Vec<f64>> {
     let mut shares: Vec<Vec<f64>> = work.iter().map(|work| work.work()).collect();
     let mut of_cpu = vec![0.0; cpus.len()];
@@ -376,7 +379,7 @@ fn shares(view: &View, work: &[&BucketWork], cpus: &[CpuLoad]) -> Vec<Vec<f64>> 
         for (cpu, share) in group.map.iter().zip(shares) {
             let cpu = usize::from(*cpu);
             let handling = cpus[cpu].busy - cpus[cpu].receive;
-            // While one CPU has all buckets, no bucket is sampled. While no bucket is sampled, all
+            // While one CPU has all buckets, no bucket is sampled. If no bucket is sampled, all
             // buckets get equal shares.
             *share = if of_cpu[cpu] > 0.0 { *share * handling / of_cpu[cpu] } else { handling / held[cpu] };
         }

@@ -1,4 +1,4 @@
-//! Policies by name, as they are used on command lines and in configuration files.
+//! The names of policies, as they are used on command lines and in configuration files.
 
 use std::str::FromStr;
 use std::{error, fmt};
@@ -34,8 +34,8 @@ impl FromStr for Box<dyn Policy> {
     }
 }
 
-/// Prints the [name](Policy::name) of the policy. If the policy is one of [`POLICIES`], `Box<dyn
-/// Policy>` can be parsed from this name.
+/// Prints the [name](Policy::name) of the policy. If the name is in [`POLICIES`], `Box<dyn Policy>`
+/// can be parsed from it.
 impl fmt::Display for dyn Policy + '_ {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())

@@ -2,10 +2,11 @@
 //!
 //! The kernel reports how much time other programs took. If steerage leaves a CPU some idle time,
 //! the other programs already get all the time that they want. If steerage competes with other
-//! programs, a fair scheduler gives each side half of the time. While they compete with steerage,
-//! the other programs may want more time than they get. A sender at the other end of a veth is an
-//! example: if it gets less time, it sends fewer packets. If a policy took the fair half of the
-//! sender's CPU, it would slow down the source of its own packets.
+//! programs for a CPU, a fair scheduler gives half of the time to steerage and half to the other
+//! programs. While they compete with steerage, the other programs may want more time than they get.
+//! An example is a sender at the other end of a veth: if the sender gets less time, it sends fewer
+//! packets. If steerage took half of the sender's CPU time, it would slow down the source of its
+//! own packets.
 
 use std::time::Duration;
 
@@ -18,7 +19,8 @@ const TUNING: Tuning = Tuning::DEFAULT;
 
 #[derive(Debug, Default)]
 pub(crate) struct OthersWant {
-    /// For each CPU, the share of its time that other programs took at the last measurement.
+    /// For each CPU, the share of the CPU's time that other programs took according to the last
+    /// measurement.
     others: Vec<f64>,
     since: Timestamp,
     busy: Vec<u64>,
@@ -45,8 +47,8 @@ impl OthersWant {
         for (cpu, (want, others)) in self.want.iter_mut().zip(others).enumerate() {
             let ours = self.busy[cpu].saturating_sub(before.get(cpu).copied().unwrap_or(0));
             let ours = ours as f64 / elapsed.as_nanos().max(1) as f64;
-            // Programs that use less than the fair half, or that leave idle time, get all the time
-            // that they want.
+            // Programs that use less than half of the CPU, or that leave idle time, get all the
+            // time that they want.
             let compete = *others >= TUNING.fill / 2.0 && ours + others >= TUNING.fill;
             *want = if compete { want.max(*others) } else { *others };
         }
@@ -66,10 +68,10 @@ mod tests {
             want.take_in(Duration::from_millis(250), &[others], vec![busy]);
             want.of(0)
         };
-        // Only other programs run on the CPU, and they use all of its time. The other programs
-        // still want the whole CPU after steerage has taken half of it.
+        // At first, only other programs run on the CPU, and they use all of its time. The other
+        // programs still want the whole CPU after steerage has taken half of its time.
         assert_eq!([after(0.95, 0.0), after(0.5, 0.5), after(0.5, 0.9)], [0.95; 3]);
-        // The other programs leave some time idle, or use less than their fair half.
+        // The other programs leave some time idle, or use less than half of the CPU.
         assert_eq!([after(0.5, 0.2), after(0.5, 0.5), after(0.3, 0.7)], [0.5, 0.5, 0.3]);
     }
 }

@@ -1,12 +1,12 @@
-//! Assigns buckets to CPUs by load. The map is close to the best possible map, and only few buckets
-//! move.
+//! Assigns buckets to CPUs by load. The resulting map is close to the best possible map, and only
+//! few buckets move.
 
 use std::collections::BTreeSet;
 
 use steerage_core::limits::BUCKETS;
 
-/// Returns a function that says whether a CPU is in this list. With 1,024 CPUs, it would take
-/// milliseconds to search the list for each bucket.
+/// Returns a function that returns true if a CPU is in the list `cpus`. With 1,024 CPUs, it would
+/// take milliseconds to search the list itself for each bucket.
 pub(crate) fn members(cpus: &[u16]) -> impl Fn(&u16) -> bool + use<> {
     let mut is_in = vec![false; cpus.iter().max().map_or(0, |most| usize::from(*most) + 1)];
     cpus.iter().for_each(|cpu| is_in[usize::from(*cpu)] = true);
@@ -17,7 +17,8 @@ pub(crate) fn members(cpus: &[u16]) -> impl Fn(&u16) -> bool + use<> {
 pub(crate) struct Loads<'a> {
     pub(crate) map: &'a [u16; BUCKETS],
     pub(crate) buckets: &'a [f64],
-    /// The load of each CPU without its buckets, in the same unit as the buckets' loads.
+    /// The load of each CPU without the load of its buckets, in the same unit as the loads of
+    /// buckets.
     pub(crate) base: &'a [f64],
     /// The CPUs that should have buckets. Not empty.
     pub(crate) active: &'a [u16],
@@ -38,7 +39,8 @@ impl Loads<'_> {
         let mut base: Vec<f64> = self.active.iter().map(|cpu| self.base[usize::from(*cpu)]).collect();
         base.sort_by(f64::total_cmp);
         let total: f64 = self.buckets.iter().sum();
-        // Work is given to the least busy CPUs until they are as busy as the next CPU.
+        // The loop distributes the work to the least busy CPUs, as if it could be divided freely,
+        // until all CPUs with work are equally busy.
         let (mut level, mut below) = (f64::INFINITY, 0.0);
         for (nth, own) in base.iter().enumerate() {
             if *own > level {
@@ -56,10 +58,10 @@ impl Loads<'_> {
         self.map.iter().map(|cpu| cpus[usize::from(*cpu)]).fold(0.0, f64::max)
     }
 
-    /// Returns a map to the active CPUs. In the returned map, the load of the busiest CPU is at
-    /// most `within` times the best possible load. If moves of single buckets cannot reach this
-    /// factor, the map comes as close to it as these moves can. Buckets on CPUs that are not active
-    /// always move.
+    /// Returns a map of the buckets to the active CPUs. In the returned map, the load of the
+    /// busiest CPU is at most `within` times the best possible load. If moves of single buckets
+    /// cannot reach the factor `within`, the map comes as close to this factor as moves of single
+    /// buckets allow. Buckets on CPUs that are not active always move.
     pub(crate) fn pack(&self, within: f64) -> Box<[u16; BUCKETS]> {
         let mut packing = Packing::new(self);
         packing.evacuate();
@@ -78,7 +80,8 @@ struct Packing<'a> {
     held: Vec<Vec<u16>>,
     /// The position of each CPU among the active CPUs. `None` for other CPUs.
     places: Vec<Option<usize>>,
-    /// The active CPUs, sorted by their load. CPUs with equal loads are sorted by their position.
+    /// The active CPUs, sorted by their load. CPUs with equal loads are sorted by their position in
+    /// `active`.
     by_load: BTreeSet<(i64, usize)>,
 }
 
@@ -139,7 +142,7 @@ impl<'a> Packing<'a> {
     }
 
     /// Moves all buckets away from CPUs that are not active. The heaviest bucket moves first,
-    /// because most CPU time is free then.
+    /// because the most CPU time is free at the beginning.
     fn evacuate(&mut self) {
         let (mut leaving, stays) = (Vec::new(), members(self.loads.active));
         for cpu in 0..self.held.len() {
@@ -157,8 +160,8 @@ impl<'a> Packing<'a> {
     /// Moves buckets from the busiest CPU to the least busy CPU until no CPU is above `target`.
     /// Each move takes the largest bucket that fits.
     fn level(&mut self, target: f64) {
-        // The CPUs whose buckets fit on no other CPU. A flow that is too large for any CPU stays
-        // where it is.
+        // True for each CPU whose buckets fit on no other CPU. A flow that is too large for any CPU
+        // stays on its CPU.
         let mut stuck = vec![false; self.busy.len()];
         loop {
             let mut busiest = self.by_load.iter().rev().map(|(_, place)| self.at(*place));
@@ -177,15 +180,17 @@ impl<'a> Packing<'a> {
         }
     }
 
-    /// Returns the bucket that should move from `from` to `to`: the largest bucket within the
-    /// excess, or else the smallest bucket. Returns `None` if moving this bucket does not reduce
-    /// the load of the busier of the two CPUs. Large buckets move first, even if `to` is then too
-    /// busy and has to pass on some of its own buckets. Moving one large bucket moves fewer flows
-    /// than moving many small buckets.
+    /// Returns the index of the bucket that should move from `from` to `to`: the largest bucket
+    /// whose load is at most the excess load of `from`, or else the smallest bucket. Returns `None`
+    /// if the move of this bucket does not reduce the load of the busier of the two CPUs. Large
+    /// buckets move first, even if this makes `to` too busy, so that `to` has to pass on some of
+    /// its own buckets. The move of one large bucket moves fewer flows than the moves of many small
+    /// buckets.
     fn that_fits(&self, from: usize, to: usize, target: f64) -> Option<usize> {
         let held = &self.held[from];
         let (most, excess) = (self.busy[from] - self.busy[to], self.busy[from] - target);
-        // The bucket may exceed the excess slightly, so that not many small buckets have to move.
+        // The bucket's load may be slightly larger than the excess load, to avoid the moves of many
+        // small buckets.
         let step = self.busy[from] / 64.0;
         let fits = (most - step).min(excess + step);
         let above = held.partition_point(|bucket| self.load(*bucket) <= fits);

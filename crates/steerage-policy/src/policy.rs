@@ -2,8 +2,8 @@
 //!
 //! A policy chooses a CPU for each bucket. The core moves the buckets to these CPUs without
 //! reordering packets. Each group of queues has its own policy. When the group begins, the control
-//! asks the policy for a plan. Later, at the interval that the policy wants, the control passes the
-//! load of the interval to the policy and asks for a map.
+//! gets a plan from the policy. Later, at the interval that the policy wants, the control passes
+//! the load of the interval to the policy and gets a map.
 
 use std::fmt;
 use std::time::Duration;
@@ -15,43 +15,45 @@ use steerage_flow::Timestamp;
 
 use crate::limits::REFINE_EVERY;
 
-/// The load of one CPU. Times are stated as shares of the interval, so 1 is the whole interval.
+/// The load of one CPU. Times are stated as shares of the interval between two load checks, so 1 is
+/// the whole interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct CpuLoad {
-    /// How long the CPU was busy. The value is above 1 if the backlog overflowed. After an
-    /// overflow, `busy` includes the time that the dropped packets would have taken.
+    /// The time for which the CPU was busy. The value can be above 1 if the CPU's backlog
+    /// overflowed. After an overflow, `busy` includes the time that the dropped packets would have
+    /// taken.
     pub busy: f64,
     /// The part of `busy` that was spent on receiving: polling, hashing and handing over packets.
     pub receive: f64,
     /// The number of rounds that were timed to measure `receive`. `receive` is extrapolated from
     /// the timed rounds, so its relative error is about 1 / `timed`.
     pub timed: f64,
-    /// The share of the rounds that were full: they found at least as much work as one round takes.
-    /// A CPU without full rounds handles its packets in time, even if it appears busy. (In small
-    /// batches, a packet takes more time.)
+    /// The share of the CPU's rounds that were full, which means that they found at least as much
+    /// work as one round takes. A CPU without full rounds handles its packets in time, even if it
+    /// appears busy. (In small batches, a packet takes more time.)
     pub full: f64,
     /// The number of packets of the group that the CPU has finished.
     pub packets: u64,
     /// The share of the CPU's time that other programs or other guests of the hypervisor took.
     /// `others` is 0 if the system does not report this share.
     pub others: f64,
-    /// The share of the CPU's time that other programs would take if steerage used none of it.
+    /// The share of the CPU's time that other programs would take if steerage did not use the CPU.
     /// `others_want` is larger than `others` if steerage competes with other programs.
     pub others_want: f64,
 }
 
-/// A window: a measurement that is long enough to compare buckets. No bucket moved during the
-/// window.
+/// A window: a measurement over a time that is long enough to compare buckets. No bucket moved
+/// during the window.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Window<'a> {
     /// The load of each CPU over the whole window.
     pub cpus: &'a [CpuLoad],
-    /// For each bucket, the share of a CPU's time that it takes. The sum over all buckets is the
-    /// time for which the CPUs were busy with the group's packets.
+    /// For each bucket, the share of a CPU's time that the bucket takes. The sum over all buckets
+    /// is the time for which the CPUs were busy with the group's packets.
     pub buckets: &'a [f64],
-    /// The number of samples that the shares of the buckets are based on.
+    /// The number of samples on which the shares of the buckets are based.
     pub samples: u64,
 }
 
@@ -63,16 +65,17 @@ impl<'a> Window<'a> {
     }
 }
 
-/// A group of queues, as its policy sees it. CPUs are identified by their index.
+/// The load of a group of queues, which is the input of the group's policy. CPUs are identified by
+/// their index among the instance's CPUs.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct GroupLoad<'a> {
     /// The present time.
     pub now: Timestamp,
-    /// The time since the last load check. The time is longer than [`Policy::refine_every`] if no
+    /// The time since the last load check. `elapsed` is longer than [`Policy::refine_every`] if no
     /// packets arrived or if the control was called late.
     pub elapsed: Duration,
-    /// The usable CPUs of the mask, in the order in which they should join. Not empty.
+    /// The usable CPUs of the mask, in the order in which they should get buckets. Not empty.
     pub order: &'a [u16],
     /// The number of CPUs at the front of `order` that poll a queue of the group. `owners` is at
     /// least 1: if no CPU polls a queue, the first CPU counts as polling.
@@ -82,19 +85,19 @@ pub struct GroupLoad<'a> {
     /// The load of each CPU since the last load check.
     pub cpus: &'a [CpuLoad],
     /// For each CPU, the last measured time that a cache line takes from the first CPU of `order`
-    /// to this CPU. `None` if the time of a cache line was not measured.
+    /// to this CPU. The value is `None` if the time of a cache line was not measured.
     pub apart: &'a [Option<Duration>],
-    /// A longer measurement, which also covers the buckets. Only some load checks have a window.
+    /// A measurement over a longer time, which also includes the load of each bucket. The value is
+    /// `None` at most load checks, because windows are longer.
     pub window: Option<Window<'a>>,
-    /// True if the devices wait until there is room, as files do. If the devices wait, no packet is
-    /// lost while the CPUs are short of time.
+    /// True if the devices can wait until there is room for their packets, as files can. If the
+    /// devices can wait, no packet is lost while the CPUs are short of time.
     pub can_wait: bool,
 }
 
 impl<'a> GroupLoad<'a> {
-    /// Creates the load at the start of the clock, over one interval of [`REFINE_EVERY`] and
-    /// without a window. This is for tests of policies. `cpus` and `apart` have one entry for each
-    /// CPU.
+    /// Creates a load at the time 0, over one interval of [`REFINE_EVERY`] and without a window.
+    /// This is for tests of policies. `cpus` and `apart` have one entry for each CPU.
     pub fn new(
         order: &'a [u16],
         owners: usize,
@@ -141,7 +144,7 @@ impl<'a> GroupLoad<'a> {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct GroupStart<'a> {
-    /// The usable CPUs of the mask, in the order in which they should join. Not empty.
+    /// The usable CPUs of the mask, in the order in which they should get buckets. Not empty.
     pub order: &'a [u16],
     /// The number of CPUs at the front of `order` that poll a queue of the group. `owners` is at
     /// least 1: if no CPU polls a queue, the first CPU counts as polling.
@@ -149,35 +152,35 @@ pub struct GroupStart<'a> {
     /// The CPUs that currently have buckets of the group. The list is empty while the instance is
     /// built.
     pub active: &'a [u16],
-    /// The time that a cache line takes from the first CPU of `order` to the CPU that would join
-    /// first. `None` if the time of a cache line was not measured, or if both CPUs are threads of
-    /// one core.
+    /// The time that a cache line takes from the first CPU of `order` to the first CPU that would
+    /// get buckets in addition. `None` if the time of a cache line was not measured, or if both
+    /// CPUs are threads of one core.
     pub apart: Option<Duration>,
-    /// True if the devices wait until there is room, as files do. If the devices wait, no packet is
-    /// lost while the CPUs are short of time.
+    /// True if the devices can wait until there is room for their packets, as files can. If the
+    /// devices can wait, no packet is lost while the CPUs are short of time.
     pub can_wait: bool,
 }
 
 impl<'a> GroupStart<'a> {
-    /// Creates a group whose devices cannot wait and whose CPUs were not measured. This is for
-    /// tests of policies.
+    /// Creates a group whose devices cannot wait and for whose CPUs no distance was measured. This
+    /// is for tests of policies.
     pub fn new(order: &'a [u16], owners: usize, active: &'a [u16]) -> Self {
         Self { order, owners, active, apart: None, can_wait: false }
     }
 }
 
-/// The map that a policy asks for.
+/// The map that a policy requests.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct MapRequest {
-    /// The CPU of each bucket. For each bucket, its CPU, which must be one of the usable CPUs.
+    /// For each bucket, its CPU, which must be one of the usable CPUs.
     pub map: Box<[u16; BUCKETS]>,
     /// The reason why buckets should move.
     pub cause: MoveCause,
 }
 
 impl MapRequest {
-    /// Creates a map from the CPU index of each bucket and the reason for the change.
+    /// Creates a request from the CPU index of each bucket and the reason for the change.
     pub fn new(map: Box<[u16; BUCKETS]>, cause: MoveCause) -> Self {
         Self { map, cause }
     }
@@ -187,16 +190,18 @@ impl MapRequest {
 ///
 /// A policy supplies a [`plan`](Self::plan) when its group begins, and may supply a map at each
 /// load check ([`refine`](Self::refine)). `plan` and `refine` are called outside of the packet path
-/// and may take long, because packets follow the last map until the policy returns. If a policy
-/// panics in `plan` or `refine`, or chooses a CPU that the group does not have, it is replaced by
+/// and may take long, because packets are steered by the last map until the policy returns. If a
+/// policy panics in `plan` or `refine`, or chooses a CPU that the group does not have, it is
+/// replaced by
 /// [`Hash`](struct@Hash). If any other function of the policy panics, the policy is not called
 /// again, and the buckets stay where they are.
 ///
 /// # Example
 ///
 /// The policy in this example uses one more CPU if a CPU has less than a fifth of its time left.
-/// The example uses one CPU fewer if half of the time of all CPUs would be enough. All CPUs that it
-/// uses get equal shares of the buckets. Programs import these names from the crate `steerage`.
+/// The example uses one CPU fewer if half of the time of all CPUs would be enough. All CPUs that
+/// the policy uses get equal shares of the buckets. Programs import the names of this example from
+/// the crate `steerage`.
 ///
 /// ```
 /// use steerage_core::ids::MoveCause;
@@ -255,36 +260,37 @@ pub trait Policy: Send + fmt::Debug {
     /// The name of the policy, which is a single word.
     fn name(&self) -> &'static str;
 
-    /// Creates a policy with the same settings that has not measured anything yet.
+    /// Creates a policy that has the same settings but has not measured anything yet.
     fn fresh(&self) -> Box<dyn Policy>;
 
-    /// Returns the CPUs that get buckets, in this order, and how many of them get buckets at first.
-    /// The control calls `plan` when the group begins, and when this policy replaces another
-    /// policy. Those CPUs of the plan that have buckets get equal shares of them, with as few moves
-    /// as possible.
+    /// Returns the order in which CPUs get buckets, and how many CPUs get buckets at first. The
+    /// control calls `plan` when the group begins, and when this policy replaces another policy.
+    /// The CPUs of the plan that get buckets get equal shares of them, with as few moves as
+    /// possible.
     ///
     /// The core stores the plan. Whenever a CPU fails or the mask changes, the core places buckets
-    /// according to the plan, without calling the policy. After each [`MapRequest`], the plan is
-    /// the one that follows from the map: first the CPUs that have buckets, in the order of the
-    /// group, and then all other CPUs. If a group splits off from another group, it inherits that
-    /// group's plan until the next load check. While the instance is built, `plan` of a new policy
-    /// may be called twice. Both calls of `plan` must return the same plan.
+    /// according to the plan, without calling the policy. Each [`MapRequest`] replaces the plan by
+    /// one that is derived from the map: first the CPUs that have buckets, in the order of the
+    /// group, and then all other CPUs. If a new group splits off from another group, the new group
+    /// has the other group's plan until the next load check. While the instance is built, `plan` of
+    /// a new policy may be called twice. Both calls of `plan` must return the same plan.
     fn plan(&mut self, group: &GroupStart<'_>) -> Plan;
 
     /// Informs the policy that the core has placed buckets according to the plan since the last
     /// load check. The core places buckets if the mask has changed, or if a CPU has failed or can
-    /// be used again. Measurements that compare CPUs before and after this change do not count.
+    /// be used again. The policy must ignore measurements that compare CPUs before and after the
+    /// core has placed buckets.
     fn cpus_changed(&mut self) {}
 
-    /// The interval at which the policy wants to check the load. With `None`, the load is never
-    /// checked and not measured. While no packets arrive, the interval grows up to
+    /// The interval at which the policy wants to check the load. If the result is `None`, the load
+    /// is neither measured nor checked. While no packets arrive, the interval grows up to
     /// [`REFINE_EVERY_MAX`](crate::REFINE_EVERY_MAX).
     fn refine_every(&self) -> Option<Duration> {
         Some(REFINE_EVERY)
     }
 
-    /// Checks the load, and returns another map if buckets should move. `refine` is not called
-    /// while buckets move.
+    /// Checks the load, and returns a new map if buckets should move. `refine` is not called while
+    /// buckets move.
     fn refine(&mut self, load: &GroupLoad<'_>) -> Option<MapRequest>;
 
     /// Returns true if polling may move to another CPU of the group. Polling moves if the CPU that
@@ -293,16 +299,16 @@ pub trait Policy: Send + fmt::Debug {
         false
     }
 
-    /// Returns the CPU whose distance to the first CPU of the order should be measured after this
-    /// load check. A measurement takes a few microseconds on both CPUs, and wakes the CPU if it
-    /// sleeps. Therefore a pair of CPUs is measured at most once per [`REFINE_EVERY`], and less
-    /// often while its distance stays the same. Distances are not measured if the instance's CPUs
-    /// are not CPUs of this machine, as in the simulator.
+    /// Returns the CPU whose distance to the first CPU of the group's order should be measured
+    /// after this load check. A measurement takes a few microseconds on both CPUs, and wakes the
+    /// returned CPU if that CPU sleeps. Therefore a pair of CPUs is measured at most once per
+    /// [`REFINE_EVERY`], and less often while its distance stays the same. Distances are not
+    /// measured if the instance's CPUs are not CPUs of this machine, as in the simulator.
     fn asks_distance(&self) -> Option<u16> {
         None
     }
 
-    /// What the policy has found out about the group, for reports.
+    /// Returns the findings of the policy about the group, for reports.
     fn findings(&self) -> Findings {
         Findings::default()
     }

@@ -4,23 +4,25 @@
 //! If other programs, interrupts or guests of the hypervisor use a CPU, only its remaining time is
 //! available for receiving: `1 - others`. If the polling CPU has no time left, and another CPU of
 //! the mask has more time for steerage, polling moves to the other CPU. The buckets of the slowed
-//! CPU then move to the CPUs that already have buckets. So the slowed CPU has no work that competes
-//! with the other program. The other program is often the source of the packets: the sender on a
-//! veth, or the softirq of the network card. If CPUs are short of time after polling has moved, the
-//! policy decides whether the slowed CPU should help again.
+//! CPU then move to the new polling CPU and to the other CPUs that have buckets. Therefore the
+//! slowed CPU has no work that competes with the other program. The program that slows the CPU is
+//! often the source of the packets: the sender on a veth, or the softirq of the network card. If
+//! CPUs are short of time after polling has moved, the policy decides whether the slowed CPU should
+//! help again.
 //!
 //! If several CPUs poll, a flow that fills its CPU may cost less on the CPU that receives it,
 //! because no hand-over to another CPU is needed. For super-frames of 64 KiB, a far CPU needs twice
-//! as long. So if the CPU that receives most of a heavy bucket's work has time left, the bucket
-//! moves to this CPU.
+//! as long as the receiving CPU. Therefore, if the CPU that receives most packets of a heavy bucket
+//! has time left, the bucket moves to this CPU.
 //!
-//! The effect of each change is measured. The other program may follow to the new CPU, or it may be
-//! the program that waits for the packets. If all queues together receive less than before, the
-//! change is reverted. The packets of the moved queue alone are not a criterion, because this queue
-//! may gain less than the other queues lose. After a failed trial, the next trial waits a hundred
-//! times as long as the failed trial took. So failed trials take at most 1 % of the time. Bytes are
-//! compared and not packets, because the kernel merges more segments of a connection if steerage
-//! has less time for them.
+//! The effect of each change (each trial) is measured. A change may not help, because the scheduler
+//! may move the other program to the new CPU, or because the other program waits for the packets.
+//! If all queues together receive less than before, the change is reverted. The received bytes of
+//! the moved queue alone are not a criterion, because this queue may gain less than the other
+//! queues lose. After a failed trial, the next trial waits a hundred times as long as the failed
+//! trial took. Therefore failed trials take at most 1 % of the time. Bytes are compared instead of
+//! packets, because the kernel merges more segments of a connection into one packet if steerage has
+//! less time for the packets.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -38,7 +40,7 @@ use crate::packing::members;
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Change {
     pub(crate) queue: usize,
-    /// The CPU that polls the queue from now on. `None`: polling stays.
+    /// The CPU that must poll the queue from now on. `None`: polling stays.
     pub(crate) polled_on: Option<CpuIndex>,
     pub(crate) map: Map,
 }
@@ -92,13 +94,13 @@ impl Counts {
 #[derive(Debug, Default)]
 pub(crate) struct Receivers {
     window: Option<Counts>,
-    /// The number of bytes that all queues together received per second at the last measurement.
-    /// `None` after a change.
+    /// The number of bytes per second that all queues together received during the last
+    /// measurement. `None` after a change.
     last: Option<f64>,
     trial: Option<Trial>,
     not_before: Vec<Timestamp>,
-    /// The heavy buckets of the last window, and the earliest time at which a heavy bucket may move
-    /// to the CPU that receives its packets.
+    /// The heavy buckets of the last window. `home_not_before` is the earliest time at which a
+    /// heavy bucket may move to the CPU that receives its packets.
     heavy: Vec<Heavy>,
     home_not_before: Timestamp,
 }
@@ -109,14 +111,14 @@ impl Receivers {
     /// Returns the change that begins a trial, or the change that reverts a trial. Call this
     /// function while no bucket moves.
     pub(crate) fn check(&mut self, now: Timestamp, view: &View, ledgers: &Ledgers) -> Option<Change> {
-        // The time that other programs take is measured once per `WATCH_EVERY`.
+        // The time that other programs take is measured only once per `WATCH_EVERY`.
         if self.window.as_ref().is_some_and(|window| now.since(window.at) < WATCH_EVERY) {
             return None;
         }
         self.compare(Counts::read(now, ledgers), view)
     }
 
-    /// After buckets have moved, the measurement starts again, because earlier values are outdated.
+    /// Starts the measurement again after buckets have moved, because earlier values are outdated.
     pub(crate) fn begin_anew(&mut self) {
         self.window = None;
     }
@@ -143,8 +145,8 @@ impl Receivers {
         self.not_before.resize(received.len(), Timestamp::ZERO);
         let last = self.last.replace(rate);
         if self.trial.is_some() && last.is_none() {
-            // The other program needs this long to adapt to its CPU, and TCP needs this long to
-            // adapt its rate.
+            // The first measurement after a change is ignored, because the other program needs this
+            // time to adapt to its CPU, and TCP needs this time to adapt its rate.
             return None;
         }
         if let Some(trial) = self.trial.take() {
@@ -155,7 +157,8 @@ impl Receivers {
             counts.busy[cpu].saturating_sub(before.busy[cpu]) as f64 / took.as_nanos() as f64
         };
         let reserve = 1.0 - TUNING.fill;
-        // If the rate grows or falls without a change, it cannot be used to judge a trial.
+        // If the rate of received bytes grows or falls without a change, the rate cannot be used to
+        // judge a trial.
         let last = last.filter(|last| (rate - last).abs() < rate * reserve)?;
         let rate = (rate + last) / 2.0;
         let others = |cpu: CpuIndex| view.others[usize::from(cpu)];
@@ -166,8 +169,9 @@ impl Receivers {
             if idle(from) > reserve || !counts.is_free[queue] || counts.at < self.not_before[queue] {
                 continue;
             }
-            // A move must gain more time than the reserve for bursts. If several CPUs are equal,
-            // the first one is chosen, because CPUs are in the order in which they should join.
+            // A move of polling to another CPU must gain more time than the reserve for bursts. If
+            // several CPUs are equally good, the first of them is chosen, because CPUs are in the
+            // order in which they should get buckets.
             let gains = |to: &CpuIndex| others(*to) + reserve <= others(from);
             let to = group.order.iter().copied().filter(gains).min_by(|a, b| others(*a).total_cmp(&others(*b)));
             if let Some(to) = to {
@@ -206,8 +210,8 @@ impl Receivers {
         self.not_before.fill(next);
         self.home_not_before = next;
         self.last = None;
-        // If the other CPU has not taken the queue, only the map must be reverted. The policy does
-        // that.
+        // If the other CPU has not started to poll the queue, only the map must be reverted. The
+        // policy does that.
         let group = view.groups.iter().find(|group| group.queues.contains(&queue))?;
         let is_possible = counts.polled_on[queue] == to && map.iter().all(members(&group.order));
         is_possible.then_some(Change { queue, polled_on: (!is_home).then_some(from), map })

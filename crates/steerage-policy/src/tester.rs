@@ -7,8 +7,8 @@ use crate::limits::REFINE_EVERY;
 use crate::policy::{CpuLoad, GroupLoad, GroupStart, Policy, Window};
 use steerage_flow::Timestamp;
 
-/// The number of samples in a window, and the number of packets of a busy CPU. Both numbers are
-/// large enough for every policy.
+/// The number of samples in a window, and the number of packets of a busy CPU. This number is large
+/// enough for every policy.
 const MANY: u64 = 100_000;
 
 /// Runs a policy on one group of CPUs, without packets. The test sets the amount of work in each
@@ -33,7 +33,7 @@ pub struct PolicyTester<P> {
 }
 
 impl<P: Policy> PolicyTester<P> {
-    /// Begins a group with the CPUs 0 to `cpus - 1`, and follows the policy's plan.
+    /// Creates a group with the CPUs 0 to `cpus - 1`, and places the buckets by the policy's plan.
     ///
     /// # Panics
     /// Panics if the plan contains a CPU that the group does not have, or if `cpus` is 0.
@@ -49,16 +49,17 @@ impl<P: Policy> PolicyTester<P> {
         Self { policy, order, map, work: Box::new([0.0; BUCKETS]), now: Timestamp::ZERO }
     }
 
-    /// Sets the share of a CPU's time that each bucket takes. At first, no bucket has work.
+    /// Returns the share of a CPU's time that each bucket takes, so that the test can set these
+    /// shares. At first, no bucket has work.
     pub fn work(&mut self) -> &mut [f64; BUCKETS] {
         &mut self.work
     }
 
-    /// Lets one interval pass, and lets the policy check the load. Returns the reason if buckets
-    /// moved.
+    /// Lets one interval pass, and lets the policy check the load. Returns the reason of the move
+    /// if buckets moved.
     ///
     /// # Panics
-    /// Panics if the policy asks for a CPU that the group does not have.
+    /// Panics if the policy requests a CPU that the group does not have.
     pub fn check(&mut self) -> Option<MoveCause> {
         self.now = self.now + self.policy.refine_every().unwrap_or(REFINE_EVERY);
         let load = |cpu: &u16| {
@@ -81,18 +82,18 @@ impl<P: Policy> PolicyTester<P> {
         &self.map
     }
 
-    /// Returns how many buckets a CPU has.
+    /// Returns the number of buckets that a CPU has.
     pub fn buckets_of(&self, cpu: u16) -> usize {
         self.map.iter().filter(|owner| **owner == cpu).count()
     }
 
-    /// Returns the work of all buckets of a CPU, as a share of its time. A result above 1 means
-    /// that the CPU has too much work.
+    /// Returns the work of all buckets of a CPU, as a share of the CPU's time. A result above 1
+    /// means that the CPU has too much work.
     pub fn busy(&self, cpu: u16) -> f64 {
         self.map.iter().zip(self.work.iter()).filter(|(owner, _)| **owner == cpu).map(|(_, work)| work).sum()
     }
 
-    /// The policy itself, for example to read its findings.
+    /// Returns the policy itself, for example to read its findings.
     pub fn policy(&self) -> &P {
         &self.policy
     }
@@ -105,8 +106,8 @@ mod tests {
     use crate::policy::MapRequest;
     use steerage_core::placement::Plan;
 
-    /// Moves the heaviest bucket to the last CPU, as the author of a policy would write it. If a
-    /// fault is set, the policy does something wrong instead.
+    /// A test policy, as a user might write it, which moves the heaviest bucket to the last CPU.
+    /// All variants except `Good` do something wrong instead.
     #[derive(Clone, Copy, Debug)]
     enum Last {
         Good,

@@ -1,5 +1,5 @@
-//! Tests the policy on simulated machines with simulated traffic, in virtual time. The policy sees
-//! only samples, and the tests check the true values.
+//! Tests the policy `Balance` on simulated machines with simulated traffic, in virtual time. The
+//! policy gets only samples of the load, but the tests check the true load.
 
 mod machine;
 mod masks;
@@ -22,12 +22,12 @@ const SETTLE: Duration = Duration::from_secs(2);
 const STEADY: Duration = Duration::from_secs(10);
 const PROBED: Duration = Duration::from_secs(12);
 
-/// Selects cases evenly: about as many as `STEERAGE_CASES` says, or four by default. All cases
-/// would take minutes.
+/// Selects evenly spaced cases: about as many as the environment variable `STEERAGE_CASES` says, or
+/// four by default. All cases would take minutes.
 fn some<T>(all: Vec<T>) -> impl Iterator<Item = T> {
     let most = std::env::var("STEERAGE_CASES").map_or(4, |cases| cases.parse().expect("STEERAGE_CASES is a number"));
-    // The numbers of works and of factors are powers of two. An odd step therefore selects each
-    // work and each factor.
+    // The cases combine amounts of work with factors, and the numbers of amounts and of factors are
+    // powers of two. Therefore an odd step selects each amount of work and each factor.
     let step = all.len().div_ceil(most.max(1)) | 1;
     all.into_iter().step_by(step)
 }
@@ -157,8 +157,8 @@ fn a_square_wave_does_not_make_it_flap() {
     assert!(left <= 4 && joined <= 20, "{joined} joined, {left} left, in 60 rounds");
 }
 
-/// The packet function takes less time than a hand-over. The policy tries the other CPU, stops
-/// using it, and does not try it again for a long time.
+/// The packet function takes less time than a hand-over. The policy tries to use the other CPU,
+/// gives it up, and does not try it again for a long time.
 #[test]
 fn what_does_not_pay_is_not_kept_up() {
     let mut model = Model::new(2, 1, 7).zipf(10_000, 0.6);
@@ -181,8 +181,8 @@ fn what_does_not_pay_is_not_kept_up() {
     assert!(model.active().contains(&1), "{:?} {:?}", model.requests, model.policy.findings());
 }
 
-/// The first load checks are slow, so later load checks appear better. At the end of the probe, the
-/// costs show the throughput of a single CPU.
+/// The first load checks find slow packets, so later load checks appear better. At the end of the
+/// probe, the learned costs show the throughput that a single CPU would have.
 #[test]
 fn a_slow_beginning_is_no_reason_to_hand_over() {
     for (begins, active) in [(200, &[0][..]), (50, &[0, 1])] {
@@ -204,8 +204,8 @@ fn a_slow_beginning_is_no_reason_to_hand_over() {
     }
 }
 
-/// The sender needs nine tenths of a CPU, and keeps them. An unused CPU joins before the CPU of the
-/// sender.
+/// The sender of the packets needs nine tenths of a CPU, and continues to get them. An unused CPU
+/// gets buckets before the sender's CPU does.
 #[test]
 fn a_cpu_that_others_need_is_left_to_them() {
     let mut model = Model::new(2, 1, 11).zipf(10_000, 1.0);
@@ -221,8 +221,8 @@ fn a_cpu_that_others_need_is_left_to_them() {
 
 /// Simulates the example `forward` between two veths, with the costs of lab/notes/interfaces.md.
 /// The sender needs nearly all of the other CPU, and sends less if that CPU forwards packets.
-/// Spreading therefore reduces the throughput. If the sender is on another machine, spreading
-/// increases the throughput.
+/// Therefore spreading the packets over both CPUs reduces the throughput. If the sender is on
+/// another machine, spreading the packets increases the throughput.
 #[test]
 fn forwarding_is_left_to_the_cpu_that_receives() {
     // For AF_XDP and for AF_PACKET: the microseconds for receiving a packet, the microseconds for
@@ -246,8 +246,8 @@ fn forwarding_is_left_to_the_cpu_that_receives() {
 }
 
 /// A hand-over becomes expensive while other CPUs have buckets, as on a virtual machine whose CPUs
-/// are moved apart. The other CPUs leave at once, before the load falls. They are tried again
-/// later.
+/// are moved apart. The other CPUs give up their buckets at once, before the load falls. They are
+/// tried again later.
 #[test]
 fn what_pays_no_more_is_given_up() {
     let mut model = Model::new(2, 1, 9).zipf(10_000, 1.0);
@@ -262,15 +262,16 @@ fn what_pays_no_more_is_given_up() {
         });
         assert!(inline.count() > 100, "{:?}", model.policy.findings());
         // No measurement shows that the CPUs are near again. The worse the result of a trial is,
-        // the later the next trial comes.
+        // the later the next trial begins.
         model.hand_over = 0.1;
         model.run(Duration::from_secs(300));
         assert!(model.active().contains(&1), "{:?}", model.policy.findings());
     }
 }
 
-/// A host moves the CPUs apart and together again. The costs that were learned at a distance are
-/// used as soon as the CPUs are at that distance again.
+/// A host moves the CPUs of a virtual machine to far physical CPUs, and back to near physical CPUs.
+/// The costs that were learned for a distance are used as soon as the CPUs have that distance
+/// again.
 #[test]
 fn cpus_that_move_apart_and_together_are_followed_at_once() {
     let mut model = Model::new(2, 1, 14).zipf(10_000, 1.0);
@@ -293,14 +294,14 @@ fn cpus_that_move_apart_and_together_are_followed_at_once() {
             }
         }
     }
-    // While the CPUs are far, they are tried again for 100 ms each time: first after 10 s, and
-    // after each failed trial the wait doubles.
+    // While the CPUs are far from each other, the policy tries the other CPU for 100 ms each time.
+    // The first trial begins after 10 s, and after each failed trial the wait doubles.
     assert!((19..23).contains(&(model.moves(MoveCause::Joined) - joined)), "{:?}", model.requests);
     assert!(wrong < checks / 50, "{wrong} of {checks} checks: {:?}", model.requests);
 }
 
-/// The first CPU in the order is not always the nearest one. The policy finds the nearest CPU, and
-/// follows changes of the distance.
+/// The first CPU in the group's order is not always the nearest CPU. The policy finds the nearest
+/// CPU, and reacts to changes of the distance.
 #[test]
 fn the_cpu_that_is_near_enough_joins() {
     let mut model = Model::new(4, 1, 18).zipf(10_000, 1.0);
@@ -331,8 +332,8 @@ fn the_cpu_that_is_near_enough_joins() {
     assert_eq!(asked, [1, 2, 3]);
 }
 
-/// In this test, it is best to do all work on the other CPU, although that CPU is then busier. The
-/// policy tries to spread the work, but not repeatedly.
+/// In this test, it is best to do all work on the other CPU, although this makes that CPU busier.
+/// The policy tries to spread the work, but not again and again.
 #[test]
 fn what_is_best_on_one_cpu_is_left_there() {
     let mut model = Model::new(2, 1, 17).zipf(10_000, 2.5);
@@ -346,14 +347,15 @@ fn what_is_best_on_one_cpu_is_left_there() {
     });
     let spread = spread.count();
     assert!(spread < 600, "{spread}: {:?}", model.requests);
-    // If a second CPU helps, it stays: the packet function now takes twice as long as receiving.
+    // Now the packet function takes twice as long as receiving. A second CPU helps, so it keeps its
+    // buckets.
     (model.tell_apart, model.receive, model.cost) = (0.0, 0.5, 1.0);
     model.run(Duration::from_secs(120));
     assert_eq!(model.active(), [0, 1], "{:?}", model.policy.findings());
 }
 
-/// The policy asks for a distance only before a possible decision, because measuring it wakes the
-/// other CPU.
+/// The policy requests the measurement of a distance only before a possible decision, because the
+/// measurement wakes the other CPU.
 #[test]
 fn the_distance_is_asked_for_where_it_matters() {
     for (load, cost, asks) in [(0.3, 0.3, None), (3.0, 0.3, Some(1)), (3.0, 100.0, None)] {
@@ -391,8 +393,8 @@ fn of_what_two_cpus_can_do_little_is_lost() {
     }
 }
 
-/// Bursts that end during a trial of a CPU do not measure the packet function. If trials fail
-/// during bursts, CPUs still join when the load needs them.
+/// If a burst ends during the trial of a CPU, the trial shows nothing about the packet function.
+/// Even if trials have failed during bursts, CPUs join when the load needs them.
 #[test]
 fn bursts_shorter_than_a_trial_lock_nobody_out() {
     let mut model = Model::new(2, 1, 8).zipf(10_000, 0.1);
@@ -414,7 +416,7 @@ fn bursts_shorter_than_a_trial_lock_nobody_out() {
 }
 
 /// Half of the load checks are up to three seconds late, as on a machine that is short of time. The
-/// policy decides as if the late load checks were on time.
+/// decisions of the policy are as good as if the late load checks were on time.
 #[test]
 fn late_checks_are_harmless() {
     let late = |mut model: Model| {
@@ -446,7 +448,7 @@ fn late_checks_are_harmless() {
     assert!(fails.policy.findings().regime == "inline");
 }
 
-/// The core placed buckets during the trial of a CPU, so the earlier measurements do not count. The
+/// If the core places buckets during the trial of a CPU, the earlier measurements do not count. The
 /// CPU is tried again.
 #[test]
 fn a_trial_ends_when_the_cpus_change() {
@@ -471,7 +473,7 @@ fn a_plan_begins_with_the_cpus_that_have_buckets() {
     assert_eq!(Balance::new().plan(&begin(&[2, 0, 1], 1, &[1, 2])), plan(&[2, 1], 2), "in the order of the group");
     let all = (Plan::all(), Plan::all());
     assert_eq!((Balance::dry_run().plan(&begin(&[2, 0], 1, &[])), Hash.plan(&begin(&[2, 0], 1, &[2]))), all);
-    // If the next CPU is near, it takes all packets of a file.
+    // If the input is a file and the next CPU is near, the next CPU handles all packets.
     let file = |apart, owners, active| GroupStart {
         apart: Some(Duration::from_nanos(apart)),
         can_wait: true,

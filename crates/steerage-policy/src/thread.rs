@@ -1,7 +1,7 @@
-//! A control that several threads may call, and the thread of steerage that calls it.
+//! A policy control that several threads may call, and the thread of steerage that calls it.
 //!
 //! The control thread also detects CPUs that go offline or come back, and measures how much CPU
-//! time other programs take. Packets never wake this thread and never wait for it.
+//! time other programs take. Packets never wake the control thread and never wait for it.
 
 use std::io;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -28,13 +28,13 @@ pub struct SharedControl {
 
 #[derive(Clone, Copy, Debug)]
 enum Call {
-    /// True if a call is due earlier than the thread expects.
+    /// The thread must call the control now, earlier than it expects.
     Now,
     End,
 }
 
-/// Keeps the control thread running. The thread ends after a call of [`end`](Self::end), or when
-/// the last clone of this value is dropped.
+/// Keeps the control thread running. The control thread ends after a call of [`end`](Self::end), or
+/// when the last clone of this value is dropped.
 #[derive(Clone, Debug)]
 pub struct ControlThread(Arc<Sender<Call>>);
 
@@ -46,7 +46,7 @@ impl ControlThread {
 }
 
 impl SharedControl {
-    /// Creates the control of an instance with this handle.
+    /// Creates the control of the instance to which `handle` belongs.
     pub fn new(handle: Handle, policy: impl Policy + 'static, setting: Setting) -> Self {
         let control = PolicyControl::new(handle.clone(), policy, setting);
         Self { handle, control: Arc::new(Mutex::new(control)), thread: Arc::default() }
@@ -61,8 +61,9 @@ impl SharedControl {
         }
     }
 
-    /// Does the work that is due, as [`PolicyControl::check`] does. If another thread is already
-    /// running the control, this call returns at once with an early time.
+    /// Does the work of the control that is due, as [`PolicyControl::check`] does. If another
+    /// thread is already running the control, `check` returns at once, with an early time for the
+    /// next call.
     pub fn check(&self, now: Timestamp) -> Option<Timestamp> {
         match self.control.try_lock() {
             Ok(mut control) => control.check(now),
@@ -71,8 +72,8 @@ impl SharedControl {
         }
     }
 
-    /// Starts the control thread of the instance. Only the first call starts it. With `watch`, the
-    /// thread also watches the CPUs.
+    /// Starts the control thread of the instance. An instance has one control thread, so the caller
+    /// calls this function once. If `watch` is given, the control thread also watches the CPUs.
     ///
     /// # Errors
     /// Returns the kernel's error if no thread can be started.
@@ -88,7 +89,7 @@ impl SharedControl {
         let mut activity = Activity::default();
         let mut next_watch = watch.is_some().then(|| self.handle.now() + WATCH_EVERY);
         if let Some(watch) = &mut watch {
-            // The first measurement begins now.
+            // The first measurement of other programs begins now.
             self.check_cpus(watch);
             self.control.lock().unwrap_or_else(PoisonError::into_inner).await_others(true);
         }

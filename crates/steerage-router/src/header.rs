@@ -9,8 +9,8 @@ use steerage::flow::wire::{be16, icmp, icmp6, ipv4, ipv6, protocol};
 use super::reason::Fate;
 use crate::addresses::{is_of_a_host_v4, is_of_a_host_v6, is_source_v4};
 
-/// The maximum number of IPv6 extension headers that the router skips to find an ICMPv6 header. RFC
-/// 8200, 4.1, gives no reason for a packet to have more extension headers.
+/// The maximum number of IPv6 extension headers that the router skips to find an ICMPv6 header. By
+/// RFC 8200, 4.1, no packet needs more extension headers.
 const EXTENSIONS_MAX: usize = 8;
 
 #[derive(Clone, Copy, Debug)]
@@ -19,7 +19,7 @@ pub(super) struct V4 {
     pub(super) len: usize,
     pub(super) ttl: u8,
     /// True if the source or the destination is a link-local address. A router never forwards a
-    /// packet with a link-local address, but the packet may be for this machine.
+    /// packet with a link-local address, but such a packet may be for this machine.
     pub(super) link_local: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Creates ICMP and ICMPv6 errors (RFC 792, 1191, 1812 (4.3) and 4443). The error replaces the
-//! bytes of the packet that caused it, in the same pages.
+//! Creates ICMP and ICMPv6 errors (RFC 792, 1191, 1812 (4.3) and 4443). An ICMP error replaces the
+//! bytes of the packet that caused the error, in the same pages.
 
 use std::net::IpAddr;
 
@@ -24,7 +24,8 @@ pub(super) enum Problem {
     NoRoute,
     HostUnreachable,
     Prohibited,
-    /// The packet is longer than the MTU of the outgoing interface. The field is this MTU in bytes.
+    /// The packet is longer than the MTU of the outgoing interface. The field of `TooBig` is the
+    /// MTU in bytes.
     TooBig(usize),
 }
 
@@ -52,9 +53,9 @@ impl Problem {
 
 /// Replaces the packet with an ICMP error that goes from `source` to the packet's sender.
 ///
-/// The packet begins with an Ethernet header of `link` bytes, which is 0 if there is no Ethernet
-/// header. The next `len` bytes are the IP packet. The IP version of the packet must be the version
-/// of `source`.
+/// The packet begins with an Ethernet header of `link` bytes. If the packet has no Ethernet header,
+/// `link` is 0. After the Ethernet header, `len` bytes of IP packet follow. The IP version of the
+/// packet must be the version of `source`.
 pub(super) fn answer(
     packet: &mut Packet<'_>,
     link: usize,

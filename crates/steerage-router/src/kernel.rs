@@ -1,5 +1,6 @@
 //! Copies the kernel's routes and neighbours into a [`Table`](crate::Table), and updates the table
-//! when they change. The user may specify routes that replace the kernel's routes.
+//! when the routes or neighbours change. The user may specify routes that replace the kernel's
+//! routes.
 //!
 //! | file | content |
 //! |---|---|
@@ -33,13 +34,13 @@ use tables::{KernelTables, Member};
 pub use route::{NextHop, Route, RouteError};
 pub use silence::SilentKernel;
 
-/// The interval at which the thread checks to which neighbours the router has sent packets. The
-/// kernel marks a neighbour as stale after 15 s at the earliest.
+/// The interval at which the route thread checks to which neighbours the router has sent packets.
+/// The kernel marks a neighbour as stale after 15 s at the earliest.
 const FRESHEN: Duration = Duration::from_secs(1);
 
-/// After the thread has built a table, it pauses for the time that the build took, multiplied by
-/// this number. Without the pause, a million routes that change all the time would keep a CPU busy:
-/// each new table would soon be replaced.
+/// After the route thread has built a forwarding table, it pauses for the time that the build took,
+/// multiplied by this number. Without the pause, a million routes that change all the time would
+/// keep a CPU busy: each new table would soon be replaced.
 const REST: u32 = 9;
 
 /// The minimum time between two requests for all routes and neighbours of the kernel.
@@ -48,7 +49,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(100);
 /// The reason why the router cannot read the kernel's tables and their changes.
 #[derive(Debug, thiserror::Error)]
 pub enum KernelError {
-    /// The kernel refused to open a socket, to list its tables, or to start a thread.
+    /// The kernel refused to open a socket, to list its own tables, or to start a thread.
     #[error("cannot {operation}: {error}")]
     System {
         /// The operation that failed, such as "open a netlink socket".
@@ -81,22 +82,22 @@ pub struct RouteUpdater {
     probes: NeighbourProbes,
     forwarding: Arc<Forwarding>,
     freshened: Instant,
-    /// The earliest times at which the thread may build the next table (`rested`) and list all of
-    /// the kernel's tables (`ask_after`).
+    /// The earliest times at which the thread may build the next forwarding table (`rested`) and
+    /// request all of the kernel's tables again (`ask_after`).
     rested: Instant,
     ask_after: Instant,
     ask_all: bool,
 }
 
 impl RouteUpdater {
-    /// Opens the sockets and builds the first table. The caller needs `CAP_NET_RAW`, because the
-    /// sockets for neighbour probes are bound to interfaces. `interfaces` lists the interfaces in
-    /// the order of the instance's outputs. If `routes` are given, they replace the kernel's
-    /// routes.
+    /// Opens the sockets, and builds the first forwarding table. The caller needs `CAP_NET_RAW`,
+    /// because the sockets for neighbour probes are bound to interfaces. `interfaces` lists the
+    /// interfaces in the order of the instance's outputs. If `routes` is not empty, these routes
+    /// replace the kernel's routes.
     ///
     /// # Errors
-    /// Returns an error if the kernel refuses a socket or its tables, or if a route does not match
-    /// the interfaces.
+    /// Returns an error if the kernel refuses to open a socket or to list its tables, or if a route
+    /// does not match the interfaces.
     pub fn new(
         interfaces: &[RouterInterface],
         routes: &[Route],
@@ -189,7 +190,7 @@ impl RouteUpdater {
         let wanted = self.forwarding.wanted();
         let mut fds =
             [PollFd::new(self.changes.as_fd(), PollFlags::POLLIN), PollFd::new(wanted.event_fd(), PollFlags::POLLIN)];
-        // An error of `poll` is ignored. If a signal interrupts `poll`, the thread only makes an
+        // An error of `poll` is ignored. If a signal interrupts `poll`, the only effect is one
         // unnecessary check.
         let _ = poll(&mut fds, PollTimeout::from(millis));
     }

@@ -1,7 +1,7 @@
 //! A packet handler that forwards IPv4 and IPv6 packets like a router.
 //!
 //! docs/forward.md describes which packets are forwarded and which are dropped. This file contains
-//! the functions that every packet passes. The other files of the crate are:
+//! the functions that handle every packet. The other files of the crate are:
 //!
 //! | file | contents |
 //! |---|---|
@@ -48,7 +48,7 @@ pub use table::{Hop, Interface, Neighbour, Neighbours, Routes, Shown, Table, Tar
 pub use wanted::{WANTED_MAX, Wanted, Wish};
 
 /// The interval at which a CPU without packets checks for a newer forwarding table. Because of this
-/// check, the CPU releases the memory of an old table even if no packet arrives.
+/// check, the CPU releases the memory of an old forwarding table even if no packet arrives.
 const IDLE_LOOK: Duration = Duration::from_millis(500);
 
 /// The state that forwarding CPUs share with the program that controls them.
@@ -140,7 +140,7 @@ pub struct Forward {
     version: u64,
     table: Option<Arc<Table>>,
     errors: Bucket,
-    /// The neighbours whose link addresses are requested at the end of the batch.
+    /// The neighbours whose link addresses the handler requests at the end of the batch.
     wishes: Vec<Wish>,
 }
 
@@ -152,8 +152,8 @@ impl Handler for Forward {
 
     fn handle(&mut self, batch: &mut Batch<'_>, cpu: &mut Cpu) {
         self.refresh();
-        // The table is moved out of `self` during the batch. To clone the `Arc` instead, all CPUs
-        // would write to the cache line that contains the reference count.
+        // The forwarding table is moved out of `self` during the batch. To clone the `Arc` instead,
+        // all CPUs would write to the cache line that contains the reference count.
         let Some(table) = self.table.take() else { return };
         self.handle_by(&table, batch, cpu.now());
         self.table = Some(table);
@@ -175,7 +175,7 @@ struct Came<'t> {
 struct Way {
     output: TxId,
     /// The destination and source link addresses of the outgoing packet. The value is `None` if the
-    /// packet leaves without a link header.
+    /// packet is sent without a link header.
     link: Option<(Mac, Mac)>,
 }
 
@@ -256,8 +256,8 @@ impl Forward {
         if !leaves.up {
             return Err(refused(Fate::Down, Problem::HostUnreachable));
         }
-        // The output splits a super-frame into the packets that it stands for. Therefore the
-        // longest of these packets is compared with the MTU.
+        // The output splits a super-frame into the packets from which it was merged. Therefore the
+        // longest of the packets in a super-frame is compared with the MTU.
         let longest = packet.offload().map_or(ip.len, |offload| match offload.is_super_frame() {
             true => offload.packet_bytes_max(packet.total_len()),
             false => ip.len,

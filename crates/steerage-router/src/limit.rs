@@ -3,7 +3,7 @@
 use steerage::Timestamp;
 
 /// The maximum number of ICMP errors that each CPU sends per second. Linux has the same default
-/// limit, but for the whole machine (`icmp_msgs_per_sec`).
+/// limit, but for the whole machine and not for each CPU (`icmp_msgs_per_sec`).
 pub const ICMP_ERRORS_PER_SECOND: u64 = 1000;
 
 /// The maximum number of ICMP errors that a CPU sends in one burst. Linux has the same default
@@ -12,8 +12,8 @@ pub const ICMP_ERRORS_BURST: u64 = 50;
 
 const NANOS_EACH: u64 = 1_000_000_000 / ICMP_ERRORS_PER_SECOND;
 
-/// A token bucket that limits the rate of ICMP errors. The bucket contains nanoseconds instead of
-/// tokens, and each ICMP error takes [`NANOS_EACH`] out of the bucket.
+/// A token bucket that limits the rate of ICMP errors. The token bucket contains nanoseconds
+/// instead of tokens, and each ICMP error takes [`NANOS_EACH`] out of the token bucket.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bucket {
     nanos: u64,

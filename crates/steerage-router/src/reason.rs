@@ -18,18 +18,18 @@ pub enum Fate {
     /// interface is in promiscuous mode.
     OtherHost,
     /// The version, header length or total length in the IP header is invalid, or the frame is
-    /// shorter than the header says.
+    /// shorter than the total length in the header.
     BadHeader,
     /// The IPv4 header's checksum is wrong.
     BadChecksum,
-    /// No host has the source address of the packet: it is loopback, unspecified, multicast,
-    /// broadcast or reserved.
+    /// The source address of the packet cannot belong to a host: it is loopback, unspecified,
+    /// multicast, broadcast or reserved.
     MartianSource,
-    /// No host has the destination address of the packet: it is loopback, unspecified, multicast or
-    /// reserved.
+    /// The destination address of the packet cannot belong to a host: it is loopback, unspecified,
+    /// multicast or reserved.
     MartianDestination,
-    /// The source or destination is a link-local address. The packet must stay on its link (RFC
-    /// 3927, RFC 4291).
+    /// The source or destination address of the packet is a link-local address. A packet with a
+    /// link-local address must stay on its link (RFC 3927, RFC 4291).
     LinkLocal,
     /// The TTL or hop limit of the packet has expired.
     TtlExpired,
@@ -37,7 +37,8 @@ pub enum Fate {
     NoRoute,
     /// A `blackhole` or `prohibit` route forbids forwarding the packet.
     Prohibited,
-    /// The link address of the next hop is not known yet. The kernel is resolving the link address.
+    /// The link address of the packet's next hop is not known yet. The kernel is still resolving
+    /// the next hop's link address.
     Unresolved,
     /// The next hop does not answer the kernel's requests for its link address.
     HostUnreachable,
@@ -48,7 +49,7 @@ pub enum Fate {
     Merged,
     /// The outgoing interface is down.
     Down,
-    /// No free page was left to rewrite the packet.
+    /// There was no free page that is needed to rewrite the packet.
     NoRoom,
 }
 
@@ -75,7 +76,7 @@ impl Fate {
         Self::NoRoom,
     ];
 
-    /// Returns the name that reports use for this fate.
+    /// Returns the name of this fate in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Forwarded => "forwarded",
@@ -153,11 +154,11 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Publishes the counts of one CPU, so that other threads can read them. Only the CPU's own
-    /// thread calls `show`, once per batch.
+    /// Publishes the counts of one CPU, so that other threads can read them. Only the thread of
+    /// this CPU calls `show`, once per batch.
     pub(super) fn show(&self, counted: &Forwarded) {
-        // `Relaxed`, like the loads in `read` that pair with these stores. The counts do not
-        // publish any other memory.
+        // The stores are `Relaxed`, like the loads in `read`. The counts do not publish any other
+        // memory.
         let show = |to: &AtomicU64, count: u64| to.store(count, Ordering::Relaxed);
         self.fates.iter().zip(counted.fates).for_each(|(to, count)| show(to, count));
         show(&self.icmp_sent, counted.icmp_sent);

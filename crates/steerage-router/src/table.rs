@@ -1,8 +1,9 @@
 //! The forwarding table, which packet CPUs read and the control program replaces.
 //!
-//! A [`Table`] never changes after it is shown to the packet CPUs. To change routes, the control
-//! program builds a new table and [shows](Shown::show) it. At the start of each batch, a CPU loads
-//! the version number of the current table to check whether it is newer than its own.
+//! A [`Table`] does not change after it has become the current table of the packet CPUs. To change
+//! routes, the control program builds a new table and [shows](Shown::show) it. At the start of each
+//! batch, a CPU loads the version number of the current table, to check whether this table is newer
+//! than the CPU's own table.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -19,7 +20,7 @@ use crate::addresses::Mac;
 /// [`Table::interfaces`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
-    /// The output device for packets that leave through the interface.
+    /// The output device for packets that are sent through the interface.
     pub output: TxId,
     /// The interface's link address. The value is `None` if packets on the interface have no link
     /// header.
@@ -46,16 +47,16 @@ pub struct Hop {
     /// The address of the next router. The value is `None` if the destination itself is on the
     /// link.
     pub gateway: Option<IpAddr>,
-    /// The weight of this hop, which is at least 1. A hop's share of the flows is its weight
-    /// divided by the weights of all hops of the route.
+    /// The weight of this hop, which is at least 1. A hop's share of the flows is its weight,
+    /// divided by the sum of the weights of all hops of the route.
     pub weight: u16,
 }
 
 /// The action of a route.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Target {
-    /// Forward the packet through one of these next hops, which the flow's hash selects. The list
-    /// has at least one hop.
+    /// Forward the packet through one of these next hops. The flow's hash selects the next hop. The
+    /// list has at least one hop.
     Via(Vec<Hop>),
     /// Leave the packet to the kernel. The destination belongs to this machine, or is a broadcast
     /// address of its links.
@@ -91,7 +92,8 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// Adds a route to the prefix. If a route to this prefix exists, the new route replaces it.
+    /// Adds a route to the prefix. If a route to this prefix exists, the new route replaces the old
+    /// route.
     pub fn insert(&mut self, prefix: IpNet, target: Target) {
         let next = self.targets.len() as u32;
         let target = *self.known.entry(target).or_insert_with_key(|target| {
@@ -112,7 +114,7 @@ impl Routes {
         }
     }
 
-    /// Returns the target of the route with the longest prefix that contains the address.
+    /// Returns the target of the route with the longest prefix that contains this IPv4 address.
     #[inline]
     pub fn v4(&self, to: Ipv4Addr) -> Option<&Target> {
         let (_, at) = self.v4.get_lpm(&Ipv4Net::new_assert(to, 32))?;
@@ -131,26 +133,26 @@ impl Routes {
         self.v4.len() + self.v6.len()
     }
 
-    /// Returns true if there are no routes.
+    /// Returns true if the table has no routes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Returns the number of distinct targets of all routes that were ever inserted. A target
-    /// without routes also counts, until the routes are rebuilt.
+    /// Returns the number of distinct targets of all routes that have been inserted. A target that
+    /// no route uses any more also counts, until the routes are rebuilt.
     pub fn targets(&self) -> usize {
         self.targets.len()
     }
 }
 
-/// A neighbour, as the kernel knows it.
+/// A neighbour, with the link address that the kernel has found.
 #[derive(Debug)]
 pub struct Neighbour {
     /// The neighbour's link address. The value is `None` if the neighbour did not answer the
     /// kernel's request for its link address.
     pub mac: Option<Mac>,
     /// True if a packet was sent to the neighbour since the flag was last cleared. The thread that
-    /// keeps the neighbour entries up to date reads and clears this flag.
+    /// keeps the neighbour entries up to date reads and clears the flag `used`.
     pub used: AtomicBool,
 }
 
@@ -160,17 +162,18 @@ impl Neighbour {
         Self { mac, used: AtomicBool::new(false) }
     }
 
-    /// Marks the neighbour as used. The function writes the flag only if it is false, so that CPUs
-    /// that use the same neighbour can share the cache line.
+    /// Marks the neighbour as used. The function writes the flag only if the flag is false, so that
+    /// CPUs that use the same neighbour can share the cache line.
     pub(super) fn note_use(&self) {
-        // `Relaxed` for both operations, like `take_use`, which pairs with them. The flag only says
-        // that some CPU used the neighbour at some time.
+        // Both operations are `Relaxed`, like the swap in `take_use`. The flag only means that some
+        // CPU used the neighbour at some time.
         if !self.used.load(Ordering::Relaxed) {
             self.used.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Clears the flag `used`. Returns true if the neighbour was used since the last call.
+    /// Clears the flag `used`. Returns true if the neighbour was used since the last call of
+    /// `take_use`.
     pub fn take_use(&self) -> bool {
         // `Relaxed`, as explained in `note_use`.
         self.used.swap(false, Ordering::Relaxed)
@@ -181,7 +184,7 @@ impl Neighbour {
 /// the neighbour's address.
 pub type Neighbours = HashMap<(u16, IpAddr), Arc<Neighbour>>;
 
-/// The forwarding table: all data that the router needs to decide where a packet goes.
+/// The forwarding table: all data with which the router decides to which next hop a packet is sent.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
     /// The network interfaces of the router.
@@ -198,9 +201,9 @@ pub struct Shown {
     /// The version number of the current table, incremented for each new table.
     version: AtomicU64,
     table: Mutex<Arc<Table>>,
-    /// Earlier tables that a CPU may still be reading. The list contains at most as many tables as
-    /// there are CPUs, plus one. The control thread frees these tables, because freeing a million
-    /// routes takes a long time.
+    /// Earlier forwarding tables that a CPU may still be reading. The list contains at most as many
+    /// tables as there are CPUs, plus one. The control thread frees the earlier tables, because it
+    /// takes a long time to free a million routes.
     past: Mutex<Vec<Arc<Table>>>,
 }
 
@@ -211,8 +214,8 @@ impl Shown {
             let mut shown = self.table.lock().unwrap_or_else(PoisonError::into_inner);
             std::mem::replace(&mut *shown, Arc::new(table))
         };
-        // `Release` pairs with the `Acquire` in `newer`. Therefore a CPU that reads the new version
-        // number also finds the new table after it has taken the lock.
+        // This `Release` pairs with the `Acquire` in `newer`. Therefore a CPU that reads the new
+        // version number also finds the new table after it has taken the lock.
         self.version.fetch_add(1, Ordering::Release);
         let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
         past.push(before);
@@ -228,7 +231,7 @@ impl Shown {
     /// `than`.
     #[inline]
     pub(super) fn newer(&self, than: u64) -> Option<(u64, Arc<Table>)> {
-        // `Acquire` pairs with the `Release` in `show`.
+        // This `Acquire` pairs with the `Release` in `show`.
         let version = self.version.load(Ordering::Acquire);
         (version != than).then(|| (version, self.table()))
     }
@@ -242,7 +245,7 @@ pub(super) fn pick(hops: &[Hop], hash: impl FnOnce() -> u32) -> Option<&Hop> {
     let all: u64 = hops.iter().map(|hop| u64::from(hop.weight)).sum();
     // The flow's hash selects a hop. Each hop gets a share of all hashes in proportion to its
     // weight. The hash bits are reversed, because the upper bits already select the CPU. If `pick`
-    // also used the upper bits, all flows of a CPU would use the same hop.
+    // also used the upper bits of the hash, all flows of a CPU would use the same hop.
     let mut at = (u64::from(hash().reverse_bits()) * all) >> 32;
     hops.iter().find(|hop| {
         let is_here = at < u64::from(hop.weight);
@@ -298,7 +301,8 @@ mod tests {
             let v6 = wide.iter().map(|(bits, len)| IpNet::from(Ipv6Net::new_assert((*bits).into(), *len).trunc()));
             let all: Vec<(IpNet, u16)> = v4.chain(v6).zip(0..).collect();
             all.iter().for_each(|(prefix, nth)| table.insert(*prefix, Target::Via(vec![hop(*nth, 1)])));
-            // If several inserted routes have the same prefix, the last inserted route is used.
+            // If several routes with the same prefix are inserted, the last of these routes is
+            // used.
             let naive = |to: IpAddr| {
                 let within = all.iter().filter(|(prefix, _)| prefix.contains(&to));
                 within.max_by_key(|(prefix, nth)| (prefix.prefix_len(), *nth)).map(|(_, nth)| *nth)

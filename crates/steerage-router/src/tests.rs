@@ -1,5 +1,5 @@
-//! Tests that pass packets to the router's handler and collect the packets that it sends. The crate
-//! etherparse parses the sent packets.
+//! Tests that pass packets to the router's handler and collect the packets that it sends. The tests
+//! parse the sent packets with the crate etherparse.
 
 use std::sync::{Arc, Mutex};
 
@@ -17,7 +17,8 @@ const HOST: Mac = [2, 0, 0, 0, 0, 9];
 const NEXT: Mac = [2, 0, 0, 0, 0, 7];
 
 /// A receive queue for tests. The queue delivers each frame in one page. If the third field is a
-/// number, it delivers the frame in several pages, with this number of bytes in the first page.
+/// number, the queue delivers each frame in several pages, with this number of bytes in the first
+/// page.
 struct Frames(std::vec::IntoIter<Vec<u8>>, LinkType, Option<usize>);
 
 impl RxQueue for Frames {
@@ -173,7 +174,8 @@ fn v6(to: &str, hop_limit: u8, payload: usize) -> Vec<u8> {
     frame
 }
 
-/// Returns the frame as the router must send it. The checksum is computed by etherparse.
+/// Returns the forwarded form of `frame` that the router must send. The crate etherparse computes
+/// the checksum.
 fn sent_on(frame: &[u8], interface: usize, is_v4: bool) -> Vec<u8> {
     let mut frame = frame.to_vec();
     frame[..6].copy_from_slice(&NEXT);
@@ -257,7 +259,7 @@ fn drops_without_a_word() {
     assert_eq!(came.shared.wanted().take(), [(1, "10.0.1.77".parse().unwrap())]);
 }
 
-/// Returns the only packet that the router sent to the host, without its Ethernet header.
+/// Returns the only packet that the router sent to the host, without the packet's Ethernet header.
 fn answer(came: &Came2, fate: Fate) -> Vec<u8> {
     assert_eq!((came.counts.get(fate), came.counts.icmp_sent), (1, 1), "{fate:?}");
     let [(0, frame)] = came.out.as_slice() else { panic!("{fate:?}: {:?}", came.out) };
@@ -333,8 +335,8 @@ fn there_are_no_errors_about_errors_and_not_too_many() {
     let came = through(0, LinkType::ETHERNET, vec![v4([192, 0, 2, 1], 1, 50); 5000]);
     let Forwarded { icmp_sent, icmp_suppressed, .. } = came.counts;
     assert_eq!((came.counts.get(Fate::TtlExpired), icmp_sent + icmp_suppressed), (5000, 5000));
-    // The router sent at least the allowed burst of ICMP errors. The exact number depends on the
-    // duration of the test.
+    // The router sent at least the allowed burst of ICMP errors. The exact number of errors depends
+    // on the duration of the test.
     assert!(icmp_sent >= ICMP_ERRORS_BURST && came.out.len() as u64 == icmp_sent, "{icmp_sent}");
 }
 

@@ -1,5 +1,5 @@
-//! The list of neighbours whose link addresses the router needs to send packets. The control
-//! program reads this list and resolves the link addresses.
+//! The list of neighbours whose link addresses the router needs before it can send packets to them.
+//! The control program reads the list of neighbours and resolves their link addresses.
 
 use std::io::{self, Read, Write};
 use std::net::IpAddr;
@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// The maximum number of neighbours that a CPU requests in one batch, and the maximum length of the
-/// list of requests. The limit bounds the work if a host scans a whole network through this router.
+/// list of requests. The limit bounds the router's work if a host scans a whole network through the
+/// router.
 pub const WANTED_MAX: usize = 64;
 
 /// A neighbour, identified by the index of its interface and its IP address.
@@ -45,11 +46,11 @@ impl Wanted {
     /// Removes all requested neighbours from the list, and returns them.
     pub fn take(&self) -> Vec<Wish> {
         let mut bytes = [0; 64];
-        // Each wake-up writes a byte to the socket. This read removes all bytes from the socket.
+        // Each wake-up writes a byte to the socket. The read removes all bytes from the socket.
         let _ = (&self.hears).read(&mut bytes);
-        // `Release` pairs with the swap in `ask`. A CPU adds its request before the swap. If the
-        // CPU finds the flag `rung` set, the code below takes the request. If the CPU finds the
-        // flag cleared, it writes another byte.
+        // This `Release` pairs with the swap in `ask`. A CPU adds its request before the swap. If
+        // the CPU finds the flag `rung` set, the next line removes the request from the list. If
+        // the CPU finds the flag `rung` cleared, it writes another byte to the socket.
         self.rung.store(false, Ordering::Release);
         std::mem::take(&mut *self.wishes.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -57,7 +58,7 @@ impl Wanted {
     /// Moves all requests in `wishes` to the list. A CPU calls `ask` at most once per batch.
     ///
     /// If another thread holds the lock of the list, the requests are discarded. The next packets
-    /// to these neighbours cause new requests.
+    /// to the requested neighbours cause new requests.
     pub(super) fn ask(&self, wishes: &mut Vec<Wish>) {
         if let Ok(mut wanted) = self.wishes.try_lock() {
             for wish in wishes.iter() {
@@ -66,7 +67,7 @@ impl Wanted {
                 }
             }
             drop(wanted);
-            // `AcqRel` pairs with the store in `take`. Because of the swap, only one byte is
+            // This `AcqRel` pairs with the store in `take`. Because of the swap, only one byte is
             // written between two calls of `take`.
             if !self.rung.swap(true, Ordering::AcqRel) {
                 let _ = (&self.bell).write(&[1]);

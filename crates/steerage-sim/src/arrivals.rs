@@ -1,4 +1,4 @@
-//! Receive queues whose frames arrive at random times, like those of a network card.
+//! Simulated receive queues whose frames arrive at random times, as at a network card.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -24,8 +24,8 @@ const STAMP: std::ops::Range<usize> = 42..50;
 /// The address of flow 0.
 const FIRST_ADDRESS: u32 = 0x0a00_0000;
 
-/// The number of frames that a queue holds while it is not polled, like the ring that common
-/// network cards have by default.
+/// The maximum number of frames that wait in a queue while it is not polled. By default, the rings
+/// of common network cards have this size.
 const RING: u64 = 512;
 
 /// The flows of the frames.
@@ -37,13 +37,13 @@ pub enum Flows {
     Zipf(f64),
     /// One flow has this share of its queue's packets, and all other flows are equally probable.
     Elephant(f64),
-    /// Each flow always has one request in flight. The flow's next request arrives this many
-    /// nanoseconds after its last request was handled. The number of requests per second depends on
-    /// the speed of the machine.
+    /// Each flow is a stream that always has one request in flight. The flow's next request arrives
+    /// this many nanoseconds after the flow's last request was handled. The number of requests per
+    /// second depends on the speed of the machine.
     Streams(f64),
     /// The flows take turns: each packet belongs to the next flow. Each flow has its own bucket,
-    /// and the buckets have equal distances. If there are as many CPUs as flows, the CPUs therefore
-    /// get packets in turn.
+    /// and the buckets have equal distances. Therefore, if there are as many CPUs as flows, the
+    /// CPUs get packets in turn.
     InTurn,
 }
 
@@ -66,7 +66,7 @@ pub struct Arrivals {
     pub seed: u64,
 }
 
-/// The times at which requests arrive, and their flows.
+/// The times at which the next requests arrive, each with the number of its flow.
 type Due = BinaryHeap<Reverse<(u64, u32)>>;
 
 /// The streams of requests and responses, and the times of their next requests.
@@ -79,7 +79,7 @@ pub struct Streams {
 }
 
 impl Streams {
-    /// Records that a request of this flow was handled at the time `now`.
+    /// Records that a request of the flow `flow` was handled at the time `now`.
     pub fn answer(&self, queue: usize, flow: u32, now: u64) {
         self.of(queue).push(Reverse((now + self.there_and_back, flow)));
     }
@@ -90,9 +90,9 @@ impl Streams {
 }
 
 impl Arrivals {
-    /// Creates the device. With [`Flows::Streams`], the second result is the streams, and the
-    /// packet function must call [`Streams::answer`] for each request. The factor `stretch`
-    /// multiplies all times.
+    /// Creates the device. If `kind` is [`Flows::Streams`], the second result has the streams, and
+    /// the packet function must call [`Streams::answer`] for each request. All times are multiplied
+    /// by the factor `stretch`.
     pub fn open(&self, stretch: f64) -> (Input, Option<Arc<Streams>>) {
         let streams = match self.kind {
             Flows::Streams(nanos) => {
@@ -183,7 +183,7 @@ impl Arrived {
         }
     }
 
-    /// Returns the mean number of frames that arrive before a time.
+    /// Returns the mean number of frames that arrive before the time `until`.
     fn arrivals(&self, until: f64) -> f64 {
         let Some(Bursts { rate, frames }) = self.options.bursts else { return until / self.gap };
         let period = frames * self.gap;
@@ -191,7 +191,7 @@ impl Arrived {
         (until / period).floor() * frames + in_burst
     }
 
-    /// Returns the time before which this many frames arrive on average.
+    /// Returns the time before which `arrivals` frames arrive on average.
     fn time_of(&self, arrivals: f64) -> f64 {
         let Some(Bursts { rate, frames }) = self.options.bursts else { return arrivals * self.gap };
         let periods = (arrivals / frames).floor();
@@ -258,8 +258,8 @@ impl RxQueue for Arrived {
                 .of(self.number as usize)
                 .peek()
                 .map_or(now + streams.there_and_back as f64, |next| next.0.0 as f64);
-            // Handling a packet of this poll may lead to a request that arrives before all requests
-            // that are known here.
+            // A packet of this poll may cause a request that arrives before all requests that are
+            // already in `due`.
             self.next = next.min(now + streams.there_and_back as f64);
         }
         Ok(match count == budget || self.next <= now {

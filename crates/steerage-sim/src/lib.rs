@@ -2,9 +2,9 @@
 //!
 //! Each CPU runs the receive path in phases ([`steerage::threads::Softnet::advance`]). [`World`]
 //! runs the phases of many CPUs on one thread. The order of the phases and the virtual times depend
-//! only on a seed, so the seed is enough to replay a failure. The simulator explores how phases of
-//! CPUs interleave. The loom tests in `steerage-mem` explore how single loads and stores
-//! interleave.
+//! only on a seed, so the seed is enough to replay a failure. The simulator explores many orders in
+//! which the phases of CPUs can interleave. The loom tests in `steerage-mem` explore the orders in
+//! which single loads and stores can interleave.
 //!
 //! | module | what it holds |
 //! |---|---|

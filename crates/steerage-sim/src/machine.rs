@@ -1,4 +1,5 @@
-//! The machine that a simulation describes: its CPUs, its caches, and the costs of the path on it.
+//! The description of a simulated machine: its CPUs, its caches, and the costs of the receive path
+//! on this machine.
 
 use serde::Deserialize;
 use steerage::policy::PathCosts;
@@ -10,23 +11,22 @@ use steerage::policy::PathCosts;
 pub struct Profile {
     /// The machine that was measured.
     pub name: String,
-    /// Receiving a packet, without hashing.
+    /// The cost of receiving a packet, without hashing.
     pub receive: f64,
-    /// Hashing a packet, and choosing its CPU.
+    /// The cost of hashing a packet and choosing its CPU.
     pub hash: f64,
-    /// Handing a packet over to a near CPU and to a far CPU.
+    /// The costs of handing a packet over to a near CPU and to a far CPU.
     pub hand_over: [f64; 2],
-    /// Taking a packet over from a near CPU and from a far CPU.
+    /// The costs of taking a packet over from a near CPU and from a far CPU.
     pub take_over: [f64; 2],
-    /// The fixed cost of a round, for any number of packets. In full rounds, the cost per packet
-    /// already includes this cost.
+    /// The fixed cost of a round, for any number of packets. In full rounds, the costs per packet
+    /// already include the fixed cost of a round.
     pub round: f64,
-    /// The time in which a cache line gets from one CPU to another CPU, for near CPUs and for far
-    /// CPUs.
+    /// The time that a cache line takes from one CPU to another, for near CPUs and for far CPUs.
     pub line: [f64; 2],
     /// The time that a CPU needs to wake another CPU.
     pub wake: f64,
-    /// The time after which a CPU that was woken runs.
+    /// The time from the wake-up of a CPU until this CPU runs.
     pub woken: f64,
 }
 
@@ -47,7 +47,7 @@ impl Profile {
         }
     }
 
-    /// Returns a profile in which all costs are multiplied by this factor.
+    /// Returns a profile in which all costs are multiplied by `by`.
     pub fn slowed(&self, by: f64) -> Self {
         let pair = |pair: [f64; 2]| pair.map(|nanos| nanos * by);
         Self {
@@ -71,32 +71,33 @@ impl Profile {
     /// Reads a profile.
     ///
     /// # Errors
-    /// The line and the reason, if the text is not a profile.
+    /// If the text is not a profile, returns the line and the reason.
     pub fn parse(text: &str) -> Result<Self, String> {
         toml::from_str(text).map_err(|error| error.to_string())
     }
 }
 
-/// The CPUs of a machine. CPUs are numbered package after package, and cache after cache. The
-/// second threads of all cores follow the first threads.
+/// The CPUs of a machine. CPUs are numbered package after package, and cache after cache. The first
+/// threads of all cores have the lower numbers, and the second threads follow.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct Machine {
     /// The number of packages.
     pub packages: usize,
-    /// The number of last-level caches of a package. Each cache belongs to one NUMA node.
+    /// The number of last-level caches in a package. Each cache belongs to one NUMA node.
     pub caches: usize,
     /// The number of cores that share a last-level cache.
     pub cores: usize,
     /// The number of threads of a core, 1 or 2.
     pub threads: usize,
-    /// The factor by which a thread is slower while the other thread of its core works.
+    /// The factor by which a hardware thread is slower while the other thread of its core works.
     pub smt_slowdown: f64,
     /// The share of each CPU's time that the hypervisor or other programs take.
     pub stolen: f64,
-    /// The length of each interval for which a CPU is taken away, in microseconds.
+    /// The length in microseconds of each interval for which the hypervisor or another program
+    /// takes a CPU away.
     pub stolen_slice: f64,
-    /// The bursts of the traffic, for experiments in which frames arrive in bursts.
+    /// The bursts in which frames arrive, for experiments with bursts.
     #[serde(default)]
     pub bursts: Bursts,
 }
@@ -107,7 +108,7 @@ pub struct Machine {
 pub struct Bursts {
     /// The rate at which the frames of a burst arrive, as a multiple of the average rate.
     pub rate: f64,
-    /// The mean number of frames of a burst, for each queue.
+    /// The mean number of frames of a burst in each queue.
     pub frames: f64,
 }
 
@@ -122,7 +123,7 @@ impl Machine {
     /// Reads a description of a machine.
     ///
     /// # Errors
-    /// The line and the reason, if the text does not describe a machine.
+    /// If the text does not describe a machine, returns the line and the reason.
     pub fn parse(text: &str) -> Result<Self, String> {
         let machine: Self = toml::from_str(text).map_err(|error| error.to_string())?;
         let is_possible = machine.cpus() > 0
@@ -138,8 +139,8 @@ impl Machine {
         })
     }
 
-    /// Returns a machine whose CPUs all share one cache. Each core has one thread, and no other
-    /// program takes CPU time.
+    /// Returns a machine whose CPUs all share one last-level cache. Each core has one thread, and
+    /// no other program takes CPU time.
     pub fn of_one_cache(cpus: usize) -> Self {
         Self {
             packages: 1,

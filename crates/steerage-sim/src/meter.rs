@@ -1,4 +1,4 @@
-//! Computes the cost of a phase's work on the described machine.
+//! Computes the time that the work of a phase takes on the described machine.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -7,7 +7,8 @@ use steerage::{limits::POLL_BUDGET, threads::Phase};
 
 use crate::machine::{Machine, Profile};
 
-/// Costs are counted in picoseconds, so that a cost of 2.4 ns is exact.
+/// The number of picoseconds in a nanosecond. Costs are counted in picoseconds, so that a cost of
+/// 2.4 ns is exact.
 const PICOS: f64 = 1000.0;
 
 /// The shortest time of a phase. Without this minimum, virtual time would stand still if all costs
@@ -16,17 +17,17 @@ const PHASE_PICOS_MIN: u64 = 1000;
 
 #[derive(Debug, Default)]
 struct Account {
-    /// The time that the current phase of this CPU has taken so far.
+    /// The time that the CPU's current phase has already taken.
     spent: AtomicU64,
-    /// The time that was charged to this CPU for handing over and waking, and that no phase
-    /// includes yet.
+    /// The time that was charged to the CPU for handing packets over and waking CPUs, and that is
+    /// not included in a phase yet.
     charged: AtomicU64,
     /// The factor by which the CPU is currently slower than usual.
     slowness: AtomicU64,
 }
 
-/// The accounts of all CPUs of a world, which handlers share with the scheduler. A world runs on one thread, so the order of the loads
-/// and stores does not matter.
+/// The accounts of all CPUs of a world. Handlers and the scheduler share these accounts. A world
+/// runs on one thread, so the memory order of the loads and stores does not matter.
 #[derive(Debug)]
 pub struct Meter {
     profile: Profile,
@@ -35,14 +36,14 @@ pub struct Meter {
     owners: Vec<usize>,
     /// The queues of each CPU.
     queues: Vec<Vec<usize>>,
-    /// True if CPUs share a counter of waiting packets. They share one if several live queues hand
-    /// packets over to them.
+    /// True if CPUs share a counter of waiting packets. CPUs share such a counter if several live
+    /// queues hand packets over to them.
     is_contended: bool,
     accounts: Vec<Account>,
 }
 
 impl Meter {
-    /// Makes a meter for a run in which the CPU `owners[queue]` polls the queue with the number
+    /// Creates a meter for a run in which the CPU `owners[queue]` polls the queue with the number
     /// `queue`.
     pub fn new(profile: Profile, machine: Machine, owners: Vec<usize>) -> Arc<Self> {
         let is_contended = owners.len() > 1;
@@ -66,8 +67,8 @@ impl Meter {
         self.queues[cpu].iter().copied()
     }
 
-    /// Charges the CPU `cpu` for taking a batch of `packets` packets from `queue`. Also charges the
-    /// CPU that polls the queue for handing these packets over.
+    /// Charges the CPU `cpu` for taking a batch of `packets` packets from `queue`. The function
+    /// also charges the CPU that polls the queue for handing the packets over.
     pub fn take(&self, cpu: usize, queue: usize, packets: usize) {
         let owner = self.owners[queue];
         if owner == cpu {
@@ -85,13 +86,13 @@ impl Meter {
         add(&self.accounts[cpu].spent, nanos);
     }
 
-    /// Charges the CPU `cpu` for handing packets over or waking a CPU. The time is added to this
-    /// CPU's next phase that publishes frames, and therefore counts as receiving.
+    /// Charges the CPU `cpu` for handing packets over or waking a CPU. The time is added to the
+    /// CPU's next phase that publishes frames, and therefore counts as time for receiving.
     pub fn charge(&self, cpu: usize, nanos: f64) {
         add(&self.accounts[cpu].charged, nanos);
     }
 
-    /// Returns the number of nanoseconds since the current phase began.
+    /// Returns the number of nanoseconds since the current phase of the CPU began.
     pub fn since_phase_began(&self, cpu: usize) -> u64 {
         let account = &self.accounts[cpu];
         (account.spent.load(Relaxed) as f64 * f64::from_bits(account.slowness.load(Relaxed)) / PICOS) as u64
@@ -102,8 +103,8 @@ impl Meter {
         self.accounts[cpu].slowness.store(slowness.to_bits(), Relaxed);
     }
 
-    /// Returns the time of a phase that received and hashed this many packets, in picoseconds. The
-    /// result includes the time that was charged before.
+    /// Returns the time in picoseconds of a phase that received `received` packets and hashed
+    /// `hashed` packets. The result includes the time that was charged to the CPU before.
     pub(crate) fn end_phase(&self, cpu: usize, phase: Phase, received: u64, hashed: u64) -> u64 {
         if phase == Phase::Control {
             self.spend(cpu, self.profile.round);

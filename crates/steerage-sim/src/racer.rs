@@ -1,4 +1,5 @@
-//! Another control thread, which holds the control lock for a time that the simulation chooses.
+//! An additional control thread, which holds the control lock for a time that the simulation
+//! chooses.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,8 +9,8 @@ use std::thread;
 
 use steerage::Handle;
 
-/// Takes and releases the control lock on a separate thread, so that a handler can make this happen
-/// in the middle of a phase.
+/// Takes and releases the control lock on a separate thread, so that the lock can be taken even in
+/// the middle of a phase, when a handler runs.
 #[derive(Debug)]
 pub struct Racer {
     is_held: AtomicBool,
@@ -34,12 +35,13 @@ impl Racer {
         Arc::new(Self { is_held: AtomicBool::new(false), thread: Mutex::new((ask, answered)) })
     }
 
-    /// Takes the lock, unless the thread already holds it. Returns when the lock is held.
+    /// Makes the thread take the lock, unless it already holds the lock. Returns when the lock is
+    /// held.
     pub fn hold(&self) {
         self.set(true);
     }
 
-    /// Releases the lock if it is held. Returns when it is free.
+    /// Makes the thread release the lock if it holds the lock. Returns when it is free.
     pub fn release(&self) {
         self.set(false);
     }

@@ -1,5 +1,5 @@
-//! One run on a machine that a file describes: the real path, with traffic, a policy and an amount
-//! of work.
+//! One run on a machine that a file describes: the real receive path with simulated traffic, a
+//! policy, and an amount of work per packet.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::world::World;
 /// The memory that a run may use: enough for the rings of 256 queues to each of 1,024 CPUs.
 const MEMORY_MAX: usize = 4 << 30;
 
-/// The time for which an idle CPU keeps polling: the library's default.
+/// The time for which an idle CPU keeps polling, which is the library's default.
 const IDLE_POLL: Duration = Duration::from_micros(50);
 
 /// How packets are spread.
@@ -26,9 +26,10 @@ const IDLE_POLL: Duration = Duration::from_micros(50);
 pub enum Steering {
     /// The receiving CPUs handle their packets themselves.
     None,
-    /// The receiving CPUs do nothing else. All other CPUs have equal shares of the hash.
+    /// The receiving CPUs only receive packets. The CPUs that do not receive have equal shares of
+    /// the flow hash.
     Collectors,
-    /// All CPUs have equal shares of the hash, as in Linux.
+    /// All CPUs have equal shares of the flow hash, as in Linux.
     Hash,
     /// The policy `balance`.
     Balance,
@@ -37,9 +38,10 @@ pub enum Steering {
 /// The work of the packet function.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Work {
-    /// Each packet takes this many nanoseconds.
+    /// The packet function takes this many nanoseconds for each packet.
     Fixed(f64),
-    /// Times are distributed exponentially, with this mean in nanoseconds.
+    /// The times that the packet function takes are distributed exponentially, with this mean in
+    /// nanoseconds.
     Exponential(f64),
 }
 
@@ -52,8 +54,8 @@ pub struct ScaleRun {
     pub machine: Machine,
     /// The number of CPUs that the run uses, beginning with CPU 0.
     pub cpus: usize,
-    /// The number of CPUs that may poll, from the first CPU on. The queues are distributed evenly
-    /// over them.
+    /// The number of CPUs that may poll queues, counted from CPU 0. The queues are distributed
+    /// evenly over the CPUs that may poll.
     pub receivers: usize,
     /// The traffic.
     pub arrivals: Arrivals,
@@ -65,10 +67,10 @@ pub struct ScaleRun {
     pub warm_up: Duration,
     /// The time that is measured.
     pub measured: Duration,
-    /// All times of the machine and the traffic are multiplied by this factor, but not the time
-    /// constants of the library. With `balance`, which checks the load every 10 ms, a run then
-    /// needs fewer packets. In the results, the factor is removed again, so that they are valid for
-    /// the machine as it is described.
+    /// All times of the machine and of the traffic are multiplied by this factor. The time
+    /// constants of the library are not multiplied. A run with the policy `balance`, which checks
+    /// the load every 10 ms, needs fewer packets if the factor is large. In the results, the factor
+    /// is removed again, so that the results are valid for the machine as it is described.
     pub stretch: f64,
     /// The maximum number of packets that wait for a CPU: `netdev_max_backlog`.
     pub backlog: usize,
@@ -77,12 +79,12 @@ pub struct ScaleRun {
 /// What a run measured.
 #[derive(Clone, Debug)]
 pub struct Scaled {
-    /// Packets that were handled per second.
+    /// The number of packets that were handled per second.
     pub per_second: f64,
     /// The share of received packets that were lost.
     pub lost: f64,
-    /// The share of time for which the busiest CPU was busy. The next field has the sum of this
-    /// share over all CPUs.
+    /// The share of time for which the busiest CPU was busy. The field `cpus` has the sum of these
+    /// shares over all CPUs.
     pub busiest: f64,
     /// The busy time of all CPUs, in CPUs.
     pub cpus: f64,
@@ -91,15 +93,16 @@ pub struct Scaled {
     pub waits: Vec<u32>,
     /// The memory of packets and rings, in bytes.
     pub memory: u64,
-    /// Packets that were handled after a later packet of their bucket.
+    /// The number of packets that were handled after a later packet of their bucket.
     pub reordered: u64,
-    /// The number of buckets that moved per second. The next field is the number of CPUs that were
-    /// woken for control, per second.
+    /// The number of buckets that moved, plus the number of wake-ups of CPUs for control, per
+    /// second.
     pub control_per_second: f64,
     /// All packets of the run.
     pub packets: u64,
-    /// The real duration of each control call on the machine that runs the simulation, in
-    /// milliseconds, in ascending order. Only this result differs between runs with the same seed.
+    /// The real durations in milliseconds of the control calls on the machine that runs the
+    /// simulation, in ascending order. Only the field `control_ms` differs between runs with the
+    /// same seed.
     pub control_ms: Vec<f64>,
     /// A hash of all events of the run.
     pub history: u64,
@@ -111,8 +114,8 @@ impl Scaled {
         self.waits.iter().map(|wait| f64::from(*wait)).sum::<f64>() / self.waits.len().max(1) as f64
     }
 
-    /// Returns a percentile of the waiting times in nanoseconds: `permille` of 1,000 packets waited
-    /// for at most this time.
+    /// Returns a quantile of the waiting times, in nanoseconds: of 1,000 packets, `permille`
+    /// packets waited for at most this time.
     pub fn wait(&self, permille: usize) -> f64 {
         let at = (self.waits.len() * permille / 1000).min(self.waits.len().saturating_sub(1));
         self.waits.get(at).map_or(0.0, |wait| f64::from(*wait))
@@ -126,11 +129,10 @@ impl ScaleRun {
         (0..queues).map(|queue| queue * self.receivers / queues).collect()
     }
 
-    /// Runs once. Runs the simulation once. The result depends only on the fields of this
-    /// `ScaleRun`.
+    /// Runs the simulation once. The result depends only on the fields of this `ScaleRun`.
     ///
     /// # Errors
-    /// If the instance cannot be built.
+    /// Returns an error if the instance cannot be built.
     pub fn once(&self) -> Result<Scaled, BuildError> {
         let Self { profile, machine, arrivals, stretch, .. } = self;
         let owners = self.owners();
@@ -208,7 +210,7 @@ struct Reading {
     busy: Vec<f64>,
 }
 
-/// Runs the world until a time, and then reads the counters.
+/// Runs the world until the virtual time `until`, and then reads the counters.
 fn read(world: &mut World<Served>, until: Timestamp) -> Reading {
     while world.now() < until && world.step() {}
     Reading { snapshot: world.handle().snapshot(), busy: world.busy() }
@@ -223,8 +225,8 @@ impl Work {
     }
 }
 
-/// The packet function, which takes the configured time for each packet, and records the packet's
-/// waiting time.
+/// The packet function of a run, which takes the configured time for each packet, and records the
+/// packet's waiting time.
 #[derive(Debug)]
 struct Served {
     meter: Arc<Meter>,

@@ -13,7 +13,7 @@ use steerage::{
 
 use crate::chance::{Chance, Zipf};
 
-/// The length of a frame: The frame has headers of Ethernet, IPv4 and UDP, and then two big-endian
+/// The length of a frame. A frame has headers of Ethernet, IPv4 and UDP, and then two big-endian
 /// numbers: the flow (4 bytes) and the frame's number in the flow (8 bytes).
 pub const FRAME_BYTES: usize = ethernet::BYTES + ipv4::BYTES + udp::BYTES + 12;
 const PAYLOAD_AT: usize = FRAME_BYTES - 12;
@@ -27,8 +27,8 @@ const PAGES_MAX: usize = 3;
 #[derive(Clone, Debug)]
 pub struct TrafficOptions {
     /// The number of queues. Each flow arrives at all queues: in one direction at the even queues,
-    /// and in the other direction at the odd queues. Therefore both directions must go to the same
-    /// CPU.
+    /// and in the other direction at the odd queues. Both directions of a flow must be handled on
+    /// the same CPU.
     pub queues: usize,
     /// The number of flows.
     pub flows: usize,
@@ -38,9 +38,9 @@ pub struct TrafficOptions {
     pub frames: u64,
     /// True if no packet is lost while the queue is not polled.
     pub can_wait: bool,
-    /// One of this many frames lies in several pages. With 0, no frame does.
+    /// On average, one of this many frames is stored in several pages. With 0, no frame does.
     pub chained_once_in: u64,
-    /// The time between frames. With zero, the next frame is always ready.
+    /// The time between frames. If the time is zero, the next frame is always ready.
     pub gap: Duration,
     /// The seed of the random numbers.
     pub seed: u64,
@@ -87,7 +87,7 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// Writes a frame's head. `behind` is the number of the frame's bytes in the pages after the
+    /// Writes a frame's head. `behind` is the number of bytes of the frame in the pages after the
     /// first page.
     fn write(&mut self, frame: &mut [u8], behind: usize) {
         let flow = self.zipf.draw(&mut self.chance);
@@ -144,8 +144,8 @@ pub fn read(frame: &[u8]) -> Option<(u32, u64)> {
     Some((u32::from_be_bytes(flow), u64::from_be_bytes(number)))
 }
 
-/// Returns true if a packet is complete and unchanged: it has the length that its header states,
-/// and its further pages have the expected bytes.
+/// Returns true if a packet is complete and unchanged, which means that it has the length in its IP
+/// header, and that its further pages have the expected bytes.
 pub fn is_whole(packet: &Packet<'_>) -> bool {
     let data = packet.data();
     let Some((_, number)) = read(data) else { return false };

@@ -1,21 +1,21 @@
-//! Finds the CPU whose turn it is: the CPU with the earliest time.
+//! Finds the CPU that must run next, which is the CPU with the earliest time.
 
-/// The time of each of a set of CPUs, and the CPU with the earliest time. A change of a CPU's time
-/// takes a number of steps that is the logarithm of the number of CPUs, and moves no other entry.
+/// The times of a set of CPUs. The CPU with the earliest time can be found at once. To change a
+/// CPU's time, the number of steps is the logarithm of the number of CPUs.
 #[derive(Debug)]
 pub(crate) struct Turns {
     /// The time of each CPU, or [`NEVER`] if the CPU has no time.
     times: Vec<u64>,
-    /// A tournament tree. The entry at index `n` is a copy of the entry at `2 * n` or of the entry
-    /// at `2 * n + 1`: the one with the earlier time. The CPUs themselves begin at the index
-    /// `times.len()`, which is a power of two.
+    /// A tournament tree. The entry at index `n` is a copy of the entry at `2 * n` or at `2 * n +
+    /// 1`, depending on which of the two CPUs has the earlier time. The leaves, which are the CPUs
+    /// themselves, begin at the index `times.len()`, which is a power of two.
     winners: Vec<u16>,
 }
 
 const NEVER: u64 = u64::MAX;
 
 impl Turns {
-    /// Makes a `Turns` for this many CPUs, at most 65,536. The CPUs have no times yet.
+    /// Creates a `Turns` for `cpus` CPUs, at most 65,536. The CPUs have no times yet.
     pub(crate) fn new(cpus: usize) -> Self {
         let leaves = cpus.next_power_of_two();
         let mut winners: Vec<u16> = vec![0; 2 * leaves];
@@ -36,8 +36,8 @@ impl Turns {
         }
     }
 
-    /// The earliest time and its CPU. If several CPUs have this time, the result is the first of
-    /// these CPUs.
+    /// The earliest time and its CPU. If several CPUs have the earliest time, the result is the
+    /// first of these CPUs.
     pub(crate) fn first(&self) -> Option<(u64, usize)> {
         let cpu = usize::from(self.winners[1]);
         (self.times[cpu] != NEVER).then(|| (self.times[cpu], cpu))

@@ -1,4 +1,4 @@
-//! Outputs that detect packets that leave out of order, whichever CPU sends them.
+//! Simulated outputs that detect packets that are sent out of order, whichever CPU sends them.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,8 +12,8 @@ use steerage::{
 use crate::chance::Chance;
 use crate::traffic;
 
-/// The number of pages that a queue has for sending, and the maximum number of packets that it has
-/// taken and not completed.
+/// The number of pages that a transmit queue has for sending. `HELD_MAX` is the maximum number of
+/// packets that the queue has taken but not completed.
 const PAGES: usize = 16;
 const HELD_MAX: usize = 4;
 
@@ -27,8 +27,8 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// Creates this many outputs. Once in `full_once_in` packets, an output is full and accepts no
-    /// further packets of the batch. With 0, no output is ever full.
+    /// Creates this many outputs. On average, once in `full_once_in` packets, an output is full and
+    /// accepts no more packets of the batch. If `full_once_in` is 0, no output is ever full.
     pub fn outputs(self: &Arc<Self>, count: usize, full_once_in: u64, seed: u64) -> Vec<Output> {
         let output = |nth: usize| {
             let (wire, last) = (Arc::clone(self), Arc::default());
@@ -47,13 +47,14 @@ impl Wire {
 #[derive(Debug)]
 struct WireQueue {
     wire: Arc<Wire>,
-    /// The last number sent for each flow, over all CPUs.
+    /// For each flow, the number of the last packet that was sent by any CPU.
     last: Arc<Mutex<HashMap<u32, u64>>>,
     full_once_in: u64,
     chance: Chance,
     region: Option<Arc<Region>>,
     free: Vec<Page>,
-    /// Packets whose pages the queue took. The queue takes half of all packets.
+    /// Packets whose pages the queue took, and which are not completed yet. The queue takes half of
+    /// all packets.
     held: VecDeque<Completion>,
 }
 

@@ -1,5 +1,6 @@
-//! A packet function that detects three violations: a packet on a CPU that does not have the
-//! packet's bucket, a reordered flow, and state that does not move with its bucket.
+//! A packet function that detects three violations of the receive path's promises: a packet on a
+//! CPU that does not have the packet's bucket, a reordered flow, and state that does not move with
+//! its bucket.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
@@ -17,25 +18,25 @@ const NOBODY: u16 = u16::MAX;
 
 const GROUPS_MAX: usize = 64;
 
-/// The special actions of a handler. Each action happens once in this many batches. With 0, the
-/// action never happens.
+/// The special actions of a handler. Each field says how often an action happens: on average, once
+/// in this number of cases. If a field is 0, its action never happens.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Mood {
-    /// Panics in the middle of a batch.
+    /// The handler panics in the middle of a batch.
     pub panics_once_in: u64,
-    /// Panics while a bucket leaves or arrives.
+    /// The handler panics while a bucket leaves or arrives.
     pub panics_in_moves_once_in: u64,
-    /// Keeps a packet, and drops it some packets later.
+    /// The handler keeps a packet, and drops it some packets later.
     pub keeps_once_in: u64,
     /// Discards a packet.
     pub discards_once_in: u64,
-    /// Transmits a packet to the output with the number of its queue.
+    /// The handler transmits a packet to the output that has the number of the packet's queue.
     pub transmits_once_in: u64,
     /// The maximum time for which the handler sleeps, in tests on real threads.
     pub sleeps_up_to: Duration,
-    /// How often the handler sleeps: once in this many batches.
+    /// The handler sleeps once in this many batches.
     pub sleeps_once_in: u64,
-    /// Makes a packet longer or shorter, or copies its pages into one page.
+    /// The handler makes a packet longer or shorter, or copies the packet's pages into one page.
     pub changes_once_in: u64,
 }
 
@@ -43,18 +44,18 @@ pub struct Mood {
 #[derive(Debug)]
 pub struct Witness {
     mood: Mood,
-    /// For each group and bucket, the CPU that has the bucket.
+    /// For each bucket of each group, the CPU that has the bucket.
     owner: Box<[AtomicU16]>,
-    /// The number of packets that a CPU handled although it did not have their bucket.
+    /// The number of packets that were handled on a CPU that did not have their bucket.
     pub strangers: AtomicU64,
     /// The number of packets that a handler got after a later packet of their flow.
     pub late: AtomicU64,
     /// The number of packets whose number in the flow was not the previous packet's number plus
-    /// one. In this case, a packet was lost, or the flow's state did not move with the flow. A
-    /// missing packet is an error only if no packet is dropped, no handler panics and no queue
-    /// leaves its group.
+    /// one. A gap in the numbers means that a packet was lost, or that the flow's state did not
+    /// move with the flow. A gap is an error only if no packet is dropped, no handler panics and no
+    /// queue leaves its group.
     pub gaps: AtomicU64,
-    /// The number of packets that had changed on the way.
+    /// The number of packets whose contents had changed on the way to the handler.
     pub torn: AtomicU64,
     /// The number of packets that had more than one page.
     pub chained: AtomicU64,
@@ -62,17 +63,17 @@ pub struct Witness {
     pub merged: AtomicU64,
     /// The number of frames.
     pub seen: AtomicU64,
-    /// The number of buckets that left with state.
+    /// The number of buckets that left a CPU with state.
     pub moved: AtomicU64,
     made: AtomicU64,
     racer: OnceLock<Arc<Racer>>,
 }
 
-/// The control lock is taken once in this many moving buckets.
+/// The control lock is taken once in this many bucket arrivals or departures.
 const RACES_ONCE_IN: u64 = 500;
 
 impl Witness {
-    /// Creates a witness for handlers with these special actions.
+    /// Creates a witness for handlers with the special actions in `mood`.
     pub fn new(mood: Mood) -> Arc<Self> {
         Arc::new(Self {
             mood,
@@ -90,8 +91,8 @@ impl Witness {
         })
     }
 
-    /// From now on, another thread sometimes takes the control lock while a handler releases or
-    /// receives the state of a bucket.
+    /// After this call, another thread sometimes takes the control lock while a handler returns or
+    /// takes the state of a bucket.
     pub fn race(&self, racer: &Arc<Racer>) {
         let _ = self.racer.set(Arc::clone(racer));
     }
@@ -131,9 +132,9 @@ impl Witness {
 pub struct WitnessHandler {
     witness: Arc<Witness>,
     cpu: CpuId,
-    /// The last frame number that was seen, for each bucket, queue and flow. The numbers move with
-    /// the bucket. Therefore a packet with a smaller number was reordered, and a bucket that
-    /// arrives without this state has lost its state.
+    /// The last frame number that was seen, for each bucket, queue and flow. The frame numbers are
+    /// the state that moves with the bucket. Therefore a packet with a smaller number was
+    /// reordered, and a bucket that arrives without its frame numbers has lost its state.
     flows: HashMap<BucketId, HashMap<(usize, u32), u64>>,
     kept: VecDeque<Kept>,
     chance: Chance,
@@ -149,7 +150,7 @@ fn change(packet: &mut Packet<'_>, chance: &mut Chance) {
 }
 
 impl WitnessHandler {
-    /// Checks the number of a frame in its flow.
+    /// Checks the number that a frame has in its flow.
     fn see(&mut self, bucket: BucketId, queue: usize, (flow, number): (u32, u64), is_whole: bool) {
         let last = self.flows.entry(bucket).or_default().entry((queue, flow)).or_insert(0);
         if number <= *last {
@@ -186,8 +187,8 @@ impl Handler for WitnessHandler {
             assert!(at as u64 != panic_at, "a planted panic");
             let bucket = packet.bucket();
             let owner = self.witness.owner_of(bucket);
-            // All accesses are relaxed, because the test checks whether a CPU sees the writes of
-            // the bucket's previous CPU.
+            // All accesses are relaxed, so that the test checks whether the receive path itself
+            // makes the writes of the bucket's previous CPU visible.
             match owner.load(Ordering::Relaxed) {
                 NOBODY => owner.store(self.cpu.0, Ordering::Relaxed),
                 cpu if cpu == self.cpu.0 => {}
@@ -240,7 +241,7 @@ impl Handler for WitnessHandler {
         self.witness.owner_of(bucket).store(self.cpu.0, Ordering::Relaxed);
         assert!(!self.chance.once_in(self.witness.mood.panics_in_moves_once_in), "a planted panic");
         self.race();
-        // If two groups were joined into one group, both groups have state for the bucket. The
+        // If two groups were joined into one group, both groups have state for the same bucket. The
         // state of a queue that had left its group may be old.
         let here = self.flows.entry(bucket).or_default();
         for (flow, number) in state {

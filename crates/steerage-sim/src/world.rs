@@ -1,4 +1,4 @@
-//! CPUs on one thread, each with its own virtual time.
+//! Simulates many CPUs on one thread, each with its own virtual time.
 
 use std::cell::Cell;
 use std::io;
@@ -39,22 +39,22 @@ impl Platform for Virtual {
     }
 }
 
-/// The times at which the world calls control ([`Handle::control`]), like a control thread. The
-/// fate of packets must not depend on these calls.
+/// The times at which the world calls control ([`Handle::control`]), as a control thread would. The
+/// fate of packets must not depend on the calls of control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Control {
     /// Control is called at the time that it requests.
     OnTime,
-    /// Control is called up to this time later. Short delays are as frequent as long delays.
+    /// Control is called later than it requests, by up to this time. Short delays are as frequent
+    /// as long delays.
     Late(Duration),
     /// Control is never called.
     Stopped,
-    /// Control is called on time. In addition, another thread sometimes takes the control lock and
-    /// holds it.
+    /// Control is called on time. But another thread sometimes takes the control lock and holds it.
     Racing {
-        /// The lock is taken once in this many phases.
+        /// The control lock is taken once in this many phases.
         once_in: u64,
-        /// The other thread holds the lock for up to this many phases.
+        /// The other thread holds the control lock for up to this many phases.
         phases: u64,
     },
 }
@@ -69,13 +69,13 @@ pub struct Costs {
     pub receive: Duration,
     /// The time to handle a packet.
     pub packet: Duration,
-    /// The time between the ring of a bell and the moment when the bell's CPU runs.
+    /// The time from the ring of a CPU's bell (its wake-up) until this CPU runs.
     pub wake: Duration,
-    /// A CPU loses its processor once in this many phases (never for 0).
+    /// A virtual CPU loses its processor once in this many phases, or never if the value is 0.
     pub held_up_once_in: u64,
-    /// The maximum time for which a CPU loses its processor.
+    /// The maximum time for which a virtual CPU loses its processor.
     pub held_up: Duration,
-    /// A handler stalls once in this many batches (never for 0).
+    /// A handler stalls once in this many batches, or never if the value is 0.
     pub stalls_once_in: u64,
     /// The maximum time for which a handler stalls.
     pub stall: Duration,
@@ -104,11 +104,11 @@ struct VirtualCpu<H: Handler> {
     now: Rc<Cell<Timestamp>>,
     state: Doing,
     others: f64,
-    /// The total time that the CPU's phases took, in picoseconds. The clock shows only whole
+    /// The total time in picoseconds that the CPU's phases have taken. The clock shows only whole
     /// nanoseconds of this time.
     busy: u64,
     asleep_since: Timestamp,
-    /// The next time at which the hypervisor takes the CPU away, if the machine has stolen time.
+    /// The next time at which the hypervisor takes the CPU away, for machines with stolen time.
     stolen_at: Timestamp,
 }
 
@@ -127,7 +127,7 @@ impl<H: Handler> VirtualCpu<H> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Doing {
     Running,
-    /// The CPU sleeps until it is woken, but at most until this time.
+    /// The CPU sleeps until it is woken, but not longer than until this time.
     Asleep(Option<Timestamp>),
     /// The CPU was woken, and runs from this time on.
     Waking(Timestamp),
@@ -148,26 +148,27 @@ pub struct World<H: Handler> {
     described: Option<Described>,
     /// The times at which CPUs go on.
     turns: Turns,
-    /// A bit for each CPU that sleeps. Each word has the bits of 64 CPUs, with the first CPU in the
-    /// lowest bit.
+    /// A bitmap of the CPUs that sleep. Each word of the bitmap has the bits of 64 CPUs, with the
+    /// first CPU in the lowest bit.
     asleep: Vec<u64>,
-    /// True if a bell may have rung since all bells were last read.
+    /// True if a CPU's bell may have rung since all bells were last read.
     may_have_rung: bool,
-    /// The CPU that has run since the bells were last read. `None` if control was called after
-    /// that.
+    /// The CPU that has run since the bells were last read. The value is `None` if control was
+    /// called after the bells were last read.
     ran: Option<usize>,
     control_took: Vec<Duration>,
 }
 
-/// A hash of numbers in their order. The initial value may be any number except 0.
+/// A hash of a sequence of numbers, which depends on their order. The initial value of the hash may
+/// be any number except 0.
 #[derive(Debug)]
 struct History(u64);
 
 impl History {
     fn add<const N: usize>(&mut self, numbers: [u64; N]) {
         for number in numbers {
-            // The multiplication mixes each bit into the higher bits, and the rotation moves the
-            // higher bits down.
+            // The multiplication mixes each bit of the hash into the higher bits, and the rotation
+            // moves the higher bits down.
             self.0 = (self.0 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
         }
     }
@@ -186,7 +187,8 @@ impl<H: Handler> std::fmt::Debug for World<H> {
 }
 
 impl<H: Handler> World<H> {
-    /// Creates a world with the instance's CPUs. The history of the world depends only on `seed`.
+    /// Creates a world with the CPUs of `instance`. For a given instance and given costs, the
+    /// history of the world depends only on `seed`.
     pub fn new(instance: Instance<H>, costs: Costs, seed: u64) -> Self {
         let (parts, handle) = instance.split();
         let mut chance = Chance::new(seed);
@@ -263,8 +265,8 @@ impl<H: Handler> World<H> {
         &self.handle
     }
 
-    /// From now on, other programs take this share of a CPU's time, from 0 to less than 1. All work
-    /// of the CPU takes longer.
+    /// Sets the share of a CPU's time that other programs take from now on, from 0 to less than 1.
+    /// If other programs take a share, all work of the CPU takes longer.
     pub fn take_time(&mut self, cpu: usize, share: f64) {
         self.cpus[cpu].others = share;
         let id = self.handle.snapshot().cpus[cpu].cpu;
@@ -286,20 +288,21 @@ impl<H: Handler> World<H> {
         self.clock
     }
 
-    /// A hash of everything that has happened: the actions of all CPUs, their times and their
-    /// results.
+    /// Returns a hash of everything that has happened in the world: the actions of all CPUs, their
+    /// times and their results.
     pub fn history(&self) -> u64 {
         self.history.0
     }
 
     /// Runs the next phase of the CPU with the earliest time. If a control call is due, control is
-    /// called before this phase. If another thread takes the control lock, the function does not
-    /// return until it has run all phases up to the release of the lock. Therefore the lock is
-    /// always free between two calls of this function. Returns false when all CPUs have finished.
+    /// called before the phase. If another thread takes the control lock, `step` does not return
+    /// until it has run all phases up to the release of the lock. Therefore the control lock is
+    /// always free between two calls of `step`. Returns false when all CPUs have finished.
     ///
     /// # Panics
-    /// If no CPU can continue although not all have finished, because a wake-up was lost. Control
-    /// calls do not count as progress, because the fate of packets must not depend on control.
+    /// Panics if no CPU can continue although not all CPUs have finished, because a wake-up was
+    /// lost. Control calls do not count as progress, because the fate of packets must not depend on
+    /// control.
     pub fn step(&mut self) -> bool {
         // The caller may have changed the instance since the last step.
         self.may_have_rung |= self.described.is_none();
@@ -367,7 +370,7 @@ impl<H: Handler> World<H> {
                 let hashed = if matches!(phase, Phase::Steer(_)) { hashed() - hashed_before } else { 0 };
                 let received = ledgers.cpus[at].polled.get() - polled;
                 let took = meter.end_phase(at, phase, received, hashed);
-                // In its control phase, a CPU carries out changes, and may wake other CPUs.
+                // In its control phase, a CPU applies changes, and may wake other CPUs.
                 self.may_have_rung = phase == Phase::Control || ledgers.cpus[at].wakes_sent.get() > wakes_sent;
                 let before = cpu.busy;
                 cpu.busy += took;
@@ -401,7 +404,8 @@ impl<H: Handler> World<H> {
                 if let Armed::Sleep(until) = cpu.softnet.arm() {
                     let now = cpu.now.get();
                     let until = until.map(|until| match &self.described {
-                        // The interrupt of a device, or a timer, wakes a CPU that no longer polls.
+                        // A CPU that no longer polls is woken by the interrupt of a device, or by a
+                        // timer.
                         Some(described) if until.since(now) > described.idle_poll => {
                             until + Duration::from_nanos(described.meter.profile().woken as u64)
                         }
@@ -419,7 +423,7 @@ impl<H: Handler> World<H> {
         true
     }
 
-    /// Records the phase in the history, and schedules the CPU's next phase.
+    /// Adds the phase to the history, and schedules the CPU's next phase.
     fn record(&mut self, at: usize, phase: Phase, stepped: Option<Stepped>) {
         let (kind, place) = match phase {
             Phase::Control => (0, 0),
@@ -442,7 +446,7 @@ impl<H: Handler> World<H> {
         self.enter_turn(at);
     }
 
-    /// If the CPU slept, it runs again at the time `turn`.
+    /// Lets a CPU that slept run again at the time `turn`.
     fn runs_again(&mut self, at: usize, turn: Timestamp) {
         let cpu = &mut self.cpus[at];
         cpu.state = Doing::Running;
@@ -519,7 +523,7 @@ impl<H: Handler> World<H> {
     /// each phase and may change settings.
     ///
     /// # Panics
-    /// If not all CPUs have finished after `steps_max` phases.
+    /// Panics if not all CPUs have finished after `steps_max` phases.
     pub fn run(&mut self, steps_max: u64, mut each: impl FnMut(&Handle, u64, &mut Chance)) {
         let mut chance = Chance::new(self.chance.draw());
         while self.steps < steps_max {
@@ -531,7 +535,7 @@ impl<H: Handler> World<H> {
         panic!("not finished after {steps_max} phases");
     }
 
-    /// Ends the handlers, and returns their reports by CPU.
+    /// Ends the handlers, and returns the report of each CPU's handler.
     pub fn finish(self) -> Vec<H::Report> {
         self.cpus.into_iter().map(|cpu| cpu.softnet.finish()).collect()
     }

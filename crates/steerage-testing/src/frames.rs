@@ -37,25 +37,26 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// Creates a complete Ethernet frame without a time of reception.
+    /// Creates a complete Ethernet frame without a receive time.
     pub fn new(bytes: impl Into<Vec<u8>>) -> Self {
         let bytes = bytes.into();
         Self { wire_len: bytes.len(), bytes, link: LinkType::ETHERNET, time: None }
     }
 
-    /// Returns the same frame with another type of first header.
+    /// Returns the same frame with `link` as the type of its first header.
     #[must_use]
     pub fn with_link(self, link: LinkType) -> Self {
         Self { link, ..self }
     }
 
-    /// Returns the same frame with `time` as the time of reception.
+    /// Returns the same frame with `time` as its receive time.
     #[must_use]
     pub fn with_time(self, time: WallTime) -> Self {
         Self { time: Some(time), ..self }
     }
 
-    /// Returns the same frame, truncated by a capture: its length on the wire is `wire_len`.
+    /// Returns the same frame with `wire_len` as its length on the wire, as if a capture had
+    /// truncated the frame.
     #[must_use]
     pub fn with_wire_len(self, wire_len: usize) -> Self {
         Self { wire_len, ..self }
@@ -154,19 +155,20 @@ impl RxQueue for Queue {
     }
 }
 
-/// The packets that an output has sent. All clones of a `Recorded` share the same packets.
+/// The record of the packets that an output has sent. All clones of a `Recorded` share the same
+/// packets.
 #[derive(Clone, Debug, Default)]
 pub struct Recorded(Arc<Mutex<Vec<Frame>>>);
 
 impl Recorded {
-    /// The packets that were sent, in the order of sending. The order of packets from different
-    /// CPUs is not defined.
+    /// Returns the packets that were sent, in the order in which they were sent. The order of
+    /// packets from different CPUs is not defined.
     pub fn packets(&self) -> Vec<Frame> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// Creates an output that accepts every packet, and the record of these packets.
+/// Creates an output that accepts every packet, and the record of the packets that it sends.
 ///
 /// ```
 /// let (output, recorded) = steerage_testing::output(); // steerage::testing::output

@@ -1,5 +1,5 @@
-//! Tests of packet functions: runs the receive path on one CPU, step by step, with a clock that
-//! only the test advances.
+//! Tests packet functions: runs the receive path on one CPU, step by step, with a clock that only
+//! the test advances.
 
 use std::cell::Cell;
 use std::fmt;
@@ -28,15 +28,16 @@ use steerage_topology::{CpuId, CpuMask, NodeMap};
 
 use crate::frames::{Frame, Recorded, Waiting, output};
 
-/// The number of outputs that a tested handler has. Their numbers ([`TxId`]) are 0 to 3.
+/// The number of outputs that a tested handler has. The numbers of the outputs ([`TxId`]) are 0 to
+/// 3.
 pub const TESTER_OUTPUTS: usize = 4;
 
-/// The maximum number of rounds in one step of a test. Without this limit, a handler that always
-/// requests its next tick at once would hang the test.
+/// The maximum number of rounds in one step of a test. Without a limit of the rounds, a handler
+/// that always requests its next tick at once would hang the test.
 const ROUNDS_MAX: usize = 100_000;
 
-/// Passes these frames to a handler on one CPU, and then ends the run. `make` creates the handler,
-/// as for `Builder::build`. Frames can be of any type that converts to [`Frame`]: a `Vec<u8>`, an
+/// Passes `frames` to a handler on one CPU, and then ends the run. `make` creates the handler, as
+/// for `Builder::build`. Frames can be of any type that converts to [`Frame`]: a `Vec<u8>`, an
 /// array, a slice.
 ///
 /// # Panics
@@ -91,8 +92,8 @@ pub struct Tested<R> {
 }
 
 impl<R> Tested<R> {
-    /// The bytes of each packet that the handler sent to an output, in the order of sending. If the
-    /// output does not exist, the list is empty.
+    /// Returns the bytes of each packet that the handler sent to an output, in the order in which
+    /// the packets were sent. If the output does not exist, the list is empty.
     pub fn sent_to(&self, to: TxId) -> Vec<Vec<u8>> {
         let sent = self.sent.get(usize::from(to.0)).map_or(&[][..], Vec::as_slice);
         sent.iter().map(|frame| frame.bytes.clone()).collect()
@@ -146,7 +147,7 @@ impl<H: Handler> HandlerTester<H> {
     /// already had its first tick, but no packets yet.
     ///
     /// # Panics
-    /// If there is too little memory, or if the handler panics.
+    /// Panics if there is too little memory, or if the handler panics.
     pub fn new(make: impl Fn(CpuId) -> H + Send + Sync + 'static) -> Self {
         Self::with(TesterOptions::default(), make)
     }
@@ -179,11 +180,11 @@ impl<H: Handler> HandlerTester<H> {
         tester
     }
 
-    /// Passes these frames to the handler in batches, as the receive path does, and returns the
-    /// verdict on each frame. Frames longer than 16,000 bytes are truncated.
+    /// Passes `frames` to the handler in batches, as the receive path does, and returns the
+    /// handler's verdict on each frame. Frames longer than 16,000 bytes are truncated.
     ///
     /// # Panics
-    /// If the handler panics, unless [`TesterOptions::may_panic`] is set.
+    /// Panics if the handler panics, unless [`TesterOptions::may_panic`] is set.
     pub fn handle<F: Into<Frame>>(&mut self, frames: impl IntoIterator<Item = F>) -> Vec<Verdict> {
         self.handle_from(InputId(0), frames)
     }
@@ -192,7 +193,7 @@ impl<H: Handler> HandlerTester<H> {
     /// [`TesterOptions::inputs`].
     ///
     /// # Panics
-    /// As [`handle`](Self::handle), and if the input does not exist.
+    /// Panics as [`handle`](Self::handle) does, and if the input does not exist.
     pub fn handle_from<F: Into<Frame>>(&mut self, input: InputId, frames: impl IntoIterator<Item = F>) -> Vec<Verdict> {
         let waiting = &self.inputs[usize::from(input.0)];
         frames.into_iter().for_each(|frame| waiting.push(frame.into()));
@@ -201,10 +202,10 @@ impl<H: Handler> HandlerTester<H> {
     }
 
     /// Moves all buckets to another CPU, which handles all later packets. The handler of the old
-    /// CPU gives up the state of all buckets. [`TesterOptions::cpus`] must be more than one.
+    /// CPU returns the state of all buckets. [`TesterOptions::cpus`] must be more than one.
     ///
     /// # Panics
-    /// If the CPU does not exist, or as [`handle`](Self::handle).
+    /// Panics if the CPU does not exist, or as [`handle`](Self::handle) does.
     pub fn move_to(&mut self, cpu: CpuId) {
         self.handle.set_rps_cpus(&[cpu].into_iter().collect()).expect("a CPU of TesterOptions::cpus");
         for _ in 0..ROUNDS_MAX {
@@ -222,16 +223,16 @@ impl<H: Handler> HandlerTester<H> {
         self.handle.snapshot().cpus.iter().map(|cpu| cpu.panics).sum()
     }
 
-    /// Advances the clock by `time`, and calls the handler's tick whenever the tick is due during
-    /// that time.
+    /// Advances the clock by `time`. Whenever the handler's tick is due during this time, calls the
+    /// tick.
     ///
     /// # Panics
     /// If the handler panics.
     pub fn advance(&mut self, time: Duration) {
         let until = self.clock.get() + time;
         while let Some(due) = self.next_tick().filter(|due| *due <= until) {
-            // If a tick requests that the next tick follow at once, the next tick comes after a
-            // microsecond.
+            // If a tick requests the next tick at once, the next tick is called a microsecond
+            // later.
             let next = due.max(self.clock.get() + Duration::from_micros(1));
             if next > until {
                 break;
@@ -243,26 +244,26 @@ impl<H: Handler> HandlerTester<H> {
         self.settle();
     }
 
-    /// The packets that the handler has sent to an output so far.
+    /// Returns the packets that the handler has sent to an output.
     ///
     /// # Panics
-    /// If the output does not exist: see [`TESTER_OUTPUTS`].
+    /// Panics if the output does not exist: see [`TESTER_OUTPUTS`].
     pub fn sent_to(&self, to: TxId) -> Vec<Frame> {
         self.recorded[usize::from(to.0)].packets()
     }
 
-    /// The handle of the instance. With the handle, a test sets masks and limits, reads the ledger,
-    /// and connects a `Post` of messages.
+    /// The handle of the instance. With the instance's handle, a test can set masks and limits,
+    /// read the ledger, and connect a `Post` of messages.
     pub fn control(&self) -> &Handle {
         &self.handle
     }
 
-    /// Whether the handler has [stopped](Cpu::stop) the run.
+    /// Returns true if the handler has [stopped](Cpu::stop) the run.
     pub fn is_stopping(&self) -> bool {
         self.handle.is_stopping()
     }
 
-    /// Ends the run and the handler. If there are several CPUs, the report in the result is that of
+    /// Ends the run and the handler. If there are several CPUs, the result contains the report of
     /// CPU 0.
     ///
     /// # Panics
@@ -271,15 +272,15 @@ impl<H: Handler> HandlerTester<H> {
         self.finish_all().swap_remove(0)
     }
 
-    /// Ends the run and the handlers. Ends the run, and returns the result of each CPU. In each
-    /// result, the sent packets and the ledger are those of all CPUs together.
+    /// Ends the run and the handlers, and returns the result of each CPU. Each result contains the
+    /// sent packets and the ledger of all CPUs together.
     ///
     /// # Panics
     /// If a handler panics.
     pub fn finish_all(mut self) -> Vec<Tested<H::Report>> {
         self.inputs.iter().for_each(Waiting::end);
         self.settle();
-        // In these rounds, the CPUs close the queues, and the pages return to the pool.
+        // In the next rounds, the CPUs close the queues, and the pages return to the pool.
         let mut step = || self.cpus.iter_mut().fold(true, |all, cpu| all & (cpu.step() == Stepped::Finished));
         assert!((0..ROUNDS_MAX).any(|_| step()), "the run does not end");
         let reports: Vec<H::Report> = self.cpus.into_iter().map(Softnet::finish).collect();
@@ -542,8 +543,8 @@ mod tests {
             let expected = [Verdict::Consumed, Verdict::Discarded, Verdict::Transmitted(TxId(nth % 6))];
             assert_eq!(verdict, expected[usize::from(nth % 3)]);
         }
-        // The handler sends every sixth packet to output 2. Output 5 does not exist, so packets to
-        // this output are refused.
+        // In this test, the handler sends every sixth packet to output 2. Output 5 does not exist,
+        // so packets to this output are refused.
         let sent = tester.sent_to(TxId(2));
         assert_eq!(sent, (2..200).step_by(6).map(frame).collect::<Vec<_>>());
         let tested = tester.finish();
@@ -568,8 +569,8 @@ mod tests {
         run(|_| ByTurns::default(), [[7; 60]]);
     }
 
-    /// Sends each packet to the output with the number of its input, and panics at a packet that
-    /// begins with 9.
+    /// A handler that sends each packet to the output with the number of the packet's input, and
+    /// that panics at a packet that begins with the byte 9.
     struct Sorts;
 
     impl Handler for Sorts {

@@ -59,13 +59,13 @@ pub use page_loop::PageLoop;
 pub use random::SplitMix64;
 
 /// The number of pages of a tested queue, in addition to the pages that the device keeps posted.
-/// The number is small, so that a device that loses pages soon has none left.
+/// The number is small, so that a device that loses pages soon has no pages left.
 pub const TESTER_PAGES: usize = 4 * POLL_BUDGET;
 
 /// A frame's header, if the device wrote a header, and a copy of the frame.
 pub type Headed = (Option<FrameHeader>, Vec<u8>);
 
-/// A receive queue with its own memory, which the test polls.
+/// A receive queue with its own memory, for tests that poll the queue themselves.
 ///
 /// After every poll, the tester returns the pages and blocks of the frames, unless the test
 /// [holds](Self::hold_frames) the frames.
@@ -104,7 +104,7 @@ impl QueueTester {
     /// device keeps posted. Then opens the receive queue.
     ///
     /// # Errors
-    /// The queue's own error, or an error if there is too little memory.
+    /// Returns the queue's own error, or an error if there is too little memory.
     pub fn new(mut queue: Box<dyn RxQueue>) -> Result<Self, DeviceError> {
         let Capabilities { fit, lends, posted_max, .. } = queue.capabilities();
         // The tester does not copy frames that stay in the device's memory, so it needs no pages
@@ -139,11 +139,11 @@ impl QueueTester {
     /// Polls once, at the time `now`. Returns the result of the poll and a copy of each frame.
     ///
     /// # Errors
-    /// The queue's own error. If the poll also handed over frames, this call returns the frames,
-    /// and the next call returns the error.
+    /// The queue's own error. If a poll that fails also handed over frames, this call returns the
+    /// frames, and the next call returns the error.
     ///
     /// # Panics
-    /// If the queue hands over more than `budget` frames.
+    /// Panics if the queue hands over more than `budget` frames.
     pub fn poll(&mut self, now: Timestamp, budget: usize) -> Result<(Polled, Vec<Vec<u8>>), DeviceError> {
         let polled = self.poll_frames(now, budget)?;
         let copies = self.frames.iter().map(|frame| self.whole(frame)).collect();
@@ -166,8 +166,8 @@ impl QueueTester {
         Ok((polled, copies))
     }
 
-    /// Polls once as [`poll`](Self::poll) does, but copies no frames and returns their number. For
-    /// benchmarks.
+    /// Polls once as [`poll`](Self::poll) does, but returns the number of frames instead of copies.
+    /// For benchmarks.
     ///
     /// # Errors
     /// As [`poll`](Self::poll).
@@ -181,13 +181,13 @@ impl QueueTester {
         Ok((polled, count))
     }
 
-    /// From now on, holds all frames as a slow handler would do, until
+    /// After this call, the tester holds all frames, as a slow handler would do, until
     /// [`release_frames`](Self::release_frames) is called.
     pub fn hold_frames(&mut self) {
         self.hold = true;
     }
 
-    /// Returns all held frames. From now on, the tester returns the pages of frames after each
+    /// Returns all held frames. After this call, the tester returns the pages of frames after each
     /// poll.
     pub fn release_frames(&mut self) {
         self.hold = false;
@@ -216,7 +216,7 @@ impl QueueTester {
         self.passed
     }
 
-    /// The number of frames that the queue has handed over and that take several pages each.
+    /// The number of frames with several pages that the queue has handed over.
     pub fn chained(&self) -> u64 {
         self.chained
     }
@@ -231,7 +231,7 @@ impl QueueTester {
         self.queue.stop()
     }
 
-    /// The sum in bytes of the lengths that all received frames had on the wire.
+    /// The total length in bytes that all received frames had on the wire.
     pub fn wire_bytes(&self) -> u64 {
         self.wire_bytes
     }

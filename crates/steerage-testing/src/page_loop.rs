@@ -1,4 +1,4 @@
-//! Measures the page pool and the ring of a receive queue without a device.
+//! Helps benchmarks to measure the page pool and the ring of a receive queue without a device.
 
 use std::fmt;
 use std::sync::Arc;
@@ -29,22 +29,24 @@ pub struct PageLoop {
 }
 
 impl PageLoop {
-    /// Creates `queues` queues over one shared pool, each with a local cache of `local_pages`
-    /// pages. Returns each queue with the consumer of its ring. The consumer returns pages by
+    /// Creates `queues` queues that share one page pool. Each queue has a local cache of
+    /// `local_pages` pages. Returns each queue with the consumer of its ring. The consumer returns
+    /// pages by
     /// [`Consumer::finish`].
     ///
     /// # Errors
-    /// An error if there is too little memory.
+    /// Returns an error if there is too little memory.
     pub fn new(queues: usize, local_pages: usize) -> Result<Vec<(Self, Consumer)>, RegionError> {
         let slots = BACKLOG_DEFAULT.next_power_of_two();
         let (region, mut pages) = Region::map(queues * (slots + 2 * POOL_BULK), PAGE_BYTES_MIN)?;
-        // Memory that was never accessed has no physical pages yet. Without this step, the first
-        // access in a benchmark would wait for the kernel to fill in the page tables.
+        // Memory that was never accessed has no physical pages yet. If the pages were not filled
+        // here, the first access in a benchmark would wait for the kernel to fill in the page
+        // tables.
         pages.iter_mut().for_each(|page| region.page_mut(page).fill(0));
         let shared = SharedPool::by_node(&region, pages);
         let memory = Memory::new(Arc::clone(&region), None);
-        // A benchmark can move half of the queues to another CPU. The two halves of the queues then
-        // share no stack of pages.
+        // A benchmark can move half of the queues to another CPU. Therefore the two halves of the
+        // queues share no stack of pages in the pool.
         let one = |nth| {
             let shared = shared[0].of_cpu(nth * STACKS / queues);
             let kept_pages = KeptPages::new(memory.clone(), 0);
@@ -56,10 +58,10 @@ impl PageLoop {
         Ok((0..queues).map(one).collect())
     }
 
-    /// Takes `count` pages and hands them over to the CPU, as one poll does. If there are too few
-    /// free pages, or too few free slots in the ring, `send` first takes finished pages back. If
-    /// the ring still has too few free slots, `send` hands over no page. Returns the number of
-    /// pages that were handed over.
+    /// Takes `count` pages from the pool and hands them over to the CPU, as one poll does. If there
+    /// are too few free pages, or too few free slots in the ring, `send` first takes back the pages
+    /// that the CPU has finished. If the ring still has too few free slots after that, `send` hands
+    /// over no page. Returns the number of pages that were handed over.
     #[inline]
     pub fn send(&mut self, count: usize) -> usize {
         self.hand_over(count, |_, page| Completion::new(page, 0, 0))
@@ -94,7 +96,7 @@ impl PageLoop {
     }
 
     /// Returns how many pages the queue has taken from its local page cache, and how many from the
-    /// shared pool. The counts change only when pages return.
+    /// shared pool. These counts of pages change only when pages return to the queue.
     pub fn served(&self) -> (u64, u64) {
         self.pool.served()
     }

@@ -27,8 +27,8 @@ impl SplitMix64 {
         Self::mix(self.0)
     }
 
-    /// The finaliser of the generator SplitMix64. The finaliser maps neighbouring numbers to
-    /// distant numbers, and different numbers to different numbers.
+    /// Applies the finaliser of the generator SplitMix64. The finaliser maps neighbouring numbers
+    /// to numbers that are far apart, and never maps two numbers to the same number.
     #[inline(always)]
     pub const fn mix(mut z: u64) -> u64 {
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -48,7 +48,7 @@ impl SplitMix64 {
         ((self.draw() >> 11) + 1) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Returns true once in `times` calls, on average. Never true for 0.
+    /// Returns true in one of `times` calls, on average. Never true for 0.
     pub fn once_in(&mut self, times: u64) -> bool {
         times > 0 && self.below(times) == 0
     }
@@ -58,8 +58,8 @@ impl SplitMix64 {
 mod tests {
     use super::SplitMix64;
 
-    /// The first numbers that other implementations generate for the seed 1234567 (Rosetta Code,
-    /// "Pseudo-random numbers/Splitmix64").
+    /// Compares the generator with the first numbers that other implementations generate for the
+    /// seed 1234567 (Rosetta Code, "Pseudo-random numbers/Splitmix64").
     #[test]
     fn the_sequence_is_that_of_other_implementations() {
         let mut random = SplitMix64::new(1_234_567);

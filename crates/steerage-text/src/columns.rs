@@ -1,19 +1,19 @@
-//! Tables in columns. If a table is too wide for the terminal, its columns shrink so that lines do
-//! not wrap.
+//! Tables in columns. If a table is too wide for the terminal, its columns are made narrower, so
+//! that its lines do not wrap.
 
 use super::lines::printable;
 use super::numbers::short;
 
-/// The number of spaces between two columns: first for a table that fits the terminal, then for a
-/// table that is too wide for it.
+/// The number of spaces between two columns: `GAP` for a table that fits the terminal, and
+/// `SMALL_GAP` for a table that would be too wide.
 const GAP: usize = 2;
 const SMALL_GAP: usize = 1;
 
-/// An address is shortened to no fewer characters than this.
+/// The minimum number of characters of a shortened address, without its port.
 const ADDRESS_MIN: usize = 8;
 
-/// This text replaces the part of an address that is left out. The text is plain ASCII, for
-/// terminals without UTF-8.
+/// The text that replaces the omitted middle of an address. This text is plain ASCII, for terminals
+/// without UTF-8.
 const LEFT_OUT: &str = "..";
 
 /// A column with its heading.
@@ -21,7 +21,7 @@ const LEFT_OUT: &str = "..";
 pub struct Column {
     heading: &'static str,
     cells: Vec<String>,
-    /// The shorter form of the column, if it has one: the heading and the cells.
+    /// The heading and the cells of the column's shorter form, if the column has a shorter form.
     short: Option<(&'static str, Vec<String>)>,
     kind: Kind,
     may_go: bool,
@@ -31,8 +31,7 @@ pub struct Column {
 enum Kind {
     Number,
     Word,
-    /// An address with a port. The addresses of this column may be shortened, but their ports may
-    /// not.
+    /// An address with a port. The address may be shortened, but its port may not.
     End,
 }
 
@@ -59,7 +58,7 @@ impl Column {
     }
 
     /// A column of addresses with or without a port. Control characters are escaped
-    /// ([`printable`]). In a narrow table, the middle of an address is left out.
+    /// ([`printable`]). In a narrow table, the middle of each address is left out.
     pub fn ends(heading: &'static str, cells: Vec<String>) -> Self {
         Self { heading, cells: all_printable(cells), short: None, kind: Kind::End, may_go: false }
     }
@@ -69,8 +68,9 @@ impl Column {
         Self { short: Some((heading, cells)), ..self }
     }
 
-    /// Allows a table that is too wide to leave out this column. The table leaves out the last such
-    /// column first. The table shortens addresses only after it has left out all such columns.
+    /// Allows the table to leave out this column if the table is too wide. Of the columns that may
+    /// be left out, the table leaves out the last column first. The table shortens addresses only
+    /// after it has left out all columns that may be left out.
     pub fn may_go(self) -> Self {
         Self { may_go: true, ..self }
     }
@@ -90,8 +90,8 @@ fn all_printable(cells: Vec<String>) -> Vec<String> {
     cells.iter().map(|cell| printable(cell)).collect()
 }
 
-/// The lines of the table: the headings, and a line for each row. `width` is the width of the
-/// terminal. If `width` is `None`, the table may have any width.
+/// Returns the lines of the table: the headings, and a line for each row. `width` is the width of
+/// the terminal. If `width` is `None`, the table may have any width.
 pub fn table(mut columns: Vec<Column>, width: Option<usize>) -> Vec<String> {
     let width = width.unwrap_or(usize::MAX);
     let mut gap = GAP;
@@ -120,8 +120,8 @@ pub fn table(mut columns: Vec<Column>, width: Option<usize>) -> Vec<String> {
             break;
         }
     }
-    // The name of a VLAN or tunnel is shortened before addresses and ports, which are more
-    // important.
+    // The last column of words (the name of a VLAN or tunnel) is cut off, because addresses and
+    // ports are more important.
     let over = total(&columns, gap).saturating_sub(width);
     if let Some(words) = columns.iter_mut().rev().find(|column| over > 0 && column.kind == Kind::Word) {
         let wanted = words.width().saturating_sub(over).max(words.heading.len());

@@ -1,5 +1,5 @@
-//! Formats the text that a command prints for people: numbers with their units, tables, lines, and
-//! words for a shell.
+//! Formats the text that a command prints for people: numbers with their units, tables, wrapped
+//! lines, and quoted words for a shell.
 //!
 //! | file | content |
 //! |---|---|

@@ -1,16 +1,17 @@
 //! Lines for a terminal.
 
-/// Whether a terminal obeys this character instead of showing it. Terminals obey control
-/// characters, line ends, and characters that change the direction of text (Unicode's UAX #9). If
-/// the direction of text changes, the file name `fdp.exe` can look like `exe.pdf`.
+/// Returns true if a terminal obeys the character `c` instead of showing it. Terminals obey control
+/// characters, line ends, and characters that change the direction of text (Unicode's UAX #9). With
+/// a change of the text's direction, the file name `fdp.exe` can look like `exe.pdf`.
 pub(crate) fn is_obeyed(c: char) -> bool {
     let changes_order =
         matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     c.is_control() || changes_order || matches!(c, '\u{2028}' | '\u{2029}')
 }
 
-/// Returns `text` on one line. Characters that the terminal would obey are replaced by escapes. For
-/// example, a file name may come from another user, and may contain escape sequences.
+/// Returns `text` on one line. Characters that a terminal would obey, such as control characters,
+/// are replaced by escape codes. The escape codes are necessary because, for example, a file name
+/// may come from another user and contain escape sequences.
 pub fn printable(text: &str) -> String {
     let show = |c: char| if is_obeyed(c) { c.escape_default().to_string() } else { c.to_string() };
     text.chars().map(show).collect()
@@ -21,10 +22,10 @@ pub fn printable_lines(text: &str) -> String {
     text.split('\n').map(printable).collect::<Vec<_>>().join("\n")
 }
 
-/// Wraps each line that is longer than `width` between two words. A continuation line begins in the
-/// same column as the text of the line that was wrapped. The text begins after the last gap of two
-/// or more spaces in the first half of the line, or else after the indentation. If `width` is
-/// `None`, returns the text unchanged.
+/// Wraps each line of `text` that is longer than `width`, between two words. A continuation line
+/// begins in the same column as the text of the line that was wrapped. The text of a line begins
+/// after the last gap of two or more spaces in the first half of the line, or else after the
+/// indentation. If `width` is `None`, returns the text unchanged.
 pub fn wrapped(text: &str, width: Option<usize>) -> String {
     let Some(width) = width else { return text.to_owned() };
     let mut all = String::new();

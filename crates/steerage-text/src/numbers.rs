@@ -15,8 +15,8 @@ pub fn grouped(number: u64) -> String {
     text
 }
 
-/// Formats a number with its noun, such as `1 flow` or `1,234 flows`. The caller passes the noun in
-/// the singular. In the plural, the noun gets an `s`.
+/// Formats a number with its noun, such as `1 flow` or `1,234 flows`. `noun` is the noun in the
+/// singular. For the plural, an `s` is appended to the noun.
 pub fn counted(number: u64, noun: &str) -> String {
     format!("{} {}", grouped(number), plural(number, noun))
 }
@@ -42,8 +42,8 @@ pub fn rate(packets: u64, time: Duration) -> String {
 /// Formats a rate in packets per second, such as `12.3 Mpps`.
 pub fn packets_a_second(rate: f64) -> String {
     match rate {
-        // From this rate on, the number in the smaller unit would be rounded to 1000, so the larger
-        // unit is used.
+        // The limits are the rates from which on the number in the smaller unit would be rounded to
+        // 1000.
         rate if rate >= 999_950.0 => format!("{:.1} Mpps", rate / 1e6),
         rate if rate >= 999.5 => format!("{:.1} kpps", rate / 1e3),
         rate => format!("{rate:.0} pps"),
@@ -64,7 +64,7 @@ pub fn bits_a_second(rate: f64) -> String {
     }
 }
 
-/// A duration as text: `0.4 ms`, `10.0 s`, `1:02:03`.
+/// A duration as text: `0.4 ms`, `10.0 s`, `1:02:03 h`.
 pub fn time(time: Duration) -> String {
     let seconds = time.as_secs();
     match seconds {
@@ -75,8 +75,8 @@ pub fn time(time: Duration) -> String {
     }
 }
 
-/// Like [`time`], but durations of more than a minute are also printed in seconds (`129.4 s`),
-/// because users compare them with packet times.
+/// Like [`time`], but durations from 60 s to less than 1,000 s are also printed in seconds (`129.4
+/// s`), because users compare them with packet times.
 pub fn recorded(duration: Duration) -> String {
     match duration.as_secs() {
         60..1000 => format!("{:.1} s", duration.as_secs_f64()),
@@ -95,7 +95,7 @@ pub fn short(number: u64) -> String {
     }
 }
 
-/// Returns how many percent of `whole` the number `part` is, or 0 if `whole` is 0.
+/// Returns `part` in percent of `whole`, or 0 if `whole` is 0.
 pub fn percent(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { 100.0 * part / whole } else { 0.0 }
 }

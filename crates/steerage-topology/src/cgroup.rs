@@ -1,5 +1,5 @@
-//! Reads which CPUs and how much CPU time this process's control groups allow, for both versions of
-//! cgroups.
+//! Reads which CPUs and how much CPU time the control groups of this process allow, for the
+//! versions 1 and 2 of cgroups.
 
 use crate::cpu::CpuMask;
 use crate::files::Files;
@@ -10,16 +10,16 @@ const ROOT: &str = "sys/fs/cgroup";
 /// found.
 pub(crate) fn cpuset(files: &Files) -> Option<CpuMask> {
     let read = |hierarchy: &Hierarchy, group: &str| {
-        // In version 1 of cgroups, `cpuset.cpus` lists the requested CPUs. Newer kernels also have
-        // the file `cpuset.effective_cpus`.
+        // In version 1 of cgroups, `cpuset.cpus` lists the requested CPUs. With newer kernels,
+        // version 1 also has the file `cpuset.effective_cpus`.
         let names: &[&str] = match hierarchy.version {
             Version::One => &["cpuset.effective_cpus", "cpuset.cpus"],
             Version::Two => &["cpuset.cpus.effective"],
         };
         names.iter().find_map(|name| files.list(format!("{group}/{name}")))
     };
-    // The list of the nearest group is enough, because the kernel has already limited a group's
-    // effective CPUs to those of its parents.
+    // The list of the nearest group suffices, because the kernel has already limited a group's
+    // effective CPUs to the effective CPUs of its parents.
     let nearest = hierarchies(files, "cpuset")
         .into_iter()
         .filter_map(|hierarchy| hierarchy.upwards().find_map(|group| read(&hierarchy, &group)));
@@ -42,7 +42,7 @@ pub(crate) fn quota(files: &Files) -> Option<f64> {
 }
 
 /// Converts a quota in the kernel's format to a number of CPUs: `150000 100000` is 1.5 CPUs. `max
-/// 100000` and `-1 100000` stand for no limit.
+/// 100000` and `-1 100000` mean that there is no limit.
 fn share(text: &str) -> Option<f64> {
     let (quota, period) = text.split_once(' ')?;
     let (quota, period): (f64, f64) = (quota.parse().ok()?, period.trim().parse().ok()?);
@@ -62,8 +62,9 @@ struct Hierarchy {
     group: String,
 }
 
-/// Returns the cgroup hierarchies of a controller that are mounted at their usual mount points. A
-/// hierarchy with another mount point is not found, so its limits are ignored.
+/// Returns the cgroup hierarchies of a controller (such as `cpuset`) that are mounted at their
+/// usual mount points. A hierarchy with another mount point is not found, so its limits are
+/// ignored.
 fn hierarchies(files: &Files, controller: &str) -> Vec<Hierarchy> {
     let text = files.text("proc/self/cgroup").unwrap_or_default();
     let mut found = Vec::new();
@@ -88,8 +89,9 @@ fn hierarchies(files: &Files, controller: &str) -> Vec<Hierarchy> {
 
 impl Hierarchy {
     /// Returns the process's own group and then each parent group. In a container, groups have the
-    /// names of the host, and the mount may begin at the container's own group. In such a mount,
-    /// the root is the container's own group. The iterator returns the root of the mount last.
+    /// names of the host, and the mount may begin at the container's own group. If the mount begins
+    /// at the container's own group, this group is the root of the mount. The iterator returns the
+    /// root of the mount last.
     fn upwards(&self) -> impl Iterator<Item = String> + '_ {
         // If the process's own group is outside of its cgroup namespace, the group's name begins
         // with `..`. The files of this group cannot be read.

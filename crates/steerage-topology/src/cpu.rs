@@ -1,10 +1,11 @@
-//! CPUs and sets of CPUs. Sets are formatted and parsed as Linux formats and parses `rps_cpus`.
+//! CPUs and sets of CPUs. Sets of CPUs are formatted and parsed in the same way as the kernel
+//! formats and parses `rps_cpus`.
 //!
-//! The rules are those of `bitmap_parse`, `bitmap_parselist` and the `%*pb` format (Linux,
-//! `lib/bitmap-str.c` and `lib/vsprintf.c`). Therefore a script for
-//! `/sys/class/net/*/queues/rx-*/rps_cpus` needs no change. One rule of the kernel is surprising:
-//! it ignores a character before eight digits if the character is not a digit. For example,
-//! `x00000001` is CPU 0.
+//! The rules are those of the kernel's functions `bitmap_parse` and `bitmap_parselist` and of its
+//! format `%*pb` (Linux, `lib/bitmap-str.c` and `lib/vsprintf.c`). Therefore a script that was
+//! written for `/sys/class/net/*/queues/rx-*/rps_cpus` needs no change. One rule of the kernel is
+//! surprising: the kernel ignores the character before eight hex digits if this character is not a
+//! hex digit. For example, `x00000001` is CPU 0.
 
 use std::fmt;
 use std::io;
@@ -20,8 +21,8 @@ const IDS: usize = 1 << u16::BITS;
 const CHUNK_BITS: usize = 32;
 const CHUNK_DIGITS: usize = CHUNK_BITS / 4;
 
-/// An error message shows at most this number of characters of an invalid mask, so that the message
-/// fits on one line.
+/// The maximum number of characters of an invalid mask that an error message shows, so that the
+/// message fits on one line.
 const SHOWN_CHARS_MAX: usize = 32;
 
 /// A logical CPU, identified by its number in the kernel.
@@ -34,7 +35,7 @@ impl fmt::Display for CpuId {
     }
 }
 
-/// A set of CPUs, as written to `rps_cpus`.
+/// A set of CPUs, such as a mask that is written to `rps_cpus`.
 ///
 /// ```
 /// use steerage_topology::{CpuId, CpuMask};
@@ -53,7 +54,7 @@ pub struct CpuMask {
 }
 
 impl CpuMask {
-    /// Returns the empty set of CPUs. As a mask, the empty set turns steering off.
+    /// Returns the empty set of CPUs. If the empty set is used as a mask, it turns steering off.
     pub const fn new() -> Self {
         Self { words: Vec::new() }
     }
@@ -62,7 +63,7 @@ impl CpuMask {
     /// which the kernel has already limited to the process's cpuset.
     ///
     /// # Errors
-    /// The error of `sched_getaffinity(2)`: `EINVAL` on a machine with more than 1024 CPUs.
+    /// Returns the error of `sched_getaffinity(2)`: `EINVAL` on a machine with more than 1024 CPUs.
     pub fn allowed() -> io::Result<Self> {
         let set = sched_getaffinity(Pid::from_raw(0))?;
         let may = |cpu: &usize| set.is_set(*cpu).unwrap_or(false);
@@ -82,8 +83,8 @@ impl CpuMask {
         let nr = nr_cpu_ids.min(IDS);
         let line = up_to_line_end(text);
         let mut mask = Self::new();
-        // As in the kernel, the text is parsed from right to left. If a text contains two errors,
-        // this direction decides which error is reported.
+        // As in the kernel, the text is parsed from right to left. The direction matters if a text
+        // contains two errors: the error that is farther to the right is reported.
         let mut left = without_separators_behind(line.as_bytes());
         for i in 0.. {
             if left.is_empty() {
@@ -125,8 +126,9 @@ impl CpuMask {
         Ok(mask)
     }
 
-    /// Formats the set as a bitmap of `nr_cpu_ids` bits, without a newline. For example, CPUs 0 to
-    /// 3 of 12 are `00f`. CPUs with numbers of `nr_cpu_ids` or higher are omitted.
+    /// Formats the set as a bitmap of `nr_cpu_ids` bits, without a newline. For example, the CPUs 0
+    /// to 3 of 12 CPUs are formatted as `00f`. CPUs with numbers of `nr_cpu_ids` or higher are
+    /// omitted.
     pub fn to_bitmap(&self, nr_cpu_ids: usize) -> String {
         let nr = nr_cpu_ids.clamp(1, IDS);
         let chunk = |i: usize| (self.word(i / 2) >> (i % 2 * CHUNK_BITS)) as u32;
@@ -191,7 +193,8 @@ impl CpuMask {
         self.words.iter().map(|word| word.count_ones() as usize).sum()
     }
 
-    /// Returns true if the set contains no CPU. As a mask, the empty set turns steering off.
+    /// Returns true if the set contains no CPU. If the empty set is used as a mask, it turns
+    /// steering off.
     pub fn is_empty(&self) -> bool {
         self.words.is_empty()
     }
@@ -215,7 +218,7 @@ impl CpuMask {
         both
     }
 
-    /// Checks that all CPUs in `named` exist. This set contains the CPUs that exist.
+    /// Checks that all CPUs in `named` exist. `self` must contain the CPUs that exist.
     ///
     /// # Errors
     /// [`NoSuchCpu`] with the first CPU that does not exist.
@@ -291,7 +294,7 @@ impl std::error::Error for NoSuchCpu {}
 /// Pins the calling thread to a CPU.
 ///
 /// # Errors
-/// The error of `sched_setaffinity(2)`: `EINVAL` if this process may not run on the CPU.
+/// Returns the error of `sched_setaffinity(2)`: `EINVAL` if this process may not run on the CPU.
 ///
 /// ```
 /// use std::thread;
@@ -305,31 +308,32 @@ pub fn pin(cpu: CpuId) -> io::Result<()> {
     pin_thread(0, cpu)
 }
 
-/// Pins the thread with the identifier `thread` to a CPU. The identifier 0 stands for the calling
+/// Pins the thread with the identifier `thread` to a CPU. The identifier 0 means the calling
 /// thread.
 ///
 /// # Errors
-/// The errors of [`pin`], and `ESRCH` if the thread does not exist.
+/// Returns the errors of [`pin`], and `ESRCH` if the thread does not exist.
 pub fn pin_thread(thread: i32, cpu: CpuId) -> io::Result<()> {
     let mut set = CpuSet::new();
     set.set(usize::from(cpu.0))?;
     Ok(sched_setaffinity(Pid::from_raw(thread), &set)?)
 }
 
-/// Returns the text up to the first newline or NUL. The kernel also ignores the text after that.
+/// Returns the text up to the first newline or NUL. The kernel also ignores the text after the
+/// first newline or NUL.
 fn up_to_line_end(text: &str) -> &str {
     text.split(['\n', '\0']).next().unwrap_or("")
 }
 
-/// Returns true if `c` is a comma or white space by C's definition. Rust's `is_ascii_whitespace`
-/// excludes the vertical tab.
+/// Returns true if `c` is a comma, or white space by the definition of C. Rust's
+/// `is_ascii_whitespace` excludes the vertical tab.
 fn is_separator(c: char) -> bool {
     matches!(c, ',' | ' ' | '\t' | '\r' | '\x0b' | '\x0c')
 }
 
-/// Removes the last chunk of a bitmap, at most 8 hex digits, and returns its value. The separators
-/// before the chunk are removed, too. Like the kernel, the function ignores the byte before a chunk
-/// of 8 digits, unless this byte is a digit.
+/// Removes the last chunk (at most 8 hex digits) of a bitmap in `left`, and returns the chunk's
+/// value. The separators before the chunk are removed too. Like the kernel, the function ignores
+/// the byte before a chunk of 8 hex digits, unless this byte is a hex digit.
 fn take_chunk(left: &mut &[u8]) -> Result<u32, MaskError> {
     let all = String::from_utf8_lossy(left);
     let chunk = || all.rsplit(is_separator).next().unwrap_or_default();
@@ -366,8 +370,8 @@ struct Region {
 }
 
 impl Region {
-    /// Parses an item. Returns `None` if the text is not an item. `parse` does not check that the
-    /// CPUs of the item exist.
+    /// Parses an item. Returns `None` if the text is not an item of a CPU list. `parse` does not
+    /// check whether the CPUs of the item exist.
     fn parse(item: &str, nr: usize) -> Option<Self> {
         let (range, pattern) = match item.split_once(':') {
             Some((range, pattern)) => (range, Some(pattern)),
@@ -391,7 +395,7 @@ impl Region {
     }
 }
 
-/// Parses a decimal number, or `N` for the last CPU. A number that is too large for the type is
+/// Parses a decimal number, or `N` for the last CPU. A number that is too large for `usize` is
 /// replaced by a number that no CPU has.
 fn number(text: &str, nr: usize) -> Option<usize> {
     if text == "N" {
@@ -409,14 +413,15 @@ fn number(text: &str, nr: usize) -> Option<usize> {
 pub enum MaskErrorKind {
     /// `EINVAL`: the text is not a mask.
     Invalid,
-    /// `EOVERFLOW`: the bitmap contains a CPU that the machine does not have, or is too long.
+    /// `EOVERFLOW`: the bitmap contains a CPU that the machine does not have, or the bitmap is too
+    /// long.
     Overflow,
     /// `ERANGE`: the list contains a CPU that does not exist.
     Range,
 }
 
-/// The reason why a text is not a CPU mask of this machine. The message is one line, and says how
-/// to write a mask.
+/// The reason why a text is not a CPU mask of this machine. The error message is one line, and
+/// explains how to write a mask.
 ///
 /// ```
 /// use steerage_topology::{CpuMask, MaskErrorKind};

@@ -1,5 +1,5 @@
-//! Reads the kernel's files in /sys and /proc below a root directory. Any of the files may be
-//! missing.
+//! Reads the kernel's files in /sys and /proc below a root directory. Any of these kernel files may
+//! be missing.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,8 @@ use crate::cpu::CpuMask;
 pub(crate) const CPUS: &str = "sys/devices/system/cpu";
 pub(crate) const NODES: &str = "sys/devices/system/node";
 
-/// The maximum number of CPUs in a list from the kernel. No kernel can be built for more CPUs.
+/// The maximum number of CPUs in a list from the kernel. No Linux kernel can be built for more CPUs
+/// than this maximum.
 const CPU_IDS_MAX: usize = 1 << 16;
 
 #[derive(Debug)]
@@ -45,8 +46,8 @@ impl Files {
         directories.filter_map(|entry| entry.file_name().into_string().ok()).collect()
     }
 
-    /// Returns the directory entries whose names consist of `prefix` and a number. Each entry is
-    /// returned together with its number.
+    /// Returns the directory entries whose names consist of `prefix` and a number. Each directory
+    /// entry is returned together with the number in its name.
     pub(crate) fn numbered(&self, directory: impl AsRef<Path>, prefix: &str) -> Vec<(u32, PathBuf)> {
         let directory = directory.as_ref();
         let entries = fs::read_dir(self.root.join(directory)).into_iter().flatten().flatten();

@@ -9,18 +9,18 @@ use crate::files::Files;
 /// and steal, but not idle and iowait (proc_stat(5)). The column `user` includes the time of
 /// virtual machines that run on this host.
 const TAKEN: [usize; 6] = [0, 1, 2, 5, 6, 7];
-/// The number of columns in a CPU's line of /proc/stat. The sum of these columns is the total time
-/// of the CPU.
+/// The number of columns in a CPU's line of /proc/stat. The sum of these columns of /proc/stat is
+/// the total time of the CPU.
 const ALL: usize = 8;
 
-/// The positions of the fields utime and stime in /proc/PID/task/TID/stat, counted from the closing
-/// bracket of the name (proc_pid_stat(5): 14 and 15).
+/// The positions of the fields utime and stime in /proc/PID/task/TID/stat, counted from the bracket
+/// that closes the thread's name. In proc_pid_stat(5), these are the fields 14 and 15.
 const TASK_TIME: [usize; 2] = [11, 12];
 
 /// Measures, for each CPU, the share of its time between two polls that was not available to this
-/// process. Other programs, the kernel itself, or other guests of the hypervisor used this time.
-/// The kernel counts CPU time in ticks of 10 ms, so poll only a few times per second. A poll reads
-/// /proc/stat, and a small file for each thread of this process.
+/// process. The unavailable time was used by other programs, by the kernel itself, or by other
+/// guests of the hypervisor. The kernel counts CPU time in ticks of 10 ms, so poll only a few times
+/// per second. A poll reads /proc/stat, and a small file for each thread of this process.
 ///
 /// ```
 /// use steerage_topology::{ForeignLoad, Topology};
@@ -46,12 +46,12 @@ struct Ticks {
 }
 
 impl ForeignLoad {
-    /// Prepares the measurement of these CPUs.
+    /// Prepares to measure the time that other programs use on `cpus`.
     pub fn new(cpus: &CpuMask) -> Self {
         Self::below("/", cpus)
     }
 
-    /// Prepares the measurement of CPUs of a machine whose /proc is below the directory `root`.
+    /// Prepares to measure the CPUs of a machine whose /proc is below the directory `root`.
     pub fn below(root: impl Into<PathBuf>, cpus: &CpuMask) -> Self {
         Self { files: Files::below(root), cpus: cpus.iter().collect(), before: Vec::new() }
     }

@@ -1,12 +1,12 @@
 //! Finds the CPU that handles the interrupts of a network card's receive queues.
 //!
 //! The kernel lists a PCI device's interrupts in `msi_irqs`
-//! (Documentation/ABI/testing/sysfs-bus-pci). In the directory `/proc/irq/N`, the subdirectories
-//! are the names of interrupt N. The file `effective_affinity_list` contains the CPUs of the
-//! interrupt (Documentation/core-api/irq/irq-affinity.rst). The queue of an interrupt is known only
-//! from the interrupt's name. Each driver forms these names in its own way: `eth0-TxRx-3`,
-//! `eth0-rx-3`, `mlx5_comp3@pci:0000:00:05.0`, `virtio2-input.3`. The number at the end of the
-//! name, or before an `@`, is the number of the queue.
+//! (Documentation/ABI/testing/sysfs-bus-pci). The subdirectories of `/proc/irq/N` have the names of
+//! interrupt N. The file `effective_affinity_list` contains the CPUs of the interrupt
+//! (Documentation/core-api/irq/irq-affinity.rst). Only the name of an interrupt shows which receive
+//! queue the interrupt belongs to. Each driver forms the names of its interrupts differently:
+//! `eth0-TxRx-3`, `eth0-rx-3`, `mlx5_comp3@pci:0000:00:05.0`, `virtio2-input.3`. The number at the
+//! end of an interrupt's name, or before an `@`, is the number of the receive queue.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -19,8 +19,9 @@ use crate::files::Files;
 const NOT_RECEIVING: [&str; 8] = ["output", "config", "async", "mgmnt", "mgmt", "misc", "ctrl", "event"];
 
 /// Returns, for each receive queue of an interface, the CPUs that handle the queue's interrupt. The
-/// key of the map is the number of the queue. The map is empty if the kernel does not report these
-/// interrupts. For example, a virtual interface has no interrupts.
+/// key of the returned map is the number of the receive queue. The returned map is empty if the
+/// kernel does not report the queues' interrupts. For example, a virtual interface has no
+/// interrupts.
 ///
 /// ```
 /// for (queue, cpus) in steerage_topology::interrupt_cpus("eth0") {
@@ -38,7 +39,8 @@ fn below(files: &Files, interface: &str) -> BTreeMap<u32, CpuMask> {
 }
 
 /// Returns, for each receive queue of an interface, the number of the queue's interrupt. The key of
-/// the map is the number of the queue. The function reads /sys and /proc below `root`. Like
+/// the returned map is the number of the receive queue. The function reads /sys and /proc below
+/// `root`. Like
 /// [`interrupt_cpus`], it returns an empty map if the kernel does not report the interrupts.
 pub fn queue_interrupts(root: impl Into<PathBuf>, interface: &str) -> BTreeMap<u32, u32> {
     interrupts(&Files::below(root), interface)
@@ -46,7 +48,8 @@ pub fn queue_interrupts(root: impl Into<PathBuf>, interface: &str) -> BTreeMap<u
 
 fn interrupts(files: &Files, interface: &str) -> BTreeMap<u32, u32> {
     let device = PathBuf::from(format!("sys/class/net/{interface}/device"));
-    // The interrupts belong to a PCI device. For a virtio network card, this is the parent device.
+    // The interrupts of a network card belong to a PCI device. For a virtio network card, the PCI
+    // device is the parent of the card's own device.
     let own = files.numbered(device.join("msi_irqs"), "");
     let irqs = if own.is_empty() { files.numbered(device.join("../msi_irqs"), "") } else { own };
     let mut found = BTreeMap::new();

@@ -2,7 +2,7 @@
 //! `rps_cpus`. The crate also finds the caches and NUMA nodes that CPUs share, and the CPUs and the
 //! memory that this process may use. The crate also measures the distance between two CPUs.
 //!
-//! Each module in this table imports only modules that are below it:
+//! Each module in this table imports only modules from lower rows:
 //!
 //! | module | content |
 //! |---|---|

@@ -2,11 +2,11 @@
 //! and which are isolated.
 //!
 //! The topology is read from /sys and /proc (Documentation/admin-guide/cputopology.rst,
-//! cgroup-v1/cpusets.rst, cgroup-v2.rst). If a file is missing, the property that it describes is
-//! unknown. A missing file is not an error, because containers hide some of the files. In a virtual
-//! machine, the hypervisor invents the topology. For steering, what matters most is how long a
-//! cache line takes from one CPU to another. The time of a cache line can be
-//! [measured](Topology::measure).
+//! cgroup-v1/cpusets.rst, cgroup-v2.rst). If a file in /sys or /proc is missing, the property that
+//! the file describes is unknown. A missing file is not an error, because containers hide some of
+//! the files. In a virtual machine, the hypervisor invents the topology. The property that matters
+//! most for steering is the time to transfer a cache line from one CPU to another. This transfer
+//! time can be [measured](Topology::measure).
 
 mod measure;
 mod order;
@@ -23,8 +23,8 @@ use crate::files::{CPUS, Files, NODES, online_of, present_of};
 
 pub use measure::{Nearness, nearness};
 
-/// The maximum number of CPUs that this crate supports. An instance of steerage has the same
-/// maximum.
+/// The maximum number of CPUs that this crate supports. An instance of steerage can use at most the
+/// same number of CPUs.
 pub const CPUS_MAX: usize = 1024;
 
 /// The value of the kernel's `cpu_capacity` for the fastest CPUs (`SCHED_CAPACITY_SCALE`).
@@ -54,8 +54,8 @@ pub struct Place {
     pub node: Option<u32>,
     /// The CPU's package, which is the processor in one socket.
     pub package: Option<u32>,
-    /// The CPUs (hardware threads) of the same core, including this CPU. The set is empty if they
-    /// are unknown.
+    /// The CPUs (hardware threads) of the same core, including this CPU. The set is empty if the
+    /// CPUs of the core are unknown.
     pub siblings: CpuMask,
     /// The last-level cache of the CPU.
     pub cache: Option<SharedCache>,
@@ -88,15 +88,15 @@ pub struct SharedCache {
 pub struct Topology {
     places: BTreeMap<CpuId, Place>,
     /// For each NUMA node, its distances from the memory of all nodes, as the firmware reports
-    /// them. The distance 10 means local memory.
+    /// them. A distance of 10 between NUMA nodes means local memory.
     distances: BTreeMap<u32, Vec<u32>>,
     possible: Option<CpuMask>,
     online: CpuMask,
     isolated: CpuMask,
     allowed: CpuMask,
     quota: Option<f64>,
-    /// The measured time that a cache line takes from one CPU to another. In the key, the CPU with
-    /// the lower number comes first.
+    /// The measured time that a cache line takes from one CPU to another. In the key, a pair of
+    /// CPUs, the CPU with the lower number comes first.
     latencies: BTreeMap<(CpuId, CpuId), Duration>,
 }
 
@@ -107,8 +107,8 @@ impl Topology {
         Self::below("/", CpuMask::allowed().ok())
     }
 
-    /// Reads the topology of a machine whose /sys and /proc are below the directory `root`. Only
-    /// the CPUs of `affinity` may be used, or all CPUs if `affinity` is `None`.
+    /// Reads the topology of a machine whose /sys and /proc are below the directory `root`. The
+    /// process may use only the CPUs of `affinity`, or all CPUs if `affinity` is `None`.
     pub fn below(root: impl Into<PathBuf>, affinity: Option<CpuMask>) -> Self {
         let files = Files::below(root);
         let told = online_of(&files);
@@ -168,8 +168,8 @@ impl Topology {
         self.possible.as_ref().and_then(CpuMask::last).map(|last| usize::from(last.0) + 1)
     }
 
-    /// Returns the CPU time that this process's cgroups allow. A quota of 1 is the time of one CPU.
-    /// Returns `None` if there is no limit.
+    /// Returns the CPU time that this process's cgroups allow. A CPU quota of 1 is the time of one
+    /// CPU. Returns `None` if the cgroups do not limit the CPU time.
     pub fn quota(&self) -> Option<f64> {
         self.quota
     }
@@ -201,8 +201,9 @@ impl Topology {
     /// all of them.
     ///
     /// The set has at most as many CPUs as the cgroup quota allows, because the kernel would
-    /// throttle more threads. If the quota does not allow all of the CPUs, the set contains those
-    /// nearest to the first CPU. The set is empty only if the kernel's files cannot be read.
+    /// throttle more threads. If the quota allows fewer CPUs, the set contains the first CPU and
+    /// the CPUs that are nearest to the first CPU. The set is empty only if the kernel's files
+    /// cannot be read.
     pub fn default_mask(&self) -> CpuMask {
         let ours: CpuMask = self.allowed.iter().filter(|cpu| !self.isolated.contains(*cpu)).collect();
         let ours = if ours.is_empty() { self.allowed.clone() } else { ours };
@@ -229,7 +230,7 @@ pub fn online() -> Option<CpuMask> {
 }
 
 /// Returns the CPUs that this machine has, whether they are online or not. Returns `None` if the
-/// kernel does not report them.
+/// kernel does not report the CPUs.
 ///
 /// ```
 /// use steerage_topology::{online, present};

@@ -3,9 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Returns the size of the memory that this process may use, in bytes. The size is that of the
-/// machine's memory, or less if a cgroup of this process has a limit. Returns `None` if the kernel
-/// does not report the size.
+/// Returns the size of the memory that this process may use, in bytes. This size is the size of the
+/// machine's memory, or less if a cgroup limits the memory of this process. Returns `None` if the
+/// kernel does not report the size of the memory.
 ///
 /// ```
 /// use steerage_topology::usable_memory;
@@ -25,7 +25,8 @@ fn memory_below(root: &Path) -> Option<u64> {
         let line = info.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
         line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
     });
-    // The line for cgroup version 2 looks like `0::/a/b`. The parent groups limit the process too.
+    // The line of /proc/self/cgroup for cgroup version 2 looks like `0::/a/b`. The parent groups of
+    // the process's cgroup limit the process too.
     let own = text(root.join("proc/self/cgroup"))
         .and_then(|cgroups| cgroups.lines().find_map(|line| line.strip_prefix("0::/").map(PathBuf::from)));
     let allowed = own.iter().flat_map(|own| own.ancestors()).filter_map(|cgroup| {

@@ -22,15 +22,15 @@ pub struct NodeMap {
 }
 
 impl NodeMap {
-    /// Reads the NUMA nodes of this machine from `/sys/devices/system/node`. The map is empty if
-    /// the kernel does not list nodes.
+    /// Reads the NUMA nodes of this machine from `/sys/devices/system/node`. The returned map is
+    /// empty if the kernel does not list NUMA nodes.
     pub fn of_machine() -> Self {
         Self::below(Path::new("/"))
     }
 
-    /// Simulates NUMA nodes for tests. The items are the CPUs of node 0, node 1 and so on. The
-    /// machine need not have these nodes. Memory is divided among the simulated nodes, but it is
-    /// not placed on real nodes.
+    /// Simulates NUMA nodes for tests. The items of the argument are the CPUs of node 0, the CPUs
+    /// of node 1 and so on. The machine need not have the simulated nodes. Memory is divided among
+    /// the simulated nodes, but it is not placed on real nodes.
     pub fn simulated(nodes: impl IntoIterator<Item = CpuMask>) -> Self {
         Self { nodes: (0..).zip(nodes).collect(), simulated: true }
     }
@@ -63,16 +63,16 @@ impl NodeMap {
 /// ```
 #[derive(Debug, PartialEq, Eq)]
 pub struct Nodes {
-    /// The kernel's numbers of the nodes. The number is `None` if there is only a single node, or
+    /// The kernel's numbers of the nodes. A node's number is `None` if there is only one node, or
     /// if the nodes are simulated.
     numbers: Vec<Option<u32>>,
     /// For each CPU, the index of the CPU's node in `numbers`. If the CPU's node is unknown, the
-    /// index is that of the first node.
+    /// first node's index is used.
     of_cpu: Vec<usize>,
 }
 
 impl Nodes {
-    /// Returns the nodes of these CPUs. The methods of `Nodes` identify a CPU by its index in
+    /// Returns the NUMA nodes of `cpus`. The methods of `Nodes` identify a CPU by its index in
     /// `cpus`.
     pub fn of(map: &NodeMap, cpus: &[CpuId]) -> Self {
         let mut numbers: Vec<u32> = cpus.iter().filter_map(|cpu| map.node_of(*cpu)).collect();
@@ -94,7 +94,7 @@ impl Nodes {
     }
 
     /// Returns, for each node, the total amount that the node's CPUs need, and the number of the
-    /// node. The number is `None` if the kernel may choose the node.
+    /// node. The node's number is `None` if the kernel may choose the node.
     pub fn divide(&self, wanted: impl IntoIterator<Item = (u16, usize)>) -> Vec<(usize, Option<u32>)> {
         let mut parts: Vec<(usize, Option<u32>)> = self.numbers.iter().map(|node| (0, *node)).collect();
         for (cpu, wants) in wanted {

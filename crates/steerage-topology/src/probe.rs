@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use crate::cpu::{CpuId, pin};
 
-/// The number of round trips in one sample. A sample reads the clock twice, which takes 25 ns each
-/// time. Each of the 32 round trips takes at least 100 ns.
+/// The number of round trips in one sample. For each sample, the clock is read twice, which takes
+/// 25 ns each time. Each of the 32 round trips of a sample takes at least 100 ns.
 const ROUND_TRIPS: u32 = 32;
 
-/// The number of samples in a measurement. The result is their median, so it is valid even if other
-/// work disturbs almost half of the samples.
+/// The number of samples in a measurement. The result is the median of the samples. Therefore it is
+/// valid even if other work disturbs almost half of the samples.
 const SAMPLES: usize = 31;
 
 /// The time limit for measuring one pair of CPUs. A measurement takes 0.1 to 0.4 ms if both CPUs
@@ -20,22 +20,23 @@ const SAMPLES: usize = 31;
 /// without a result.
 pub const PAIR_TIME_MAX: Duration = Duration::from_millis(5);
 
-/// The maximum number of pairs of CPUs that are measured in one call. All pairs together take 160
-/// ms at most, and usually 15 ms. On a machine with more CPUs, only some CPUs of each cache are
-/// measured.
+/// The maximum number of pairs of CPUs that are measured in one call. To measure all pairs takes
+/// 160 ms at most, and usually 15 ms. On a machine with more pairs, only some CPUs of each cache
+/// are measured.
 pub const PAIRS_MAX: usize = 32;
 
-/// A waiting thread reads the cache line this number of times before it reads the clock again. The
-/// number is small enough to keep the time limit, and large enough that reading the clock does not
-/// disturb the measurement.
+/// A waiting thread reads the cache line this number of times before it reads the clock again. This
+/// number of reads is small enough to keep the time limit, and so large that reading the clock does
+/// not disturb the measurement.
 const CLOCK_EVERY: u32 = 256;
 
-// The cache line contains `ABSENT`, `READY`, `END`, or a number between `READY` and `END`. Such a
-// number counts how often the cache line was passed from one thread to the other.
-/// The value while the answering thread has not started yet.
+// The cache line contains `ABSENT`, `READY`, `END`, or a number between `READY` and `END`. A number
+// between `READY` and `END` counts how often the cache line was passed from one thread to the
+// other.
+/// The cache line's value while the answering thread has not started yet.
 const ABSENT: u32 = 0;
 const READY: u32 = 1;
-/// The value after the measurement has ended, or if one of the threads will not start.
+/// The cache line's value after the measurement has ended, or if one of the threads will not start.
 const END: u32 = u32::MAX;
 
 /// Returns the time that a cache line takes from one CPU to the other: half of a round trip.
@@ -65,7 +66,7 @@ pub(crate) fn one_way(asking: CpuId, answering: CpuId) -> Option<Duration> {
 fn ask(line: &Line) -> Option<Duration> {
     let start = Instant::now();
     let clock = || start.elapsed();
-    // The answering thread may still run on this CPU, as `answer` describes.
+    // The answering thread may still run on the CPU of the measuring thread, as `answer` describes.
     while !line.is_ready() && !line.is_over() && clock() < PAIR_TIME_MAX {
         thread::yield_now();
     }
@@ -74,11 +75,11 @@ fn ask(line: &Line) -> Option<Duration> {
     Some(samples[SAMPLES / 2])
 }
 
-/// A cache line that two CPUs pass back and forth. The type is 128 bytes long, because some
+/// A cache line that two CPUs pass back and forth. This type is 128 bytes long, because some
 /// machines fetch cache lines in pairs.
 ///
-/// All accesses are relaxed: both CPUs read the values of the line in the same order, and no other
-/// memory depends on these values.
+/// All accesses use relaxed ordering. This is enough because both CPUs read the values of the line
+/// in the same order, and no other memory depends on these values.
 ///
 /// ```
 /// use std::thread;
@@ -102,22 +103,22 @@ pub struct Line(AtomicU32);
 
 impl Line {
     /// Sends the cache line back as soon as it arrives, until the other thread ends the
-    /// measurement. Both threads may have been started on the same CPU.
+    /// measurement. The measuring and the answering thread may have been started on the same CPU.
     pub fn answer(&self) {
-        // The measuring thread may still be on this CPU. The measuring thread must get time on this
-        // CPU before it can move to its own CPU.
+        // The measuring thread may still be on the answering thread's CPU. The measuring thread
+        // must get time on that CPU before it can move to its own CPU.
         self.answer_while(thread::yield_now, || true);
     }
 
     /// Sends the cache line back as soon as it arrives, until the other thread ends the measurement
-    /// or `clock` reaches `deadline`. No other thread may run on this CPU.
+    /// or `clock` reaches `deadline`. No other thread may run on the calling thread's CPU.
     pub fn answer_until(&self, clock: &dyn Fn() -> Duration, deadline: Duration) {
         self.answer_while(std::hint::spin_loop, || clock() < deadline);
     }
 
     fn answer_while(&self, wait: impl Fn(), goes_on: impl Fn() -> bool) {
-        // The exchange must not overwrite `END`, because the thread that stored `END` no longer
-        // reads the cache line.
+        // The compare-exchange must not overwrite `END`, because the thread that stored `END` no
+        // longer reads the cache line.
         let _ = self.0.compare_exchange(ABSENT, READY, Ordering::Relaxed, Ordering::Relaxed);
         loop {
             for _ in 0..CLOCK_EVERY {
@@ -151,10 +152,10 @@ impl Line {
         self.0.store(END, Ordering::Relaxed);
     }
 
-    /// Measures how long the cache line takes for one way, and returns `SAMPLES` results. `clock`
-    /// returns the time since some fixed moment. Each sample is the mean of `round_trips` round
-    /// trips. Returns `None` if no thread answers before `clock` reaches `deadline`. Allocates no
-    /// memory.
+    /// Measures the time that the cache line takes to the other CPU (half of a round trip), and
+    /// returns `SAMPLES` results. `clock` returns the time since some fixed moment. Each sample is
+    /// the mean of `round_trips` round trips. Returns `None` if no thread answers before `clock`
+    /// reaches `deadline`. Allocates no memory.
     pub fn ask<const SAMPLES: usize>(
         &self,
         round_trips: u32,
@@ -193,8 +194,9 @@ impl Line {
     }
 }
 
-/// Returns true if the answering thread has not answered this trip yet. The asking thread stores an
-/// even number from 2 on, and the answering thread answers with the next odd number.
+/// Returns true if the answering thread has not answered the trip with this number yet. The
+/// measuring thread stores an even number, beginning with 2, and the answering thread stores the
+/// next odd number.
 fn is_going(trip: u32) -> bool {
     trip > READY && trip % 2 == 0
 }

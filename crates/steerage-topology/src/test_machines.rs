@@ -85,9 +85,10 @@ pub(crate) fn list(text: &str) -> CpuMask {
     CpuMask::parse_list(text, 1 << 16).unwrap()
 }
 
-/// Creates a machine with two sockets. Each socket has eight cores with two threads each. Even CPUs
-/// are in the first socket, and odd CPUs in the second. The second threads of all cores have higher
-/// numbers than the first threads, as with some vendors.
+/// Creates a machine with two sockets. Each socket has eight cores with two threads each. CPUs with
+/// even numbers are in the first socket, and CPUs with odd numbers are in the second socket. The
+/// second threads of all cores have higher numbers than the first threads, as on the machines of
+/// some vendors.
 pub(crate) fn two_sockets() -> Made {
     Made::of(32, |cpu| Says {
         node: u32::from(cpu % 2),
@@ -98,8 +99,8 @@ pub(crate) fn two_sockets() -> Made {
     })
 }
 
-/// Creates a machine with one socket, one NUMA node and four last-level caches. Four cores with two
-/// threads each share a cache.
+/// Creates a machine with one socket, one NUMA node and four last-level caches. Each cache is
+/// shared by four cores with two threads each.
 pub(crate) fn four_caches() -> Made {
     Made::of(32, |cpu| {
         let first = cpu % 16 / 4 * 4;

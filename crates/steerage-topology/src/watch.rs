@@ -11,12 +11,12 @@ use crate::files::{self, Files};
 type Affinity = Box<dyn FnMut() -> Option<CpuMask> + Send>;
 
 /// Watches which CPUs are online and allowed by cpusets and by the affinity of the polling thread.
-/// A program without privileges gets no event when this set of CPUs changes. Therefore poll the
-/// watch every 100 ms to 1 s. A poll reads four small files, which takes 30 to 60 us.
+/// A program without privileges gets no event when this set of CPUs changes. Therefore call `poll`
+/// every 100 ms to 1 s. A poll reads four small files, which takes 30 to 60 us.
 ///
-/// A watch only reports changes, and pins no threads. When a CPU goes offline, the kernel moves its
-/// threads to other CPUs, and does not move them back later. When the CPU is online again, the
-/// caller must pin the threads to it again.
+/// A `Watch` only reports changes, and does not pin threads. When a CPU goes offline, the kernel
+/// moves its threads to other CPUs, and does not move them back later. When the CPU is online
+/// again, the caller must pin the threads to it again.
 ///
 /// ```
 /// use steerage_topology::{Topology, Watch};
@@ -32,7 +32,8 @@ pub struct Watch {
     affinity: Affinity,
     cpus: CpuMask,
     /// The CPUs that the affinity of this process has contained at some time since the watch began.
-    /// The affinity does not matter for a watched CPU that it has never contained.
+    /// If the affinity has never contained a watched CPU, this CPU does not count as absent because
+    /// of the affinity.
     had: CpuMask,
     living: CpuMask,
 }
@@ -61,9 +62,9 @@ impl Watch {
         &self.living
     }
 
-    /// Checks the CPUs. Returns the CPUs that are present now, but only if they have changed since
-    /// the last poll. If the set is empty, the kernel runs the threads on CPUs outside of the mask,
-    /// and no mask is right.
+    /// Checks the CPUs. Returns the CPUs that are present now, but only if this set has changed
+    /// since the last poll. If the returned set is empty, the kernel runs the threads on CPUs
+    /// outside of the mask, and no mask would be right.
     pub fn poll(&mut self) -> Option<CpuMask> {
         let online = files::online_of(&self.files);
         let cpuset = cgroup::cpuset(&self.files);

@@ -1,5 +1,5 @@
 //! Selects the settings that are worth measuring. The settings are sorted by the throughput that
-//! the cost model of `balance` predicts ([`predict`]). The model only decides which setting is
+//! the cost model of `balance` predicts ([`predict`]). The cost model only decides which setting is
 //! measured first. The measurement decides which setting is kept.
 
 use std::cmp::Reverse;
@@ -12,34 +12,35 @@ use crate::facts::{Facts, Flows};
 use crate::plan::{Value, Wish};
 
 /// The maximum number of settings that are compared with the present setting. By default, each
-/// comparison takes two minutes, and all of them together should take at most a quarter of an hour.
+/// comparison takes two minutes. All comparisons together should take at most a quarter of an hour.
 pub const CANDIDATES_MAX: usize = 6;
 
-/// `tune` suggests the smallest number of CPUs whose predicted throughput reaches this share of the
-/// highest predicted throughput. `explain` uses the same share.
+/// This number is a share of the highest predicted throughput. `tune` suggests the smallest number
+/// of CPUs whose predicted throughput reaches this share. `explain` uses the same share.
 const NEAR_THE_MOST: f64 = 0.9;
 
 /// The number of entries for `rps_sock_flow_entries` that the kernel's documentation suggests for a
 /// server of moderate load (Documentation/networking/scaling.rst).
 pub const SOCK_FLOW_ENTRIES: u64 = 32_768;
 
-/// The time in nanoseconds that the kernel is assumed to take to receive a packet, if this time was
-/// not measured. The kernel takes 2,600 ns to forward a packet on one CPU
-/// (lab/notes/interfaces.md). The driver and GRO are assumed to take a sixth of that time.
+/// The assumed time, in nanoseconds, in which the kernel receives a packet. The assumption is used
+/// if the time was not measured. The kernel takes 2,600 ns to forward a packet on one CPU
+/// (lab/notes/interfaces.md). The driver and GRO are assumed to take a sixth of the 2,600 ns.
 const RECEIVE_NS: f64 = 400.0;
 const SOFTIRQ_NS: f64 = 2_600.0;
 
-/// In each pair, the first number is the time in nanoseconds that the receiving CPU takes to hand a
-/// packet over. The second number is the time that the other CPU takes to fetch it. The first pair
-/// is for CPUs that share a cache, and the second pair for CPUs that do not. The kernel takes a
-/// lock for each packet that it hands over, and interrupts the other CPU once per poll. The
-/// kernel's times for a hand-over are assumed to be ten times as long as with steerage's rings.
+/// In each pair of times, the first number is the time in nanoseconds in which the receiving CPU
+/// hands a packet over. The second number is the time in which the other CPU fetches the packet.
+/// The first pair of times is for CPUs that share a cache, and the second pair is for CPUs that do
+/// not. The kernel takes a lock for each packet that it hands over, and interrupts the other CPU
+/// once per poll. A hand-over of a packet in the kernel is assumed to take ten times as long as
+/// with steerage's rings.
 const CROSSINGS_NS: [(f64, f64); 2] = [(100.0, 130.0), (310.0, 270.0)];
 
-/// `DEFER_POLLS` is the number of empty polls before the card may interrupt again. `FLUSH_NS` is
-/// the time in nanoseconds between two of these polls. With these two values, a packet waits 20 us
-/// at most, which is less than the delay of an interrupt on most cards. After 200 us without
-/// packets, the card may interrupt again.
+/// `DEFER_POLLS` is the number of empty polls after which the card may interrupt again. `FLUSH_NS`
+/// is the time in nanoseconds between two empty polls. With the values of `DEFER_POLLS` and
+/// `FLUSH_NS`, a packet waits 20 us at most, which is less than the delay of an interrupt on most
+/// cards. After 200 us without packets, the card may interrupt again.
 const DEFER_POLLS: u64 = 10;
 const FLUSH_NS: u64 = 20_000;
 
@@ -51,7 +52,7 @@ pub struct Candidate {
     /// What it wants.
     pub wish: Wish,
     /// The maximum packet rate that the model predicts, in packets per second. The value is `None`
-    /// if the model does not describe the setting.
+    /// if the cost model does not cover the setting.
     pub predicted: Option<f64>,
 }
 
@@ -84,9 +85,9 @@ pub fn masks(facts: &Facts) -> Vec<Candidate> {
 }
 
 /// Returns the candidates that are measured after the CPUs are chosen. Each candidate changes one
-/// feature: RFS, threaded NAPI or deferred interrupts. The candidate turns the feature on if it is
-/// off, and off if it is on. RFS needs `rps_sock_flow_entries`, which a candidate may change only
-/// if `global` is true.
+/// feature: RFS, threaded NAPI or deferred interrupts. The candidate turns the feature on if the
+/// feature is off, and off if the feature is on. RFS needs `rps_sock_flow_entries`, which a
+/// candidate may change only if `global` is true.
 pub fn refinements(facts: &Facts, global: bool) -> Vec<Candidate> {
     let mut found = Vec::new();
     let entries = if facts.sock_flow_entries == 0 { SOCK_FLOW_ENTRIES } else { facts.sock_flow_entries };
@@ -94,7 +95,7 @@ pub fn refinements(facts: &Facts, global: bool) -> Vec<Candidate> {
         found.push(Candidate::new("RFS off", Wish::default().set("rps_flow_cnt", Value::Number(0)), None));
     } else if facts.sock_flow_entries > 0 || global {
         // As the kernel's documentation recommends, the flow entries are divided among the queues.
-        // The kernel rounds the number of entries of a queue up to a power of two.
+        // The kernel rounds the number of flow entries of a queue up to a power of two.
         let each = (entries / facts.queues.0 as u64).max(1).next_power_of_two();
         let wish = Wish::default().set("rps_flow_cnt", Value::Number(each));
         let wish = match facts.sock_flow_entries {
@@ -155,9 +156,9 @@ impl<'a> Model<'a> {
         predict(&self.costs, RegimeKind::Inline, self.owners(), &[]).packets_per_second()
     }
 
-    /// Returns the predicted throughput if all queues have this mask. In the prediction, one CPU
-    /// handles the largest flow. The other flows are divided equally among the CPUs, as in the
-    /// kernel.
+    /// Returns the predicted throughput if all queues have the CPU mask `mask`. In the prediction,
+    /// one CPU handles the largest flow. The other flows are divided equally among the CPUs, as in
+    /// the kernel.
     fn spread(&self, mask: &CpuMask) -> f64 {
         let even = 1.0 / mask.len() as f64;
         let largest = match self.facts.flows {
@@ -174,8 +175,8 @@ impl<'a> Model<'a> {
         predict(&self.costs, RegimeKind::Spread, self.owners(), &workers).packets_per_second()
     }
 
-    /// Returns the smallest set of CPUs whose predicted throughput is near the highest one. If
-    /// `with` is true, the set includes the receiving CPUs.
+    /// Returns the smallest set of CPUs whose predicted throughput is near the highest predicted
+    /// throughput. If `with` is true, the set includes the receiving CPUs.
     fn suggested(&self, with: bool) -> Option<CpuMask> {
         let mask = |count: usize| -> CpuMask {
             let receivers = self.receivers.iter().filter(|_| with);
@@ -248,7 +249,7 @@ mod tests {
     fn a_queue_for_each_cpu_is_best_without_rps() {
         let receivers: Vec<u16> = (0..64).collect();
         assert_eq!(names(&facts(64, &receivers, 3_000.0, None)), ["RPS off", "RPS to all CPUs, 0-63"]);
-        // If a packet needs little work, handing it over costs more time than it saves.
+        // If a packet needs little work, a hand-over to another CPU costs more time than it saves.
         assert_eq!(names(&facts(2, &[0], 150.0, None))[0], "RPS off");
     }
 
@@ -283,7 +284,7 @@ mod tests {
         };
         assert_eq!(wishes(&card), [both(10, 20_000)]);
         // If the administrator has already set a deferral of interrupts, this setting may be bad.
-        // Therefore a candidate turns the deferral off.
+        // Therefore a candidate turns the deferral of interrupts off.
         assert_eq!(wishes(&Facts { deferral: Some((2, 200_000)), ..card.clone() }), [both(0, 0)]);
         assert_eq!(wishes(&Facts { deferral: None, ..card }), []);
     }

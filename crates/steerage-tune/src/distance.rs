@@ -6,9 +6,9 @@ use std::time::Duration;
 use steerage::topology::Topology;
 use steerage::{CpuId, CpuMask};
 
-/// Two CPUs are far from each other if a cache line takes at least this time from one CPU to the
-/// other. In measurements, it took 15 to 60 ns between CPUs that share a cache, and 80 to 200 ns
-/// between other CPUs (docs/performance.md).
+/// If a cache line takes at least this time from one CPU to another, the two CPUs are far from each
+/// other. In measurements, a cache line took 15 to 60 ns between CPUs that share a cache, and 80 to
+/// 200 ns between other CPUs (docs/performance.md).
 const FAR: Duration = Duration::from_nanos(100);
 
 /// The number of attempts to measure a pair of CPUs while other programs run on these CPUs. For 64
@@ -16,13 +16,13 @@ const FAR: Duration = Duration::from_nanos(100);
 const MEASURE_TRIES: usize = 8;
 
 /// The distances of some CPUs from the receiving CPU. If the distance of a CPU was not measured,
-/// the kernel's distance is used. A virtual machine may report a shared cache that its CPUs do not
-/// have.
+/// the distance that the kernel reports is used. The kernel of a virtual machine may report that
+/// CPUs share a cache although they do not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Distances {
-    /// The CPUs that are far from the receiving CPU, like CPUs that share no cache with it.
+    /// The CPUs that are as far from the receiving CPU as CPUs that share no cache with it.
     pub far: CpuMask,
-    /// The far CPUs that share a cache with the receiving CPU according to the kernel.
+    /// The far CPUs that share a cache with the receiving CPU in the kernel's report.
     pub unlike_reported: CpuMask,
     /// The measured distances from the receiving CPU to the nearest and to the farthest CPU.
     pub measured: Option<(Duration, Duration)>,
@@ -42,7 +42,7 @@ impl Distances {
         Self::of(topology, receiver, cpus)
     }
 
-    /// Returns the distances that `topology` contains.
+    /// Returns the distances that `topology` contains, without a new measurement.
     pub fn of(topology: &Topology, receiver: CpuId, cpus: &CpuMask) -> Self {
         let shares = |cpu| Some(topology.place(receiver)?.cache.as_ref()?.cpus.contains(cpu));
         Self::judged(receiver, cpus, |cpu| topology.latency(receiver, cpu), shares)

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use crate::knob::Knob;
 
-/// An error of this crate. The message of an error is one line, which says what failed and what to
-/// do.
+/// An error of this crate. The message of an error is one line. The line names the failure and what
+/// the user can do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TuneError {

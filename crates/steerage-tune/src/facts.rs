@@ -26,7 +26,7 @@ const SHOWN_MAX: usize = 8;
 /// The values that ethtool reports about an interface. Tests use invented values.
 #[derive(Clone, Debug, Default)]
 pub struct Card {
-    /// The numbers of the interface's queues.
+    /// The number of the interface's queues of each kind (the *channels* of ethtool).
     pub channels: Option<Channels>,
     /// The offloads.
     pub features: Option<Features>,
@@ -47,7 +47,7 @@ pub struct Facts {
     pub topology: Topology,
     /// The CPUs that steering may use: the online CPUs that are not isolated.
     pub cpus: CpuMask,
-    /// The CPUs that receive the interface's packets, the busiest first.
+    /// The CPUs that receive the interface's packets. The busiest CPU comes first.
     pub receivers: Vec<CpuId>,
     /// True if threaded NAPI is on, so that the receive queues have their own threads. The value is
     /// `None` if the kernel has no file for this setting.
@@ -60,19 +60,19 @@ pub struct Facts {
     /// The average time in nanoseconds that CPUs spend in interrupts per packet, if enough packets
     /// were counted.
     pub softirq_ns: Option<f64>,
-    /// The CPUs that spend at least a hundredth of their time in interrupts, and their share of
+    /// The CPUs that spend at least a hundredth of their time in interrupts, each with its share of
     /// time in interrupts. The busiest CPU comes first.
     pub interrupted: Vec<(CpuId, f64)>,
-    /// True if `interrupted` contains the shares while `tune` listened. If false, it contains the
-    /// shares since the machine started.
+    /// True if the shares of time in `interrupted` are those of the time in which `tune` listened.
+    /// If false, the shares in `interrupted` are those since the machine started.
     pub is_recent: bool,
     /// The values of `napi_defer_hard_irqs` and `gro_flush_timeout`, or `None` if the kernel does
     /// not have these two files.
     pub deferral: Option<(u64, u64)>,
     /// The counters of lost packets that are not 0, each with its name.
     pub drops: Vec<(&'static str, u64)>,
-    /// The number of times that a CPU stopped polling because its budget was used up, although
-    /// packets were left.
+    /// The number of times that a CPU stopped polling although packets were left, because its
+    /// budget was used up.
     pub time_squeeze: u64,
     /// The flows that arrived while `tune` listened.
     pub flows: Flows,
@@ -81,7 +81,8 @@ pub struct Facts {
 /// The flows that the kernel's flow hash can tell apart.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Flows {
-    /// Flows were seen. The fields are their number and the share of packets in the largest flow.
+    /// Flows were seen. The fields are the number of flows and the share of packets in the largest
+    /// flow.
     Seen {
         /// The number of flows, at least 1.
         count: usize,
@@ -129,8 +130,8 @@ impl Facts {
         }
     }
 
-    /// Returns true if the card reports that its hash covers ports. If the hash covers ports, RPS
-    /// uses the card's hash, so the kernel does not read the inner headers of tunnels.
+    /// Returns true if the card reports that its hash covers ports. If the card's hash covers
+    /// ports, RPS uses this hash. Then the kernel does not read the inner headers of tunnels.
     pub fn is_hashed_by_card(&self) -> bool {
         self.has("rx-hashing")
     }
@@ -190,8 +191,8 @@ impl fmt::Display for Facts {
     }
 }
 
-/// Returns the counters of lost packets that are not 0: the counters of the interface and of all
-/// backlogs.
+/// Returns those counters of lost packets that are not 0, of the interface and of the backlogs of
+/// all CPUs.
 fn drops(root: &Root, interface: &str, used: &Sample) -> Vec<(&'static str, u64)> {
     let backlogs = |count: fn(&CpuCounts) -> u64| used.cpus.values().map(count).sum();
     let own = sample::LOST.iter().map(|name| (*name, sample::counter(root, interface, name)));
@@ -199,7 +200,8 @@ fn drops(root: &Root, interface: &str, used: &Sample) -> Vec<(&'static str, u64)
     own.chain(shared).filter(|(_, count)| *count > 0).collect()
 }
 
-/// Returns each CPU with the share of its time that it spends in interrupts.
+/// Returns each CPU that spends at least `LISTED_MIN` of its time in interrupts, with the share of
+/// this time.
 fn interrupted(used: &Sample) -> Vec<(CpuId, f64)> {
     let share = |counts: &CpuCounts| counts.softirq as f64 / counts.all.max(1) as f64;
     let mut shares: Vec<_> = used.cpus.iter().map(|(cpu, counts)| (*cpu, share(counts))).collect();
@@ -212,9 +214,9 @@ fn or_unknown(cpus: &CpuMask) -> String {
     if cpus.is_empty() { "unknown".to_owned() } else { cpus.to_list() }
 }
 
-/// Returns the CPUs that receive the interface's packets, which are the CPUs that handle its
-/// interrupts. If the interface has no interrupts, returns the CPU that handled the most packets,
-/// not counting packets that RPS steered to it.
+/// Returns the CPUs that receive the interface's packets. These CPUs handle the interface's
+/// interrupts. If the interface has no interrupts, returns the CPU that handled the most packets.
+/// CPUs to which RPS steered packets are returned only if there is no other CPU.
 pub(crate) fn receivers(used: &Sample, cpus: &CpuMask) -> Vec<CpuId> {
     let by = |count: &dyn Fn(&CpuCounts) -> u64| {
         let counted = used.cpus.iter().map(|(cpu, counts)| (count(counts), *cpu));
@@ -237,7 +239,8 @@ pub(crate) fn receivers(used: &Sample, cpus: &CpuMask) -> Vec<CpuId> {
 /// Returns the number of the interface's interrupts that each CPU has handled.
 fn interrupts(root: &Root, interface: &str) -> BTreeMap<CpuId, u64> {
     let device = format!("/sys/class/net/{interface}/device");
-    // The interrupts belong to a PCI device. For a virtio network card, this is the parent device.
+    // The interrupts of a network card belong to a PCI device. For a virtio network card, the PCI
+    // device is the parent of the card's own device.
     let own = root.names(&format!("{device}/msi_irqs"));
     let irqs = if own.is_empty() { root.names(&format!("{device}/../msi_irqs")) } else { own };
     let mut found = BTreeMap::new();

@@ -1,5 +1,6 @@
-//! Determines whether an administrator is connected to this machine through an interface. Without
-//! the user's permission, the link of that interface must not go down.
+//! Determines whether an administrator is connected to this machine through an interface. If an
+//! administrator is connected through an interface, its link must not go down without the user's
+//! permission.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -9,9 +10,9 @@ use steerage_netlink::{Entry, Rtnetlink};
 
 use crate::root::Root;
 
-/// The environment variable of the SSH server is searched in at most this number of parent
-/// processes. Programs such as sudo, su and shells may have removed the variable from the
-/// environment of this process.
+/// The environment variable of the SSH server (`SSH_CONNECTION`) is searched for in at most this
+/// number of processes, from this process upwards. Programs such as sudo, su and shells may have
+/// removed `SSH_CONNECTION` from the environment of this process.
 const PARENTS_MAX: usize = 16;
 
 /// Returns the reason why the interface must not go down, or `None` if there is no reason. There
@@ -22,7 +23,8 @@ const PARENTS_MAX: usize = 16;
 ///
 /// Fails if the kernel does not reply.
 pub fn reached_through(root: &Root, interface: &str) -> io::Result<Option<String>> {
-    // When the interface goes down, a bond, a bridge or a VLAN on top of it also loses its link.
+    // When an interface goes down, a bond, a bridge or a VLAN on top of the interface also loses
+    // its link.
     let above = |name: &str| -> Vec<String> {
         let names = root.names(&format!("/sys/class/net/{name}"));
         names.iter().filter_map(|name| name.strip_prefix("upper_").map(str::to_owned)).collect()
@@ -49,17 +51,17 @@ pub fn reached_through(root: &Root, interface: &str) -> io::Result<Option<String
     Ok(why)
 }
 
-/// Returns the address of this machine to which the SSH client is connected. The address is in an
-/// environment variable, which sudo removes. Therefore the environments of the parent processes are
-/// searched too.
+/// Returns the address of this machine to which the SSH client is connected. The address is in the
+/// environment variable `SSH_CONNECTION`, which sudo removes. Therefore the environments of the
+/// parent processes are searched too.
 fn ssh_address(root: &Root) -> Option<IpAddr> {
     let mut process = "self".to_owned();
     for _ in 0..PARENTS_MAX {
         let variables = std::fs::read(root.path(&format!("/proc/{process}/environ"))).unwrap_or_default();
         let mut variables = variables.split(|byte| *byte == 0).map(String::from_utf8_lossy);
         if let Some(found) = variables.find_map(|one| one.strip_prefix("SSH_CONNECTION=").map(str::to_owned)) {
-            // The variable contains the client's address and port, followed by the server's address
-            // and port.
+            // `SSH_CONNECTION` contains the client's address and port, followed by the server's
+            // address and port.
             return found.split(' ').nth(2)?.parse().ok();
         }
         let status = root.read(&format!("/proc/{process}/status")).ok()?;

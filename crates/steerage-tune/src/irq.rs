@@ -15,14 +15,14 @@ use crate::root::Root;
 
 /// The directory in which irqbalance creates its socket, `irqbalancePID.sock`.
 const IRQBALANCE: &str = "/run/irqbalance";
-/// The maximum length of a message to irqbalance, which is the size of the buffer in its function
-/// `sock_handle`.
+/// The maximum length of a message to irqbalance, in bytes. The limit is the size of the buffer in
+/// irqbalance's function `sock_handle`.
 const MESSAGE_MAX: usize = 499;
 /// The maximum number of bytes that are read from a reply of irqbalance. A reply has about 60 bytes
 /// for each interrupt.
 const REPLY_MAX: u64 = 1 << 20;
-/// The maximum time to wait for a reply of irqbalance, which replies only when it is not balancing
-/// interrupts.
+/// The maximum time to wait for a reply of irqbalance. While irqbalance is balancing interrupts, it
+/// does not reply.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Returns the affinity files of the interrupts of an interface's receive queues, in the order of
@@ -42,13 +42,13 @@ pub(crate) fn knobs(machine: &Machine, interface: &str) -> (Vec<Knob>, Vec<Strin
     (open.iter().map(|irq| Knob(name(irq))).collect(), note.into_iter().collect())
 }
 
-/// Returns true if the owner may write to a file. For an interrupt that the kernel manages itself,
-/// even root, the owner of the file, may not write to it.
+/// Returns true if the owner of a file may write to the file. For an interrupt that the kernel
+/// manages itself, even root, the owner of the file, may not write to it.
 fn owner_may_write(root: &Root, name: &str) -> bool {
     std::fs::metadata(root.path(name)).is_ok_and(|file| file.permissions().mode() & 0o200 != 0)
 }
 
-/// Returns the numbers of the interrupts to whose affinity files these knobs belong.
+/// Returns the numbers of the interrupts whose affinity files are in `knobs`.
 pub fn interrupts<'a>(knobs: impl IntoIterator<Item = &'a Knob>) -> Vec<u32> {
     let irq = |knob: &Knob| knob.0.strip_prefix("/proc/irq/")?.split('/').next()?.parse().ok();
     knobs.into_iter().filter_map(irq).collect()
@@ -61,12 +61,13 @@ pub fn irqbalance(root: &Root) -> Option<PathBuf> {
     Some(root.path(&format!("{IRQBALANCE}/{name}")))
 }
 
-/// Makes irqbalance leave these interrupts on their CPUs, in addition to the interrupts that it
-/// already leaves there. irqbalance forgets the list when it restarts.
+/// Tells irqbalance not to move these interrupts to other CPUs. Interrupts that irqbalance already
+/// leaves on their CPUs stay in its list. irqbalance forgets the list when it restarts.
 ///
 /// # Errors
 ///
-/// Fails if irqbalance does not reply, if it refuses this user, or if the list is too long for it.
+/// Fails if irqbalance does not reply, if irqbalance refuses this user, or if the list is too long
+/// for irqbalance.
 pub fn ban(socket: &std::path::Path, interrupts: &[u32]) -> io::Result<()> {
     let mut banned = banned(&request(socket, "setup")?);
     banned.extend(interrupts);
@@ -75,7 +76,7 @@ pub fn ban(socket: &std::path::Path, interrupts: &[u32]) -> io::Result<()> {
     send_list(socket, &banned)
 }
 
-/// Lets irqbalance move these interrupts again.
+/// Allows irqbalance to move the interrupts in `interrupts` again.
 ///
 /// # Errors
 ///

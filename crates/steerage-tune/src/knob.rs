@@ -1,5 +1,5 @@
-//! A knob is the name of a value that `tune` can set. This module also creates the command that
-//! sets the value of a knob.
+//! A *knob* is the name of a kernel or card setting that `tune` can change. This module also
+//! creates the command that sets the value of a knob.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,21 +7,21 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use steerage_text::shell_word;
 
-/// The prefix in the name of a knob that is a value of ethtool.
+/// The prefix in the name of a knob that ethtool sets.
 pub(crate) const CARDS: &str = "/ethtool/";
 
-/// The prefix, after the interface's name, in the name of a knob that is a feature of ethtool.
+/// In the name of a knob that is a feature of ethtool, this prefix follows the interface's name.
 pub(crate) const FEATURES: &str = "features/";
 
-/// The prefix, after the interface's name, of a knob that is a steering rule of the card. For
-/// example, `rules/1023` is the rule at location 1023. `NO_RULE` is the value of a location without
-/// a rule.
+/// In the name of a knob that is a steering rule of the card, this prefix follows the interface's
+/// name. For example, `rules/1023` is the rule at location 1023. `NO_RULE` is the value of a
+/// location without a rule.
 pub(crate) const RULES: &str = "rules/";
 pub(crate) const NO_RULE: &str = "none";
 
 /// The knob for the flow dissector, a BPF program that finds the flow of each packet in this
 /// network namespace (`steerage_device::af_xdp::flow_dissector`). `OUR_DISSECTOR` and
-/// `NO_DISSECTOR` are the values of this knob.
+/// `NO_DISSECTOR` are the values of the knob for the flow dissector.
 pub(crate) const DISSECTOR: &str = "/bpf/flow_dissector";
 pub(crate) const OUR_DISSECTOR: &str = "steerage";
 pub(crate) const NO_DISSECTOR: &str = "none";
@@ -37,8 +37,8 @@ const MASKS: [&str; 5] = ["rps_cpus", "xps_cpus", "smp_affinity", "flow_limit_cp
 pub struct Knob(pub String);
 
 impl Knob {
-    /// Returns the interface and the name of a value of ethtool. Returns `None` if the knob is a
-    /// file.
+    /// Splits the name of a knob that ethtool sets into the interface and the name of the setting.
+    /// Returns `None` if the knob is the path of a file.
     pub(crate) fn of_card(&self) -> Option<(&str, &str)> {
         self.0.strip_prefix(CARDS)?.split_once('/')
     }
@@ -59,7 +59,7 @@ impl Knob {
         MASKS.iter().any(|end| self.0.ends_with(end))
     }
 
-    /// Returns the command with which a person can set this knob.
+    /// Returns the shell command with which a person can set this knob to `value`.
     pub fn command(&self, value: &str) -> String {
         match self.of_card().map(|(interface, name)| (shell_word(interface), name)) {
             Some((interface, "channels/combined")) => format!("ethtool -L {interface} combined {value}"),
@@ -93,8 +93,8 @@ impl fmt::Display for Knob {
     }
 }
 
-/// Returns the option name of a feature for `ethtool -K`. Only old features have an option name
-/// that differs from the name of the feature.
+/// Returns the option name of a feature for `ethtool -K`. The option name of a feature differs from
+/// the name of the feature only for old features.
 pub(crate) fn option(feature: &str) -> &str {
     const OPTIONS: [(&str, &str); 6] = [
         ("rx-gro", "gro"),
@@ -108,8 +108,8 @@ pub(crate) fn option(feature: &str) -> &str {
 }
 
 /// Returns a hash key with the length of `key`. With the returned key, both directions of a
-/// connection have the same hash: Woo and Park, "Scalable TCP session monitoring with symmetric
-/// receive-side scaling", 2012.
+/// connection have the same hash. The key is from Woo and Park, "Scalable TCP session monitoring
+/// with symmetric receive-side scaling", 2012.
 pub(crate) fn symmetric(key: &str) -> String {
     let bytes: Vec<&str> = key.split(':').enumerate().map(|(at, _)| ["6d", "5a"][at % 2]).collect();
     bytes.join(":")
@@ -136,8 +136,8 @@ fn weights(table: &str) -> String {
 mod tests {
     use super::*;
 
-    /// The kernel accepts an interface with this name. A shell that runs the printed command must
-    /// not execute the name.
+    /// The kernel accepts an interface with the name `$(id)`. A shell that runs the printed command
+    /// must not execute the name.
     #[test]
     fn a_shell_does_not_execute_the_name_of_an_interface() {
         for (knob, command) in [

@@ -14,7 +14,7 @@ use crate::machine::Machine;
 use crate::root::Root;
 use crate::setting::Setting;
 
-/// The directories that [`make`] reads, in addition to /sys. The directories contain systemd's
+/// The directories that [`make`] reads, in addition to /sys. These directories contain systemd's
 /// library (whose name contains the version), the .link files, and udev's record of the .link file
 /// that an interface uses.
 pub const READ: [&str; 9] = [
@@ -39,13 +39,13 @@ const LIBRARIES: [&str; 4] = [
 ];
 const LIBRARY: &str = "libsystemd-shared-";
 
-/// The section of the file that systemd ships for all interfaces, `99-default.link`. systemd
-/// applies only one .link file to each interface. Therefore a new file must repeat the lines of the
-/// old file.
+/// The section `[Link]` of `99-default.link`, the file that systemd ships for all interfaces.
+/// systemd applies only one .link file to each interface. Therefore a new .link file must repeat
+/// the lines of the file that was applied before.
 const DEFAULT_LINK: &str = "NamePolicy=keep kernel database onboard slot path\nAlternativeNamesPolicy=database onboard slot path\nMACAddressPolicy=persistent\n";
 
-/// The knobs that a .link file can set. Each row contains the end of the knob's name, its key in a
-/// .link file, and the first version of systemd that supports this key (systemd.link(5)).
+/// The knobs that a .link file can set. Each row contains the end of the knob's name, the knob's
+/// key in a .link file, and the first version of systemd that supports this key (systemd.link(5)).
 const KEYS: [(&str, &str, u32); 14] = [
     ("/channels/combined", "CombinedChannels", 239),
     ("/channels/rx", "RxChannels", 239),
@@ -63,7 +63,7 @@ const KEYS: [(&str, &str, u32); 14] = [
     ("/features/rx-ntuple-filter", "NTupleFilter", 250),
 ];
 
-/// The first version of systemd with `IRQAffinityPolicy=` and `IRQAffinity=`. Both keys set the
+/// The first version of systemd with `IRQAffinityPolicy=` and `IRQAffinity=`. The two keys set the
 /// CPUs for the interrupts of all queues together.
 const IRQ_AFFINITY: u32 = 261;
 
@@ -80,7 +80,7 @@ pub struct LinkFile {
     pub notes: Vec<String>,
 }
 
-/// Returns the version of systemd on this machine, if it has systemd.
+/// Returns the version of systemd on this machine, or `None` if the version is unknown.
 pub fn systemd_version(root: &Root) -> Option<u32> {
     let names = LIBRARIES.iter().flat_map(|directory| root.names(directory));
     let version = |name: String| {
@@ -196,8 +196,8 @@ pub(crate) fn write(file: &LinkFile) -> Result<(), TuneError> {
         .map_err(|error| TuneError::WriteFile { path: file.path.clone(), error })
 }
 
-/// Removes the .link file, unless another program has changed it. The error is a complete message
-/// of one line.
+/// Removes the .link file, unless another program has changed it. The returned error is a complete
+/// message of one line.
 pub(crate) fn remove(path: &Path, text: &str) -> Result<(), String> {
     match fs::read_to_string(path) {
         Ok(now) if now == text => {

@@ -6,7 +6,7 @@ use steerage::{CpuId, CpuMask};
 use crate::facts::{Sample, receivers};
 use crate::root::Root;
 
-/// The number of ticks per second in which /proc/stat counts.
+/// The unit of the times in /proc/stat is a tick. A second has this number of ticks.
 const TICKS_A_SECOND: f64 = 100.0;
 
 /// The maximum number of CPUs in a mask that is read from /sys.
@@ -21,20 +21,21 @@ pub struct KernelLoad {
     pub seconds: f64,
     /// The number of packets that the interface received.
     pub packets: u64,
-    /// The CPU that receives the interface's packets, if it is known.
+    /// The CPU that receives the interface's packets, or `None` if this CPU is unknown.
     pub receiver: Option<CpuId>,
     /// The CPUs that are online.
     pub cpus: Vec<CpuLoad>,
     /// The share of all packets that this interface received, from 0 to 1.
     pub share: f64,
     /// The average time in nanoseconds that CPUs spent in interrupts per packet. The value is
-    /// `None` if the time was too short to be counted.
+    /// `None` if the time in interrupts was too short to be measured.
     pub packet_ns: Option<f64>,
     /// The receive queues with a nonempty mask (`rps_cpus`), and their masks.
     pub masks: Vec<(String, CpuMask)>,
     /// The number of packets of all interfaces that were dropped because a backlog was full.
     pub dropped: u64,
-    /// How often a CPU stopped polling because its budget was used up, although packets were left.
+    /// The number of times that a CPU stopped polling although packets were left, because its
+    /// budget was used up.
     pub time_squeeze: u64,
 }
 

@@ -13,7 +13,8 @@ use crate::error::TuneError;
 use crate::knob::{CARDS, DISSECTOR, FEATURES, Knob, NO_DISSECTOR, NO_RULE, OUR_DISSECTOR, RULES};
 use crate::root::Root;
 
-/// The maximum number of CPUs in a mask if the machine does not report how many CPUs it can have.
+/// The maximum number of CPUs in a CPU mask if the kernel does not report how many CPUs the machine
+/// can have.
 const CPUS_UNKNOWN: usize = 1024;
 
 /// Reads and writes knobs.
@@ -48,15 +49,16 @@ impl Machine {
         Self { root: Root::default(), cards, topology: Topology::read() }
     }
 
-    /// Returns a fake machine for tests, whose files are below `root`. In this directory, the
-    /// values of ethtool are files too.
+    /// Returns a fake machine for tests, whose files are below `root`. Below `root`, the values of
+    /// ethtool are files too.
     pub fn below(root: Root) -> Self {
         let topology = Topology::below(root.directory(), None);
         Self { root, cards: Cards::Files, topology }
     }
 
-    /// Loads the BPF program of the flow dissector. Loading needs capabilities that the program
-    /// drops later. Without these capabilities, plans omit the stage of the flow dissector.
+    /// Loads the BPF program of the flow dissector. To load the BPF program, the process needs
+    /// capabilities that it drops later. Without the capabilities to load the flow dissector, plans
+    /// omit its stage.
     pub fn load_dissector(&mut self) {
         if let Cards::Kernel { dissector: dissector @ None, .. } = &mut self.cards {
             *dissector = FlowDissector::load().ok();
@@ -76,7 +78,8 @@ impl Machine {
         &self.root
     }
 
-    /// Returns the CPUs of the machine, as they were when this value was created.
+    /// Returns the CPUs of the machine, as they were when this `Machine` was created or last
+    /// refreshed.
     pub fn topology(&self) -> &Topology {
         &self.topology
     }
@@ -94,20 +97,20 @@ impl Machine {
         self.topology.nr_cpu_ids().unwrap_or(CPUS_UNKNOWN)
     }
 
-    /// Returns true if there is an interface with this name.
+    /// Returns true if an interface with the name `interface` exists.
     pub fn has(&self, interface: &str) -> bool {
         !interface.is_empty()
             && !interface.contains('/')
             && self.root.exists(&format!("/sys/class/net/{interface}/ifindex"))
     }
 
-    /// Returns `count` free locations for rules on a card, the highest location first. Of several
-    /// matching rules, the card applies the one with the lowest location. Therefore rules of other
-    /// programs keep their effect.
+    /// Returns `count` free locations for rules on a card, the highest location first. If several
+    /// rules match a packet, the card applies the rule at the lowest location. New rules get high
+    /// locations, so that the rules of other programs keep their effect.
     ///
     /// # Errors
     ///
-    /// Fails if the card does not support rules, or has fewer free locations.
+    /// Fails if the card does not support rules, or has fewer than `count` free locations.
     pub(crate) fn free_rules(&self, interface: &str, count: usize) -> io::Result<Vec<u32>> {
         let free: Vec<u32> = match self.cards {
             Cards::Kernel { .. } => {
@@ -189,8 +192,8 @@ impl Machine {
     }
 }
 
-/// Returns true if two texts stand for the same value. For example, texts of the same mask may
-/// differ in leading zeros and commas.
+/// Returns true if two texts represent the same value of a knob. For example, two texts of the same
+/// CPU mask may differ in leading zeros and commas.
 pub fn same(one: &str, other: &str) -> bool {
     fn digits(text: &str) -> impl Iterator<Item = char> + '_ {
         text.trim().chars().filter(|c| *c != ',').skip_while(|c| *c == '0')
@@ -227,7 +230,7 @@ impl Values for Ethtool {
             "rss/key" => return Ok(joined(self.rss(interface)?.key.iter().map(|byte| format!("{byte:02x}")), ":")),
             _ => return Err(io::ErrorKind::NotFound.into()),
         };
-        // ethtool reports 0 if the card does not have this setting.
+        // ethtool reports the number 0 if the card does not have the requested setting.
         if number == 0 { Err(io::ErrorKind::Unsupported.into()) } else { Ok(number.to_string()) }
     }
 

@@ -17,16 +17,16 @@ use crate::verdict::{Reason, Verdict, Window};
 pub const WINDOW_MIN: Duration = Duration::from_secs(5);
 
 /// The default number of pairs of measurement windows. With six pairs, the confidence interval is
-/// four times as wide as the deviation of a single pair. With five pairs, the interval would be
-/// wider by a fifth.
+/// 3.3 times as wide as the deviation of a single pair. With five pairs, the interval would be
+/// wider by a quarter.
 pub const PAIRS: usize = 6;
 
-/// The default time between a change of a setting and the measurement. Directly after the change,
-/// the backlogs still contain packets that were steered with the previous setting. Within this
-/// time, a CPU handles the largest backlog that `tune` sets, at 100,000 packets per second.
+/// The default time between a change of a setting and the measurement. Directly after a change, the
+/// backlogs still contain packets that were steered with the previous setting. At 100,000 packets
+/// per second, a CPU handles all packets of the largest backlog that `tune` sets within this time.
 const SETTLE: Duration = Duration::from_secs(1);
 
-/// The number of times that the measurement checks for dropped packets in one window.
+/// The number of checks for dropped packets in one measurement window.
 const LOOKS: u32 = 10;
 
 /// How to measure.
@@ -46,9 +46,9 @@ impl Default for Options {
     }
 }
 
-/// The subject of a measurement: an interface of a machine, or the prepared counters of a test.
+/// The subject of a measurement: an interface of a machine, or a test with prepared counters.
 pub trait Site {
-    /// Plans the changes that are necessary to fulfil the wish.
+    /// Plans the changes of knobs that are necessary to set the values in `wish`.
     fn plan(&mut self, wish: &Wish) -> Plan;
 
     /// Sets the knobs of a setting.
@@ -79,8 +79,8 @@ impl fmt::Debug for Live<'_> {
 }
 
 impl<'a> Live<'a> {
-    /// The function `wait` waits for a duration. `wait` returns false if the measurement should
-    /// end.
+    /// Creates a measurement of the interface. The function `wait` waits for a duration. `wait`
+    /// returns false if the measurement should end.
     pub fn new(
         machine: &'a mut Machine,
         stages: &'a Stages,
@@ -109,7 +109,7 @@ impl Site for Live<'_> {
     }
 }
 
-/// The result of comparing a candidate with the best setting so far.
+/// The result of the comparison between a candidate and the best setting found before it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Comparison {
     /// The name of the candidate.
@@ -140,8 +140,8 @@ pub struct Search {
     /// The names of the candidates that were not measured, because there were too many candidates
     /// or too few packets.
     pub left_out: Vec<String>,
-    /// True if the user ended the measurement. If the user ended the measurement, all settings are
-    /// as they were before.
+    /// True if the user ended the measurement. In this case, all settings are as they were before
+    /// the measurement.
     pub interrupted: bool,
 }
 
@@ -159,12 +159,13 @@ impl Search {
     }
 }
 
-/// Measures each candidate against the best setting so far. At most [`CANDIDATES_MAX`] candidates
-/// are measured, and candidates that change nothing are skipped. `report` is called with each
-/// result.
+/// Compares each candidate with the best setting found before it. At most [`CANDIDATES_MAX`]
+/// candidates are measured, and candidates that change nothing are skipped. The function `report`
+/// is called with the result for each candidate.
 ///
 /// # Errors
-/// Fails if a setting cannot be undone. Even then, all other settings are undone.
+/// Fails if a knob cannot be set to its old value. The caller then restores all settings from its
+/// undo file.
 pub fn search(
     site: &mut dyn Site,
     facts: &Facts,
@@ -210,8 +211,8 @@ impl Plan {
     }
 }
 
-/// Measures the old and the new setting in turn. After the comparison, the new setting is active.
-/// Returns `None` if the user wants to end the measurement.
+/// Measures the old and the new setting alternately. After the comparison, the new setting is
+/// active. Returns `None` if the user wants to end the measurement.
 fn compare(site: &mut dyn Site, facts: &Facts, plan: &Plan, options: &Options) -> Result<Option<Verdict>, TuneError> {
     let threads = facts.threaded == Some(true) || plan.changes.iter().any(|change| change.stage == "threaded");
     let card = facts.driver.is_some();
@@ -237,8 +238,8 @@ fn compare(site: &mut dyn Site, facts: &Facts, plan: &Plan, options: &Options) -
     Ok(Some(Verdict::of(&pairs, false)))
 }
 
-/// Measures one window. The second part of the result is true if the window ended early, because
-/// more packets were lost than in the windows `before`.
+/// Measures one window. The boolean in the result is true if the window ended early, because more
+/// packets were lost than in the windows in `before`.
 fn window(
     site: &mut dyn Site,
     options: &Options,

@@ -1,5 +1,5 @@
-//! Creates a plan: a list of the knobs that must change to fulfil a wish. A plan itself changes
-//! nothing on the machine.
+//! Creates a plan. A *plan* lists the knobs that must change to get the values of a `Wish`. A plan
+//! itself changes nothing on the machine.
 
 use std::collections::BTreeMap;
 
@@ -11,28 +11,28 @@ use crate::machine::Machine;
 use crate::setting::Setting;
 use crate::stage::{Kind, STAGES, Scope, Stage};
 
-/// A value for the knobs of a stage, which a candidate wants to set.
+/// A value that a candidate wants to set the knobs of a stage to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Value {
-    /// Each knob of the stage gets this mask of CPUs. An empty mask turns the feature off.
+    /// Each knob of the stage gets this mask of CPUs. An empty CPU mask turns the feature off.
     Cpus(CpuMask),
     /// These CPUs are divided among the knobs of the stage, so that each CPU belongs to one knob.
     /// If there are more knobs than CPUs, or if the knobs are interrupts, each knob gets one CPU.
     Spread(CpuMask),
-    /// Each knob of the stage gets this number.
+    /// Each knob of the stage is set to this number.
     Number(u64),
     /// Each knob has this text.
     Text(String),
 }
 
-/// The values that a candidate wants to set, by the name of the stage. The knobs of a stage without
-/// a value stay as they are.
+/// The values that a candidate wants to set. The key is the name of a stage. If a stage has no
+/// value in the wish, its knobs stay as they are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wish(pub BTreeMap<&'static str, Value>);
 
 impl Wish {
-    /// Adds a value for a stage to the wish.
+    /// Adds the value for the knobs of a stage to the wish.
     #[must_use]
     pub fn set(mut self, stage: &'static str, value: Value) -> Self {
         self.0.insert(stage, value);
@@ -62,7 +62,8 @@ impl Change {
     }
 }
 
-/// The changes that are necessary to fulfil a wish, and notes about omitted changes.
+/// The changes of knobs that are necessary to set the values of a `Wish`, and notes about omitted
+/// changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     /// The changes of the plan, in the order of the table of stages.
@@ -70,13 +71,13 @@ pub struct Plan {
     /// Notes for the user: one line for each stage or knob that is omitted, or that cannot be
     /// undone exactly.
     pub notes: Vec<String>,
-    /// All knobs that the changes may reset, in addition to the knobs that they set. For example, a
-    /// new number of queues resets the knobs of all queues.
+    /// All knobs that the kernel may reset because of the changes, in addition to the knobs that
+    /// are changed. For example, a new number of queues resets the knobs of all queues.
     pub dependent: Setting,
 }
 
 impl Plan {
-    /// Returns the values of the knobs before the changes, including values that the changes may
+    /// Returns the values of the knobs before the changes, including the knobs that the changes may
     /// reset.
     pub fn old(&self) -> Setting {
         let mut old = self.dependent.clone();
@@ -106,14 +107,14 @@ impl Default for Stages {
 }
 
 impl Stages {
-    /// Also permits the stages of this scope.
+    /// Also permits the stages that the command-line option `scope` permits.
     #[must_use]
     pub fn with(mut self, scope: Scope) -> Self {
         self.0.push(scope);
         self
     }
 
-    /// Returns true if the stages of this scope are permitted.
+    /// Returns true if the stages of the command-line option `scope` are permitted.
     pub fn has(&self, scope: Scope) -> bool {
         self.0.contains(&scope)
     }
@@ -123,8 +124,8 @@ impl Stages {
         STAGES.iter().filter(|stage| self.0.contains(&stage.scope))
     }
 
-    /// Plans the changes that are necessary to fulfil the wish, but makes no change. Knobs that
-    /// already have the wanted value are omitted.
+    /// Plans the changes that set the values in `wish`, but makes no change. Knobs that already
+    /// have the wanted value are omitted.
     pub fn plan(&self, machine: &mut Machine, interface: &str, wish: &Wish) -> Plan {
         let mut plan = Plan::default();
         for stage in self.iter() {
@@ -152,7 +153,7 @@ fn plan_stage(machine: &mut Machine, interface: &str, stage: &'static Stage, val
     for (nth, knob) in knobs.into_iter().enumerate() {
         let Ok(old) = machine.read(&knob) else {
             // An error is not reported. For example, a device with one transmit queue has the file
-            // `xps_cpus`, but reading it fails.
+            // `xps_cpus`, but this file cannot be read.
             tracing::debug!(%knob, "has no value");
             continue;
         };
@@ -163,7 +164,7 @@ fn plan_stage(machine: &mut Machine, interface: &str, stage: &'static Stage, val
     }
 }
 
-/// Returns the value for the `nth` knob of a stage as text. The value never exceeds the stage's
+/// Returns the value for the `nth` knob of a stage as text. A number never exceeds the stage's
 /// maximum.
 fn text(machine: &Machine, stage: &Stage, value: &Value, nth: usize, count: usize) -> String {
     let online = machine.topology().online();

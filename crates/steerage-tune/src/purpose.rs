@@ -1,6 +1,6 @@
 //! Determines which settings of a card must change for a capture, or for a program that receives
-//! packets through AF_XDP. The result is a list of facts. Each fact comes with the change that
-//! fixes it. `doctor` prints the same facts.
+//! packets through AF_XDP. The result is a list of facts about the card. Each fact includes the
+//! change of a setting that fixes it. The command `doctor` prints the same facts about the card.
 
 use std::io;
 
@@ -17,11 +17,11 @@ use crate::setting::Setting;
 use crate::stage::{Scope, Stage};
 
 /// The features with which the card or the kernel merges packets before programs receive them. The
-/// kernel merges UDP packets only with the last two features.
+/// kernel merges UDP packets only if one of the last two features is on.
 const MERGE: [&str; 5] = ["rx-gro", "rx-lro", "rx-gro-hw", "rx-gro-list", "rx-udp-gro-forwarding"];
 
-/// The features with which this machine sends large packets. Large packets are split only after a
-/// capture has seen them.
+/// The features with which this machine sends large packets. A capture receives a copy of a large
+/// packet before the packet is split.
 const SPLIT: [&str; 7] = [
     "tx-tcp-segmentation",
     "tx-tcp6-segmentation",
@@ -32,29 +32,30 @@ const SPLIT: [&str; 7] = [
     "tx-gre-csum-segmentation",
 ];
 
-/// The feature that removes the VLAN tag from received frames. With this feature, XDP programs
-/// cannot see the tag, but AF_PACKET still reports it.
+/// The feature that removes the VLAN tag from received frames. If this feature is on, XDP programs
+/// cannot see the VLAN tag, but AF_PACKET still reports the tag.
 const STRIP_VLAN: &str = "rx-vlan-hw-parse";
 
 /// The feature with which a card can steer chosen traffic to chosen queues.
 const NTUPLE: &str = "rx-ntuple-filter";
 
-/// The features of virtio_net that must be off before an XDP program is attached, because with them
-/// the host merges packets.
+/// The features of virtio_net that must be off before an XDP program is attached. If one of them is
+/// on, the host merges packets.
 const VIRTIO_MERGES: [&str; 2] = ["rx-lro", "rx-gro-hw"];
 
-/// For each driver, the largest MTU with which it accepts an XDP program that needs each frame in
-/// one page: `ENA_XDP_MAX_MTU`, `mlx5e_xdp_allowed`, and for virtio_net a page without the
-/// headroom, the Ethernet header and the kernel's description of the page.
+/// For each driver, the largest MTU with which the driver accepts an XDP program that needs each
+/// frame in one page. The sources are `ENA_XDP_MAX_MTU` and `mlx5e_xdp_allowed`. For virtio_net,
+/// the MTU is the size of a page without the headroom, the Ethernet header and the kernel's
+/// description of the page.
 const MTU_MAX: [(&str, u32); 3] = [("ena", 3498), ("mlx5_core", 3498), ("virtio_net", 3506)];
 
-/// The files with the number of empty polls before the card may interrupt again, and with the time
-/// in nanoseconds after which it interrupts in any case. The values are those for busy polling in
-/// the kernel's Documentation/networking/napi.rst.
+/// The first file contains the number of empty polls after which the card may interrupt again. The
+/// second contains the time in nanoseconds after which the card interrupts in any case. The values
+/// are those that the kernel's Documentation/networking/napi.rst suggests for busy polling.
 const NAPI_DEFERRAL: [(&str, &str); 2] = [("napi_defer_hard_irqs", "2"), ("gro_flush_timeout", "200000")];
 
-/// The facts that matter only for programs that read the machine's sent packets, read VLAN tags, or
-/// use rules of the card to choose their traffic.
+/// The facts that matter only for some programs: programs that read the machine's sent packets,
+/// read VLAN tags, or choose their traffic with rules of the card.
 const OPTIONAL: [&str; 3] = ["sent packets", "VLAN tags", "ntuple"];
 
 /// The type of a loopback interface (linux/if_arp.h).
@@ -69,7 +70,8 @@ pub enum Purpose {
     Listen,
 }
 
-/// The known properties of an interface. A property is `None` if the kernel does not report it.
+/// The known properties of an interface. A property of the interface is `None` if the kernel does
+/// not report the property.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Nic {
     /// The name.
@@ -85,7 +87,7 @@ pub struct Nic {
     /// The number of online CPUs.
     pub cpus: u32,
     /// True if this is a loopback interface. The packets of a loopback interface never leave the
-    /// machine, so a capture cannot differ from the packets on a wire.
+    /// machine, so there is no wire whose packets could differ from a capture.
     pub is_loopback: bool,
 }
 
@@ -98,7 +100,7 @@ pub struct Need {
     pub stage: &'static str,
     /// The fact.
     pub found: String,
-    /// True if the card is not suitable for the purpose because of this fact.
+    /// True if this fact makes the card unsuitable for the purpose.
     pub is_missing: bool,
     /// The knobs that must change to fix the fact, and their new values.
     pub changes: Vec<(Knob, String)>,
@@ -124,7 +126,7 @@ impl Need {
     }
 }
 
-/// Returns the command that sets a knob, with `sudo` if it needs privileges.
+/// Returns the command that sets a knob, with `sudo` because the command needs privileges.
 fn typed(knob: &Knob, value: &str) -> String {
     match knob.command(value).strip_prefix("echo ") {
         Some(echo) => format!("echo {}", echo.replace(" > ", " | sudo tee ")),
@@ -206,8 +208,9 @@ impl Nic {
         })
     }
 
-    /// An XDP program needs additional transmit queues. With ENA, these are one for each channel,
-    /// out of the card's fixed number of queues. With virtio_net, these are one for each CPU.
+    /// An XDP program needs additional transmit queues. On ENA, an XDP program needs one additional
+    /// transmit queue for each channel, out of the card's fixed number of queues. With virtio_net,
+    /// an XDP program needs one additional transmit queue for each CPU.
     fn xdp_queues(&self) -> Option<Need> {
         let channels = self.channels.filter(|channels| channels.combined_max > 0)?;
         let (now, most) = (channels.combined, channels.combined_max);
@@ -253,8 +256,8 @@ impl Lead {
         Ok(rules.map_err(|error| failed(error.to_string()))?.concat())
     }
 
-    /// Returns the changes that add the missing rules to the card. `ours` contains the rules that
-    /// tune added earlier.
+    /// Returns the changes that add the missing rules to the card. `ours` contains the steering
+    /// rules that `tune` added earlier.
     fn changes(&self, machine: &mut Machine, nic: &Nic, ours: &Setting) -> Result<Vec<(Knob, String)>, TuneError> {
         let mut rules: Vec<String> = self.rules(nic)?.iter().map(Rule::to_string).collect();
         let mut changes: Vec<(Knob, String)> = Vec::new();
@@ -283,8 +286,8 @@ fn no_rules(error: &io::Error) -> String {
 }
 
 /// Plans the changes that prepare the card for the purpose. If a change may take the link down and
-/// `stages` does not permit that, a note replaces the change. `ours` contains the values that
-/// `tune` has already set for the purpose.
+/// `stages` does not permit such changes, the plan contains a note instead of the change. `ours`
+/// contains the values that `tune` has already set for the purpose.
 ///
 /// # Errors
 ///
@@ -353,7 +356,7 @@ mod tests {
     use super::*;
 
     /// Returns the features of a card for a test: `on` lists the features that are on, and
-    /// `changeable` those that can be changed.
+    /// `changeable` lists the features that can be changed.
     fn features(on: &[&str], changeable: &[&str]) -> Option<Features> {
         let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         Some(Features { on: owned(on), changeable: owned(changeable) })

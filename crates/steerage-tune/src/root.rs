@@ -6,8 +6,8 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 /// The maximum number of bytes that are read from a file of /sys or /proc. On a machine with 8,192
-/// CPUs, only /proc/interrupts needs most of this size. On such a machine, a mask has 2,304
-/// characters.
+/// CPUs, only /proc/interrupts needs most of this size. On a machine with 8,192 CPUs, a CPU mask
+/// has 2,304 characters.
 const FILE_MAX: u64 = 16 << 20;
 
 /// The directory that contains /sys and /proc: `/`, or a directory of a test.
@@ -21,7 +21,7 @@ impl Default for Root {
 }
 
 impl Root {
-    /// Returns the root of a machine whose /sys and /proc are in this directory.
+    /// Returns the root of a machine whose /sys and /proc are in `directory`.
     pub fn below(directory: impl Into<PathBuf>) -> Self {
         Self(directory.into())
     }
@@ -31,13 +31,13 @@ impl Root {
         &self.0
     }
 
-    /// Returns the path of a file below the root directory. `name` is its path on the machine, such
-    /// as `/proc/stat`.
+    /// Returns the path of a file below the root directory. `name` is the path of the file on the
+    /// machine, such as `/proc/stat`.
     pub fn path(&self, name: &str) -> PathBuf {
         self.0.join(name.trim_start_matches('/'))
     }
 
-    /// Returns true if the file or directory exists.
+    /// Returns true if the file or directory `name` exists below the root.
     pub fn exists(&self, name: &str) -> bool {
         self.path(name).exists()
     }
@@ -67,8 +67,8 @@ impl Root {
         file.write_all(value.as_bytes())
     }
 
-    /// Returns the names of the entries in a directory. The names are sorted by their numbers, so
-    /// rx-2 comes before rx-10. The list is empty if the directory cannot be read.
+    /// Returns the names of the entries in a directory. The names are sorted by the numbers in
+    /// them, so rx-2 comes before rx-10. The list is empty if the directory cannot be read.
     pub fn names(&self, directory: &str) -> Vec<String> {
         let entries = fs::read_dir(self.path(directory)).into_iter().flatten();
         let mut names: Vec<String> =

@@ -16,13 +16,13 @@ const RING: u64 = 1024;
 /// The UDP ports of the tunnels whose inner headers the flow dissector reads.
 const TUNNELS: [u16; 3] = [port::VXLAN, port::VXLAN_LINUX, port::GTP_U];
 
-/// The columns of /proc/net/softnet_stat with two counts: packets that backlogs dropped, and polls
-/// that ended before all packets were handled.
+/// Two columns of /proc/net/softnet_stat: the number of packets that backlogs dropped, and the
+/// number of polls that ended before all packets were handled.
 const DROPPED: usize = 1;
 const SQUEEZED: usize = 2;
 
-/// Returns the candidates of all permitted scopes except [`Scope::Interface`]. The candidates use
-/// these CPUs.
+/// Returns the candidates of all permitted [`Scope`]s except [`Scope::Interface`]. The candidates
+/// use these CPUs.
 pub fn candidates(machine: &mut Machine, interface: &str, stages: &Stages, cpus: &CpuMask) -> Vec<Candidate> {
     let mut found = Vec::new();
     if stages.has(Scope::Irq) {
@@ -67,8 +67,9 @@ fn queues(machine: &Machine, interface: &str, kind: &str) -> usize {
     names.iter().filter(|name| name.starts_with(kind)).count()
 }
 
-/// Returns an indirection table with the length of `table` that lists all queues in turn. Returns
-/// `None` if the queues already have equal shares of the table.
+/// Returns an indirection table that has the length of `table` and lists all queues in turn, such
+/// as `0 1 2 0 1 2`. Returns `None` if the queues already have equal shares of the indirection
+/// table.
 fn evened(table: &str, queues: usize) -> Option<String> {
     let entries: Vec<usize> = table.split(' ').map(|entry| entry.parse().ok()).collect::<Option<_>>()?;
     let count = |queue: usize| entries.iter().filter(|entry| **entry == queue).count();
@@ -98,8 +99,8 @@ fn global(machine: &mut Machine, cpus: &CpuMask) -> Wish {
     wish
 }
 
-/// Returns two counts, summed over all CPUs: packets that backlogs dropped, and polls that ended
-/// before all packets were handled.
+/// Returns two sums over all CPUs: the number of packets that backlogs dropped, and the number of
+/// polls that ended before all packets were handled.
 fn softnet(machine: &Machine) -> [u64; 2] {
     let table = machine.root().read("/proc/net/softnet_stat").unwrap_or_default();
     [DROPPED, SQUEEZED].map(|column| {

@@ -35,14 +35,14 @@ impl fmt::Display for Difference {
 }
 
 impl Setting {
-    /// Reads the present values of the knobs. Knobs without a value are omitted.
+    /// Reads the present values of the knobs. Knobs that cannot be read are omitted.
     pub fn read(machine: &mut Machine, knobs: impl IntoIterator<Item = Knob>) -> Self {
         Self(knobs.into_iter().filter_map(|knob| machine.read(&knob).ok().map(|value| (knob, value))).collect())
     }
 
     /// Sets all knobs to the values of this setting, in the order of the knobs' names. Knobs that
-    /// already have the right value are skipped. If a knob cannot be set, the remaining knobs are
-    /// set nevertheless.
+    /// already have the value of this setting are skipped. If a knob cannot be set, the remaining
+    /// knobs are set nevertheless.
     ///
     /// # Errors
     ///

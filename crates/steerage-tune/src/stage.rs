@@ -1,5 +1,5 @@
 //! The table of stages. A stage is a kind of kernel setting that `tune` can change. The table
-//! contains the maximum of its values and the reason to change them.
+//! contains the maximum value of each stage and the reason to change the stage's knobs.
 
 use crate::knob::Knob;
 
@@ -12,7 +12,7 @@ pub enum Scope {
     Global,
     /// `--irq` permits the stage that changes the CPUs of interrupts.
     Irq,
-    /// `--for` permits stages that a capture or a program with AF_XDP needs.
+    /// `--for` permits the stages that a capture or a program with AF_XDP needs.
     Purpose,
     /// `--allow-reset` permits stages of the card that may take the link down for a moment.
     Reset,
@@ -27,7 +27,7 @@ pub enum Kind {
     Number,
     /// A number that is a power of two, because the kernel would round other numbers up.
     PowerOfTwo,
-    /// Text, such as a table or a key.
+    /// Text, such as an indirection table or a hash key.
     Text,
 }
 
@@ -38,8 +38,8 @@ pub struct Stage {
     pub name: &'static str,
     /// The option that it needs.
     pub scope: Scope,
-    /// The pattern for the names of the stage's knobs. `{iface}` stands for the interface, and `*`
-    /// stands for each queue or interrupt.
+    /// The pattern for the names of the stage's knobs. In the pattern, `{iface}` is a placeholder
+    /// for the interface's name, and `*` for the number of a queue or interrupt.
     pub pattern: &'static str,
     /// The kind of its values.
     pub kind: Kind,
@@ -51,7 +51,7 @@ pub struct Stage {
     pub since: &'static str,
     /// Why the value is changed.
     pub why: &'static str,
-    /// A description of what `--undo` cannot restore after a change. The text is empty if `--undo`
+    /// A description of what `--undo` cannot restore after a change. This text is empty if `--undo`
     /// restores everything.
     pub not_restored: &'static str,
 }
@@ -299,7 +299,7 @@ pub const STAGES: &[Stage] = &[
 ];
 
 impl Stage {
-    /// Returns the stage of this name.
+    /// Returns the stage with the name `name`.
     pub fn named(name: &str) -> Option<&'static Self> {
         STAGES.iter().find(|stage| stage.name == name)
     }

@@ -1,6 +1,6 @@
 //! The undo file contains the values that `tune` set, and the values that the knobs had before. The
-//! file is on the disk before the first change. Therefore all old values can be restored even after
-//! this program has crashed.
+//! undo file is on the disk before the first knob is changed. Therefore all old values can be
+//! restored even after this program has crashed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::OpenOptions;
@@ -62,17 +62,17 @@ struct Record {
     /// The values before.
     before: Setting,
     /// The values to which `tune` may have set each knob. If a knob has another value, another
-    /// program or the administrator has changed it.
+    /// program or the administrator has changed the knob.
     ours: BTreeMap<Knob, BTreeSet<String>>,
-    /// The setting that was kept after the measurement. The value is `None` until the measurement
-    /// has ended.
+    /// The setting that `tune` kept after the measurement. The value is `None` until the
+    /// measurement has ended.
     kept: Option<Setting>,
     /// The interrupts that irqbalance must not move, at the request of `tune`.
     banned: Vec<u32>,
     /// The path and the text of the .link file that `tune` wrote.
     link_file: Option<(PathBuf, String)>,
-    /// The values that systemd sets because of the .link file. `tune` itself does not maintain
-    /// these values.
+    /// The values that systemd sets because of the .link file. `tune` itself does not set the
+    /// values in a .link file again.
     #[serde(default)]
     linked: Setting,
 }
@@ -87,7 +87,7 @@ pub struct Undo {
 /// What an undo did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Restored {
-    /// The knobs that were restored to their old values, and these values.
+    /// The knobs that were restored, each with its old value.
     pub restored: Setting,
     /// For each knob that was not restored, one line with the reason.
     pub left: Vec<String>,
@@ -162,16 +162,16 @@ impl Undo {
     }
 
     /// Returns true if the undo file belongs to the interface in this network namespace. After a
-    /// restart of the machine, the recorded number of the namespace has no meaning, so it is not
-    /// compared.
+    /// restart of the machine, the recorded number of the namespace has no meaning. Then the number
+    /// is not compared.
     fn is_about(&self, interface: &str, here: &Identity) -> bool {
         let then = &self.record.identity;
         self.record.interface == interface && (then.boot != here.boot || then.namespace == here.namespace)
     }
 
-    /// Writes an undo file for all plans that will be tried. Call `begin` before the first change.
-    /// If the interface already has an undo file, the new file contains the old values of that
-    /// file.
+    /// Writes an undo file that covers all plans in `plans`, which will be tried. Call `begin`
+    /// before the first change. If the interface already has an undo file, the old values in that
+    /// file are kept in the new undo file.
     ///
     /// # Errors
     ///
@@ -201,24 +201,26 @@ impl Undo {
         Ok(undo)
     }
 
-    /// Records the setting that is kept after the measurement. When `keep` is called, all other
-    /// knobs must have their old values again.
+    /// Records the setting that is kept after the measurement. When `keep` is called, all knobs
+    /// outside of the kept setting must have their old values again.
     ///
     /// # Errors
     ///
     /// Fails if the undo file cannot be written.
     pub fn keep(&mut self, machine: &mut Machine, mut kept: Setting) -> Result<(), TuneError> {
         let record = &mut self.record;
-        // One kept candidate may have set a knob, and a later kept candidate may have set it back.
-        // Values that equal the old value are removed here.
+        // One kept candidate may have set a knob, and a later kept candidate may have restored the
+        // knob's old value. Knobs whose kept value equals the old value are removed from the kept
+        // setting.
         kept.0.retain(|knob, value| !record.before.0.get(knob).is_some_and(|old| machine.is_same(knob, old, value)));
         // If `tune` changed the number of queues, the kernel may have reset knobs that `tune`
         // itself does not set.
         let resets = kept.0.keys().any(|knob| knob.of_card().is_some_and(|(_, name)| name.starts_with("channels/")));
         record.before.0.retain(|knob, _| kept.0.contains_key(knob) || (resets && !record.ours.contains_key(knob)));
         record.ours = kept.0.iter().map(|(knob, value)| (knob.clone(), [value.clone()].into())).collect();
-        // Values that the kernel has set meanwhile count as values of `tune`, so an undo may
-        // replace them. If a knob gets yet another value later, another program has set it.
+        // Values that the kernel has set meanwhile count as values that `tune` set, so an undo may
+        // replace these values. If a knob has yet another value later, another program has set the
+        // knob.
         for knob in record.before.0.keys().filter(|knob| !kept.0.contains_key(knob)) {
             record.ours.insert(knob.clone(), machine.read(knob).into_iter().collect());
         }
@@ -226,8 +228,8 @@ impl Undo {
         self.save()
     }
 
-    /// Adds knobs to the undo file that are set later to maintain the setting, such as the knobs of
-    /// new queues. Call `extend` before you set these knobs.
+    /// Adds knobs to the undo file. The caller sets these knobs later to maintain the kept setting,
+    /// such as the knobs of new queues. Call `extend` before you set the knobs.
     ///
     /// # Errors
     ///
@@ -242,7 +244,7 @@ impl Undo {
         self.save()
     }
 
-    /// Assigns the undo file to the present boot and interface. When `renew` has returned, the
+    /// Assigns the undo file to the present boot and interface. After a call of `renew`, the
     /// present values of the knobs count as the old values. Returns false if the undo file already
     /// belongs to this boot and interface.
     ///
@@ -272,8 +274,7 @@ impl Undo {
         self.save()
     }
 
-    /// Lets irqbalance move interrupts again if the kept setting does not change the CPUs of these
-    /// interrupts.
+    /// Allows irqbalance to move interrupts again whose CPUs the kept setting does not change.
     ///
     /// # Errors
     ///
@@ -342,14 +343,14 @@ impl Undo {
         &self.path
     }
 
-    /// Returns the setting that was kept, or `None` if `tune` ended before the end of the
+    /// Returns the setting that `tune` kept, or `None` if `tune` ended before the end of the
     /// measurement.
     pub fn kept(&self) -> Option<&Setting> {
         self.record.kept.as_ref()
     }
 
-    /// Returns true if the undo file belongs to this boot, and to the interface that now has this
-    /// name.
+    /// Returns true if the undo file belongs to this boot, and to the interface that now has the
+    /// recorded name.
     pub fn is_current(&self, machine: &Machine) -> bool {
         Identity::of(machine.root(), &self.record.interface) == self.record.identity
     }
@@ -365,7 +366,7 @@ impl Undo {
     }
 
     /// Describes in one line how the .link file differs from the text that `tune` wrote. Returns
-    /// `None` if the file is unchanged.
+    /// `None` if the .link file is unchanged.
     pub fn link_file_differs(&self) -> Option<String> {
         let (path, text) = self.record.link_file.as_ref()?;
         match std::fs::read_to_string(path) {
@@ -406,13 +407,13 @@ impl Undo {
         write_durably(&self.path, text.as_bytes(), Readers::All).map_err(failed)
     }
 
-    /// Restores the old values, and removes the undo file. Knobs that another program or the
-    /// administrator has changed in the meantime are not restored.
+    /// Restores the old values, and removes the undo file. A knob is not restored if another
+    /// program or the administrator has changed it in the meantime.
     ///
     /// # Errors
     ///
-    /// Fails if a value cannot be restored. The undo file is not removed then, so that another
-    /// attempt is possible.
+    /// Fails if a value cannot be restored. After such a failure, the undo file is not removed, so
+    /// that another attempt is possible.
     pub fn restore(self, machine: &mut Machine) -> Result<Restored, TuneError> {
         let mut result = Restored::default();
         let mut outcome = Ok(());
@@ -431,8 +432,8 @@ impl Undo {
                 };
                 result.left.push(format!("{interface} {what}: its values were left alone"));
             }
-            // The rules are removed first, because a card may delete its rules when the feature for
-            // rules is turned off.
+            // The steering rules are removed first, because a card may delete its rules when the
+            // feature for rules is turned off.
             let (rules, others): (Vec<_>, Vec<_>) = self.record.before.0.iter().partition(|(knob, _)| knob.is_rule());
             for (knob, old) in rules.into_iter().chain(others) {
                 if is_same || !knob.is_of(&self.record.interface) {
@@ -503,8 +504,8 @@ impl Record {
     }
 }
 
-/// Returns the possible paths of an interface's undo file. If interfaces in two namespaces have the
-/// same name, the name of the second file also contains the number of the namespace.
+/// Returns the possible paths of an interface's undo file. If interfaces in two network namespaces
+/// have the same name, the name of the second undo file also contains the number of the namespace.
 fn paths(directory: &Path, interface: &str, here: &Identity) -> [PathBuf; 2] {
     let number: String = here.namespace.chars().filter(char::is_ascii_digit).collect();
     [directory.join(format!("{interface}@{number}.json")), directory.join(format!("{interface}.json"))]

@@ -4,24 +4,25 @@ use std::fmt;
 
 use crate::facts::{CpuCounts, Sample};
 
-/// A change is kept only if its gain is at least this share. A smaller gain is not worth the
-/// reordering of packets, and the next measurement might show a loss instead.
+/// A changed setting is kept only if its gain is at least this share. A smaller gain is not worth
+/// the reordering of packets, and the next measurement might show a loss instead.
 const GAIN_MIN: f64 = 0.03;
 
-/// The machine is at its limit if a CPU spends at least this share of its time in interrupts.
-/// Threads that share the CPU with ksoftirqd use the remaining time.
+/// The machine is at its limit if a CPU spends at least this share of its time in interrupts. The
+/// remaining time of the CPU is used by threads that share the CPU with ksoftirqd.
 const LIMIT: f64 = 0.9;
 
-/// The minimum number of packets in a measurement window. With fewer packets, the time per packet
-/// is not known well enough.
+/// The minimum number of packets in a measurement window. With fewer packets in a window, the time
+/// per packet is not accurate enough.
 const PACKETS_MIN: u64 = 1_000;
 
 /// The minimum number of ticks that CPUs must spend in interrupts in a measurement window. The
 /// kernel counts whole ticks of 10 ms, so five ticks give an accuracy of a fifth.
 const TICKS_MIN: f64 = 5.0;
 
-/// A share of lost packets that is smaller than this is ignored. Such a small share does not show
-/// that the machine is at its limit, or that more packets are lost than before.
+/// Shares of lost packets that are smaller than `LOST_MIN` are ignored. Such a small share of lost
+/// packets does not show that the machine is at its limit, or that more packets are lost than
+/// before.
 const LOST_MIN: f64 = 0.001;
 
 /// The quantiles of Student's t-distribution for a two-sided interval of 99 %, for 1 to 30 degrees
@@ -41,7 +42,7 @@ pub struct Window {
     /// Packets that were lost.
     pub lost: u64,
     /// The number of ticks that all CPUs spent in interrupts. With threaded NAPI, the number
-    /// includes ticks in the kernel outside of interrupts.
+    /// includes the ticks that CPUs spent in the kernel outside of interrupts.
     pub ticks: f64,
     /// The number of ticks that the busiest CPU spent in interrupts, counted in the same way as
     /// `ticks`.
@@ -53,9 +54,9 @@ pub struct Window {
 
 impl Window {
     /// Creates a window from the difference between two readings of the counters.
-    /// `losses_are_received` is true if the interface counts a packet as received even if it is
-    /// lost later. Network cards count such packets as received, and a veth does not. `threads` is
-    /// true if packets may also be handled outside of interrupts.
+    /// `losses_are_received` is true if the interface counts a packet as received even if the
+    /// packet is lost later. Network cards count packets that are lost later as received, and a
+    /// veth does not. `threads` is true if packets may also be handled outside of interrupts.
     pub fn of(passed: &Sample, seconds: f64, losses_are_received: bool, threads: bool) -> Self {
         let time = |cpu: &CpuCounts| (cpu.softirq + if threads { cpu.system } else { 0 }) as f64;
         let backlogs: u64 = passed.cpus.values().map(|cpu| cpu.dropped + cpu.flow_limit).sum();
@@ -88,10 +89,10 @@ impl Window {
     }
 
     /// Returns true if this window lost a larger share of its packets than each of the other
-    /// windows. The difference must exceed the differences between these windows, and the machine
-    /// must not have handled packets at a higher rate. The rate matters because packets of a sender
-    /// without a limit are always lost. If the machine handles more packets of this sender, it may
-    /// also lose more of them.
+    /// windows. The difference must exceed the differences between the other windows, and the
+    /// machine must not have handled packets at a higher rate. The rate matters because a sender
+    /// with an unlimited rate always loses packets. If the machine handles more packets of such a
+    /// sender, it may also lose more of them.
     pub fn loses_more_than(&self, others: &[Self]) -> bool {
         let shares = || others.iter().map(Self::lost_share);
         let (most, least) = (shares().fold(0.0, f64::max), shares().fold(1.0, f64::min));
@@ -104,7 +105,7 @@ impl Window {
 /// The ratio of a new value to an old value, with its confidence interval of 99 %.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ratio {
-    /// The geometric mean of the ratios of all pairs.
+    /// The geometric mean of the ratios of all pairs of windows.
     pub mean: f64,
     /// The lower end of the confidence interval.
     pub low: f64,
@@ -113,9 +114,10 @@ pub struct Ratio {
 }
 
 impl Ratio {
-    /// Computes the mean ratio of pairs of an old and a new value, and its confidence interval from
-    /// the t-distribution of the logarithms. With fewer than two pairs, the confidence interval is
-    /// unlimited. Returns `None` if there is no pair, or if a value is not positive.
+    /// Computes the mean ratio of new to old values over all pairs. Its confidence interval is
+    /// computed from the t-distribution of the logarithms. With fewer than two pairs, the
+    /// confidence interval is unlimited. Returns `None` if `pairs` is empty, or if a value is not
+    /// positive.
     pub fn of(pairs: impl IntoIterator<Item = (f64, f64)>) -> Option<Self> {
         let logarithms: Vec<f64> = pairs.into_iter().map(|(old, new)| (new / old).ln()).collect();
         if logarithms.is_empty() || !logarithms.iter().all(|logarithm| logarithm.is_finite()) {
@@ -144,19 +146,19 @@ impl fmt::Display for Ratio {
     }
 }
 
-/// The reason why a setting is kept or taken back.
+/// The reason why a new setting is kept or undone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// The machine was at its limit, and handled more or fewer packets with the new setting.
     Throughput,
-    /// The busiest CPU needs less or more time per packet. Therefore the machine's limit is higher
-    /// or lower with the new setting.
+    /// The busiest CPU needs less or more time per packet. Therefore the machine's maximum packet
+    /// rate is higher or lower with the new setting.
     Evenness,
-    /// All CPUs together need less or more time per packet with the new setting.
+    /// With the new setting, all CPUs together need less or more time per packet.
     CpuTime,
     /// The differences between the old and the new setting are not larger than the noise.
     Noise,
-    /// More packets were lost with the new setting, and its measurement window ended at once.
+    /// More packets were lost with the new setting, so its measurement window ended at once.
     Drops,
     /// Too few packets arrived to compare the settings.
     TooFew,
@@ -169,15 +171,15 @@ pub struct Verdict {
     pub keep: bool,
     /// Why.
     pub reason: Reason,
-    /// True if the machine was at its limit. Only at the limit does the throughput show whether the
-    /// setting helps.
+    /// True if the machine was at its limit. The throughput shows whether the setting helps only if
+    /// the machine is at its limit.
     pub at_limit: bool,
-    /// The ratio between the packet rates with the new and with the old setting.
+    /// The packet rate with the new setting divided by the packet rate with the old setting.
     pub throughput: Option<Ratio>,
-    /// The ratio between the times that the busiest CPU needs per packet with the new and with the
+    /// The time per packet of the busiest CPU with the new setting, divided by the time with the
     /// old setting.
     pub busiest: Option<Ratio>,
-    /// The ratio between the times that all CPUs together need per packet with the new and with the
+    /// The time per packet of all CPUs together with the new setting, divided by the time with the
     /// old setting.
     pub cost: Option<Ratio>,
 }
@@ -189,10 +191,10 @@ impl Verdict {
     ///
     /// Three figures are compared in order, and the first figure that differs by more than the
     /// noise decides. The first figure is the throughput, if the machine was at its limit. The
-    /// second is the time per packet of the busiest CPU, which determines the limit. The third is
-    /// the time per packet of all CPUs. If a new setting is kept, a comparison in the other
-    /// direction would not keep the old setting. Therefore a second measurement does not undo the
-    /// first one.
+    /// second figure is the time per packet of the busiest CPU, which determines the limit. The
+    /// third figure is the time per packet of all CPUs. If a new setting is kept, a comparison in
+    /// the other direction would not keep the old setting. Therefore a second measurement does not
+    /// undo the result of the first measurement.
     pub fn of(pairs: &[(Window, Window)], drops_rose: bool) -> Self {
         let ratio = |value: fn(&Window) -> f64| Ratio::of(pairs.iter().map(|(old, new)| (value(old), value(new))));
         let limited = pairs.iter().filter(|(old, new)| old.is_at_limit() || new.is_at_limit()).count();
@@ -268,7 +270,8 @@ mod tests {
     use super::*;
 
     /// Creates a measurement window of five seconds. `packets` and `lost` are in thousands. `ticks`
-    /// is the number of ticks of all CPUs, and `busiest_ticks` that of the busiest CPU.
+    /// is the number of ticks of all CPUs, and `busiest_ticks` is the number of ticks of the
+    /// busiest CPU.
     fn window(packets: u64, lost: u64, ticks: f64, busiest_ticks: f64) -> Window {
         let (packets, lost) = (packets * 1_000, lost * 1_000);
         Window { seconds: 5.0, packets, lost, ticks, busiest_ticks, busiest: busiest_ticks / 500.0 }
@@ -333,27 +336,27 @@ mod tests {
         let before = [window(1_000, 1, 200.0, 150.0), window(1_000, 2, 200.0, 150.0)];
         assert!(window(1_000, 20, 200.0, 150.0).loses_more_than(&before));
         assert!(!window(1_000, 2, 200.0, 150.0).loses_more_than(&before));
-        // If the difference to the earlier windows is not larger than the difference between them,
-        // it is noise.
+        // A difference from the earlier windows is noise if it is not larger than the difference
+        // between the earlier windows.
         let noisy = [window(1_000, 10, 200.0, 150.0), window(1_000, 60, 200.0, 150.0)];
         assert!(!window(1_000, 100, 200.0, 150.0).loses_more_than(&noisy));
         assert!(window(1_000, 140, 200.0, 150.0).loses_more_than(&noisy));
-        // The throughput decides, even if the other two figures are worse.
+        // More dropped packets decide against a setting, even if its throughput is higher.
         let better = pairs(window(1_000, 300, 490.0, 490.0), window(1_700, 900, 900.0, 480.0));
         let verdict = Verdict::of(&better, true);
         assert_eq!((verdict.keep, verdict.reason), (false, Reason::Drops));
     }
 
     /// On a veth without RPS, the sending thread also does the receiver's work. Therefore the
-    /// thread cannot send more packets than the machine handles. With RPS, the sender can send more
-    /// packets, and the backlog drops those that do not fit.
+    /// sending thread cannot send more packets than the machine handles. With RPS, the sender can
+    /// send more packets, and the backlog drops the packets that do not fit.
     #[test]
     fn a_sender_without_a_limit_loses_packets_and_gets_more_of_them_through() {
         let (old, new) = (window(1_000, 0, 490.0, 490.0), window(1_800, 5_400, 900.0, 480.0));
         assert!(!new.loses_more_than(&[old]));
         assert_eq!(verdict(old, new), (true, Reason::Throughput, true));
-        // With the same losses, the window ends if the machine does not handle packets at a higher
-        // rate.
+        // If the losses are the same but the machine does not handle packets at a higher rate, the
+        // window ends early.
         assert!(window(1_000, 5_400, 900.0, 480.0).loses_more_than(&[old]));
     }
 

@@ -1,5 +1,5 @@
 //! Maintains a setting. When the kernel reports that the link, its queues or the CPUs have changed,
-//! the setting's values are set again.
+//! the knobs of the setting are set again.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,12 +20,12 @@ use crate::setting::{Difference, Setting};
 use crate::stage::{STAGES, Stage};
 use crate::undo::Undo;
 
-/// The pause after the kernel's messages were read. The kernel stores further messages during the
-/// pause. Therefore this process wakes up at most five times a second, even if many interfaces are
-/// created and deleted.
+/// The pause after each reading of the kernel's messages. The kernel stores further messages during
+/// the pause. Therefore this process wakes up at most five times a second, even if many interfaces
+/// are created and deleted.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Watches one interface and maintains its kept setting.
+/// Watches one interface, and sets its kept setting again when values have changed.
 #[derive(Debug)]
 pub struct Watch {
     interface: String,
@@ -34,7 +34,8 @@ pub struct Watch {
     counts: Arc<WatchCounts>,
 }
 
-/// The counts of a watch: the kernel's messages, and the values that were set again.
+/// The counts of a [`Watch`]: the numbers of the kernel's messages, and of the values that were set
+/// again.
 #[derive(Debug, Default)]
 pub struct WatchCounts(Mutex<Counted>);
 
@@ -46,7 +47,8 @@ struct Counted {
 }
 
 /// The names of the counts of the kernel's messages, by subject. `lost` counts how often messages
-/// were lost because too many arrived. After it has lost messages, the watch compares all values.
+/// of the kernel were lost because too many arrived. After messages were lost, the watch compares
+/// all values with the kept setting.
 const EVENTS: [&str; 4] = ["link", "queues", "cpus", "lost"];
 const LINK: usize = 0;
 const QUEUES: usize = 1;
@@ -55,7 +57,7 @@ const LOST: usize = 3;
 
 impl WatchCounts {
     fn counted(&self) -> MutexGuard<'_, Counted> {
-        // The counts are valid even if another thread panicked while it held the lock.
+        // The counts are valid even if another thread panicked while that thread held the lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -130,8 +132,8 @@ impl Watch {
         }
     }
 
-    /// Waits until one of the file descriptors is readable. Returns true if the first descriptor is
-    /// readable.
+    /// Waits until one of the file descriptors in `fds` is readable, or until `time` has passed.
+    /// Returns true if the first descriptor is readable.
     fn wait_for(&self, fds: &[BorrowedFd<'_>], time: Option<Duration>) -> Result<bool, TuneError> {
         let mut waiting: Vec<PollFd<'_>> = fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
         let time = time.and_then(|time| Timespec::try_from(time).ok());
@@ -139,7 +141,7 @@ impl Watch {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(TuneError::Watch { interface: self.interface.clone(), error: error.into() }),
         }
-        // The result is also true if the other end of the first descriptor was closed.
+        // The result is also true if the other end of the first file descriptor was closed.
         Ok(!waiting[0].revents().is_empty())
     }
 
@@ -156,7 +158,8 @@ impl Watch {
             events[QUEUES] += u64::from(path.contains(&queues) && action != "remove");
             events[CPUS] += u64::from(path.contains("/system/cpu/cpu") && ["online", "offline"].contains(&action));
         });
-        // Lost messages count, because they may have been about the interface.
+        // Lost messages count as messages about the interface, because some of them may have been
+        // about it.
         events[LOST] += u64::from(!links_complete) + u64::from(!devices_complete);
         let mut counted = self.counts.counted();
         counted.events.iter_mut().zip(events).for_each(|(all, new)| *all += new);
@@ -166,8 +169,8 @@ impl Watch {
         }
     }
 
-    /// Sets all knobs again whose values differ from the kept setting, and sets the knobs of new
-    /// queues. `log` is called with each change or failure.
+    /// Sets each knob again whose value differs from the kept setting, and sets the knobs of new
+    /// queues. The function `log` is called with each change or failure.
     ///
     /// # Errors
     ///
@@ -227,8 +230,8 @@ impl fmt::Display for SetAgain {
     }
 }
 
-/// Returns values for the knobs of queues that were created after the setting. If all queues have
-/// the same value in a stage, a new queue gets this value too.
+/// Returns values for the knobs of queues that were created after the setting was kept. If the
+/// knobs of a stage have the same value for all queues, a new queue gets this value too.
 fn on_new_queues(machine: &mut Machine, interface: &str, kept: &Setting) -> Setting {
     let mut new = Setting::default();
     for stage in STAGES.iter().filter(|stage| stage.pattern.contains("/queues/")) {

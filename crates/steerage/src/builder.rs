@@ -22,7 +22,7 @@ use steerage_topology::{CpuId, CpuMask, NodeMap, Topology, present, usable_memor
 use crate::handle::Handle;
 use crate::instance::{Instance, STACK_BYTES, Threads};
 
-/// An instance whose handlers get messages, and the post that sends the messages.
+/// An instance whose handlers get messages, and the [`Post`] that sends the messages.
 type WithPost<H> = (Instance<WithMessages<H>>, Post<<H as TakesMessages>::Message>);
 
 type FlowKeyFn = Arc<dyn Fn(FlowHasher, Affinity, Layers) -> QueueHasher + Send + Sync>;
@@ -57,7 +57,7 @@ type FlowKeyFn = Arc<dyn Fn(FlowHasher, Affinity, Layers) -> QueueHasher + Send 
 #[must_use = "nothing is built until `build` is called"]
 pub struct Builder {
     cpus: Option<CpuMask>,
-    /// The number of CPUs that [`virtual_cpus`](Self::virtual_cpus) has set.
+    /// The virtual CPUs that [`virtual_cpus`](Self::virtual_cpus) has set, or `None`.
     there: Option<CpuMask>,
     rps_cpus: Option<CpuMask>,
     queue_masks: Vec<(usize, CpuMask)>,
@@ -137,8 +137,8 @@ impl Builder {
     }
 
     /// Runs the instance on CPUs 0 to `count - 1`, even if the machine does not have these CPUs.
-    /// The threads of virtual CPUs are not pinned, and sleep as soon as they are idle. For tests.
-    /// An instance with virtual CPUs has no other CPUs.
+    /// The threads of virtual CPUs are not pinned. They sleep as soon as they are idle. For tests.
+    /// An instance with virtual CPUs does not also run on CPUs of the machine.
     pub fn virtual_cpus(mut self, count: usize) -> Self {
         self.cpus = Some((0..count.min(CPUS_MAX + 1)).map(|cpu| CpuId(cpu as u16)).collect());
         self.there = self.cpus.clone();
@@ -153,15 +153,16 @@ impl Builder {
     }
 
     /// Sets the CPUs over which packets are spread. By default, packets are spread over all CPUs of
-    /// the instance. A CPU that is not in the mask only receives. An empty mask turns steering off.
-    /// Each packet is then handled on the CPU that received it.
+    /// the instance. A CPU that is not in the mask only receives packets, and does not handle them.
+    /// An empty mask turns steering off. If steering is off, each packet is handled on the CPU that
+    /// received it.
     pub fn rps_cpus(mut self, mask: CpuMask) -> Self {
         self.rps_cpus = Some(mask);
         self
     }
 
     /// Sets the CPUs over which the packets of one queue are spread. A queue's mask replaces the
-    /// mask of the queue's device and the mask of the instance. Queues are numbered over all
+    /// mask of the queue's device and the mask of the instance. Queues are numbered across all
     /// inputs, in the order in which the inputs are added, as in
     /// [`Handle::set_queue_rps_cpus`](steerage_core::control::Handle::set_queue_rps_cpus).
     pub fn queue_rps_cpus(mut self, queue: usize, mask: CpuMask) -> Self {
@@ -169,8 +170,8 @@ impl Builder {
         self
     }
 
-    /// Adds a device that receives packets. The queues of the device are assigned to the CPUs in
-    /// turn.
+    /// Adds a device that receives packets. The queues of the device are assigned to the instance's
+    /// CPUs in turn.
     pub fn input(self, input: Input) -> Self {
         self.input_on(input, &[], None)
     }
@@ -182,9 +183,10 @@ impl Builder {
         InputId((self.inputs.len() - 1) as u16)
     }
 
-    /// Adds a device that receives packets. The queues of the device are assigned to the CPUs in
-    /// `rx_cpus` in turn, or to all CPUs if this list is empty. A CPU in `rx_cpus` that is not one
-    /// of [`cpus`](Self::cpus) only receives. `mask` replaces the instance's mask for this device.
+    /// Adds a device that receives packets. The queues of the device are assigned in turn to the
+    /// CPUs in `rx_cpus`, or to all CPUs if `rx_cpus` is empty. A CPU in `rx_cpus` that is not one
+    /// of [`cpus`](Self::cpus) only receives packets, and does not handle them. `mask` replaces the
+    /// instance's mask for this device.
     pub fn input_on(mut self, input: Input, rx_cpus: &[CpuId], mask: Option<CpuMask>) -> Self {
         self.inputs.push(InputSpec { input, rx_cpus: rx_cpus.to_vec(), mask });
         self
@@ -200,8 +202,8 @@ impl Builder {
     /// Adds a device that sends packets, and returns the number of the output. Handlers pass the
     /// number of an output to [`Packet::transmit`](crate::Packet::transmit).
     ///
-    /// This function sends all packets except broadcasts, and at the end a packet of its own with the
-    /// number of broadcasts:
+    /// The packet function in this example sends all packets except broadcasts. At the end, it
+    /// sends a packet of its own with the number of broadcasts:
     ///
     /// ```
     /// use steerage::{Batch, Builder, Cpu, Handler, LinkType, TxId, testing};
@@ -244,11 +246,11 @@ impl Builder {
     /// ```
     pub fn add_output(&mut self, output: Output) -> TxId {
         self.outputs.push(output);
-        // Building fails if there are more than `OUTPUTS_MAX` outputs.
+        // `build` returns an error if there are more than `OUTPUTS_MAX` outputs.
         TxId((self.outputs.len() - 1) as u8)
     }
 
-    /// Adds a sender. Threads outside of the receive path can use the sender to send packets to the
+    /// Adds a sender. With the sender, threads outside of the receive path can send packets to the
     /// output `to`: packets that handlers have [kept](crate::Packet::keep), and copies of other
     /// frames. At most `places` packets may wait in the sender. [`Sender`] explains when the run of
     /// an instance with a sender ends.
@@ -304,9 +306,10 @@ impl Builder {
         Ok(sender)
     }
 
-    /// Sets the counters of the packet function. Any thread can read the counters during the run
-    /// and after it: [`Handle::counters`](crate::Handle::counters) returns them. The counters also
-    /// appear in snapshots, in metrics, and in `steerage top`.
+    /// Returns the counters of the packet function, to which the program can add its own. Any
+    /// thread can read the counters during the run and after it:
+    /// [`Handle::counters`](crate::Handle::counters) returns them. The counters also appear in
+    /// snapshots, in metrics, and in `steerage top`.
     ///
     /// ```
     /// use steerage::stats::CpuCounter;
@@ -343,16 +346,17 @@ impl Builder {
         &self.counters
     }
 
-    /// Sets the hash function and its key. Default: AES (SipHash-1-3 on a CPU without AES), with a
-    /// random key.
+    /// Sets the hash function and its key. Default: AES with a random key, or SipHash-1-3 with a
+    /// random key on a CPU without AES instructions.
     pub fn hash(mut self, hasher: FlowHasher) -> Self {
         self.hasher = Some(hasher);
         self
     }
 
     /// Sets a function that determines the flow of an Ethernet frame. If the function returns
-    /// `None`, the flow is read from the headers as usual. On links other than Ethernet, the flow
-    /// is read from the headers too. If both directions of a flow should stay together, return
+    /// `None`, the flow is read from the frame's headers as usual. On links other than Ethernet,
+    /// the flow is always read from the frame's headers. If both directions of a flow should stay
+    /// together, return
     /// [`FlowKey::both_directions`].
     ///
     /// ```
@@ -373,8 +377,8 @@ impl Builder {
     }
 
     /// Like [`flow_key`](Self::flow_key), but the function is called for the frames of all links.
-    /// The function gets the type of the frame's first header. Use this function for TUN
-    /// interfaces, whose frames begin with an IP header ([`LinkType::RAW`]).
+    /// The function gets the frame's link type, which is the type of its first header. Use this
+    /// function for TUN interfaces, whose frames begin with an IP header ([`LinkType::RAW`]).
     pub fn flow_key_with_link(
         mut self,
         key: impl Fn(&[u8], LinkType) -> Option<FlowKey> + Clone + Send + Sync + 'static,
@@ -385,39 +389,39 @@ impl Builder {
     }
 
     /// Selects which flow is used if a packet is inside a tunnel. By default, the innermost flow is
-    /// used. The setting applies only to the hash that steerage computes, and not to the hash of a
-    /// device.
+    /// used. The choice of the flow applies only to the hash that steerage computes, and not to the
+    /// hash of a device.
     pub fn layers(mut self, layers: Layers) -> Self {
         self.layers = layers;
         self
     }
 
-    /// Sets whether the hash of a device may be used. A device's hash is used only if it keeps
-    /// together the packets that the handler needs together. Default: yes.
+    /// Sets whether the hash of a device may be used. A device's hash is used only if it gives the
+    /// same value to all packets that one handler must get together. Default: yes.
     pub fn device_hash(mut self, yes: bool) -> Self {
         self.device_hash = yes.then_some(None);
         self
     }
 
-    /// Uses the hash of a device if it keeps together the packets that `affinity` names. Without a
-    /// call of this function, the [`AFFINITY`](crate::Handler::AFFINITY) of the handler decides.
-    /// Use this function for a handler whose result does not depend on which packets it gets
-    /// together.
+    /// Uses the hash of a device if the hash keeps together the packets that `affinity` names, such
+    /// as those of a flow. Without a call of this function, the
+    /// [`AFFINITY`](crate::Handler::AFFINITY) of the handler decides. Use this function if the
+    /// result of the handler does not depend on which packets go to the same CPU.
     pub fn device_affinity(mut self, affinity: Affinity) -> Self {
         self.device_hash = Some(Some(affinity));
         self
     }
 
     /// Sets how many frames may wait for one CPU: `netdev_max_backlog`. The limit on waiting frames
-    /// applies to all live queues together. Each queue that can wait has its own limit of the same
-    /// size. Default: 1000.
+    /// applies to all live queues together. Each queue whose device can wait, such as a file, has
+    /// its own limit of the same size. Default: 1000.
     pub fn backlog(mut self, frames: usize) -> Self {
         self.limits.backlog = frames;
         self
     }
 
-    /// Sets how many frames one poll takes from a queue: `dev_weight`. The lists of frames that are
-    /// handed to other CPUs have the same maximum length. Default and maximum:
+    /// Sets how many frames one poll takes from a queue: `dev_weight`. This number is also the
+    /// maximum length of the lists of frames that are handed to other CPUs. Default and maximum:
     /// [`POLL_BUDGET`](crate::limits::POLL_BUDGET).
     pub fn dev_weight(mut self, frames: usize) -> Self {
         self.limits.dev_weight = frames;
@@ -425,33 +429,34 @@ impl Builder {
     }
 
     /// Sets the size of each queue's local page cache, in pages. With 0, there is no cache. A queue
-    /// whose device provides blocks has a cache only if you call this function. The cache of such a
-    /// queue is for frames that are copied. Default:
+    /// whose device provides its own blocks of memory has a page cache only if you call this
+    /// function. The page cache of a queue with blocks is for frames that are copied. Default:
     /// [`LpcMemory::default_pages`](crate::memory::LpcMemory::default_pages).
     pub fn lpc_pages(mut self, pages: usize) -> Self {
         self.lpc_pages = Some(pages);
         self
     }
 
-    /// Sets the NUMA node of each CPU. By default, CPUs have the nodes of the machine. If threads
-    /// are not pinned, there is only one node.
+    /// Sets the NUMA node of each CPU. By default, each CPU has its NUMA node of the machine. If
+    /// threads are not pinned, all CPUs count as CPUs of a single node.
     pub fn nodes(mut self, nodes: NodeMap) -> Self {
         self.nodes = Some(nodes);
         self
     }
 
     /// Sets the maximum length of frames that are copied out of their device's page, in bytes. Only
-    /// devices with a ring of pages copy frames in this way: `rx-copybreak`. The default is 0, with
-    /// which no frame is copied.
+    /// devices with a ring of pages copy frames in this way: `rx-copybreak`. The default is 0. With
+    /// 0, no frame is copied.
     pub fn copybreak(mut self, bytes: usize) -> Self {
         self.queue_limits.copybreak = bytes;
         self
     }
 
     /// Sets the maximum length of frames that [`Packet::linearise`](crate::Packet::linearise) can
-    /// join into one page, in bytes. Pages have at least this length. The default is 0. With 0,
-    /// pages are as long as the inputs need. The length that the inputs need is enough, unless an
-    /// input receives a frame in several buffers. Maximum: [`FRAME_BYTES_MAX`].
+    /// join into one page, in bytes. The packet memory's pages have at least this length. The
+    /// default is 0. With 0, pages have the length that the inputs need. The length that the inputs
+    /// need is enough, unless an input receives a frame in several buffers. Maximum:
+    /// [`FRAME_BYTES_MAX`].
     pub fn linear_bytes(mut self, bytes: usize) -> Self {
         self.linear_bytes = bytes.min(FRAME_BYTES_MAX);
         self
@@ -463,9 +468,10 @@ impl Builder {
         self
     }
 
-    /// Sets how many packets of its own the handler of a CPU may send at a time: see
+    /// Sets how many packets that a handler creates itself may wait to be sent on each CPU: see
     /// [`Cpu::send`](crate::Cpu::send). For each packet that a handler may send, a page of the pool
-    /// is reserved. The default is 0, or 64 with a [sender](Self::add_sender). Maximum:
+    /// is reserved. The default is 0 packets, or 64 packets with a [sender](Self::add_sender).
+    /// Maximum:
     /// [`ORIGINATED_MAX`](crate::limits::ORIGINATED_MAX).
     pub fn originated_max(mut self, packets: usize) -> Self {
         self.originated_max = packets.min(ORIGINATED_MAX);
@@ -502,16 +508,17 @@ impl Builder {
         self
     }
 
-    /// Sets how long an idle CPU polls before it sleeps. Default: 50 us.
+    /// Sets the time for which an idle CPU polls before it sleeps. Default: 50 us.
     pub fn idle_poll(mut self, time: Duration) -> Self {
         self.threads.idle_poll = time;
         self
     }
 
     /// Sets the stack size of each thread that [`Instance::start`] starts, in bytes. A handler is
-    /// created on the stack of its CPU's thread, and is moved by value on this stack. A handler may
-    /// take a quarter of the stack. Data that the handler keeps in a `Box` or a `Vec` does not
-    /// count. If a handler is larger, [`Instance::start`] returns an error. Default:
+    /// created on the stack of its CPU's thread, and is moved by value on this stack. The size of a
+    /// handler may be at most a quarter of the stack size. Data that the handler keeps in a `Box`
+    /// or a `Vec` does not count as part of its size. If a handler is larger than a quarter of the
+    /// stack, [`Instance::start`] returns an error. Default:
     /// [`STACK_BYTES`](crate::limits::STACK_BYTES), for handlers of up to 512 KiB.
     pub fn stack_size(mut self, bytes: usize) -> Self {
         self.threads.stack_size = bytes;
@@ -524,7 +531,7 @@ impl Builder {
     /// long as it keeps up. Other CPUs are added when the load grows. With [`Hash`](crate::Hash),
     /// every CPU has an equal share of the buckets from the beginning, as in Linux. Each group of
     /// queues has its own policy, which [`Policy::fresh`] creates. If a policy panics, or chooses a
-    /// CPU that the group does not have, this is reported once, and the policy is replaced by
+    /// CPU that its group does not have, the error is reported once. Then the policy is replaced by
     /// [`Hash`](crate::Hash).
     pub fn policy(mut self, policy: impl Policy + 'static) -> Self {
         self.policy = Box::new(Guarded::new(policy));

@@ -1,5 +1,5 @@
-//! The handle of an instance. The handle of `steerage` combines the handle of the core with the
-//! control of policies.
+//! The handle of an instance. The handle of the crate `steerage` combines the handle of
+//! `steerage-core` with the control of policies.
 
 use std::ops::Deref;
 
@@ -9,7 +9,7 @@ use steerage_ledger::CounterSnapshot;
 use steerage_policy::{Guarded, Policy, SharedControl};
 
 /// A handle changes, reads and stops an instance. A handle can be used on any thread, during the
-/// run and after it. A handle also has the methods of [`control::Handle`].
+/// run of the instance and after it. A handle also has the methods of [`control::Handle`].
 ///
 /// ```
 /// use std::time::Duration;
@@ -33,8 +33,9 @@ impl Handle {
         Self { core, control }
     }
 
-    /// Replaces the policy. All groups of queues start over with the new policy. When this function
-    /// returns, the new policy has chosen its first CPUs, and buckets begin to move to these CPUs.
+    /// Replaces the policy. All groups of queues begin again with the new policy, without the state
+    /// of the old policy. When this function returns, the new policy has chosen its first CPUs, and
+    /// buckets begin to move to these CPUs.
     /// [`is_settled`](control::Handle::is_settled) returns true after the buckets have arrived.
     pub fn set_policy(&self, policy: impl Policy + 'static) {
         self.control.set_policy(Guarded::new(policy));
@@ -46,18 +47,19 @@ impl Handle {
         self.ledgers().counters(&self.cpus())
     }
 
-    /// Lets the policy do the work that is due at the time `now`. Returns the time at which
-    /// `control` should be called next. Returns `None` if the policy has no work until another
-    /// policy is set. `now` and the returned time are times on the clock of the CPUs:
+    /// Runs the work of the policy that is due at the time `now`. Returns the time at which
+    /// `control` should be called next. Returns `None` if the policy needs no further call until
+    /// another policy is set. `now` and the returned time are times on the clock of the CPUs:
     /// [`now`](control::Handle::now), unless the CPUs use a clock that the program supplies.
     ///
     /// [`Instance::start`](crate::Instance::start) starts a thread that calls this function. A
     /// program that runs CPUs on its own threads must call this function from another thread: see
     /// [`Instance::split`](crate::Instance::split).
     ///
-    /// A call before the returned time has no effect. A late call loses no packets, because packets
-    /// follow the last map until the call. If another thread is in `control`, the call returns at
-    /// once with an early time.
+    /// If `control` is called before the returned time, the call has no effect. If `control` is
+    /// called late, no packets are lost, because packets are steered by the last map until the
+    /// call. If another thread is executing `control`, the call returns at once, with an early time
+    /// for the next call.
     pub fn control(&self, now: Timestamp) -> Option<Timestamp> {
         self.control.check(now)
     }

@@ -23,16 +23,16 @@ pub struct Instance<H: Handler> {
     threads: Threads,
 }
 
-/// The stack size of each thread of an instance, in bytes. This size is the default of Rust's
-/// threads.
+/// The stack size of each thread of an instance, in bytes. This stack size is also the default of
+/// Rust's threads.
 pub const STACK_BYTES: usize = 2 << 20;
 
-/// While a handler is created, it is on the stack several times, because it is moved by value.
+/// While a handler is created, several copies of it are on the stack, because it is moved by value.
 const HANDLERS_PER_STACK: usize = 4;
 
-/// The maximum time for which a join waits for CPUs that close their devices after all packets were
-/// handled. When its XDP program is detached, a driver may restart its network card. This takes
-/// seconds.
+/// After all packets were handled, each CPU closes its devices. `join` waits at most this time for
+/// the CPUs that do this. When an XDP program is detached, the driver may restart the network card.
+/// This takes seconds.
 const CLOSE_MAX: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Copy)]
@@ -61,8 +61,8 @@ impl<H: Handler> Instance<H> {
     /// Splits the instance into one part for each CPU. The caller runs the parts on its own
     /// threads. This function starts, pins and names no threads. The caller must also call
     /// [`Handle::control`] regularly. If `control` is not called, the policy never checks the load.
-    /// With [`Balance`](crate::Balance), no CPU ever joins. With [`Hash`](struct@crate::Hash),
-    /// calls of `control` are not needed.
+    /// Without calls of `control`, the policy [`Balance`](crate::Balance) never adds a CPU. The
+    /// policy [`Hash`](struct@crate::Hash) does not need calls of `control`.
     ///
     /// ```
     /// use std::thread;
@@ -117,10 +117,10 @@ impl<H: Handler> Instance<H> {
     }
 }
 
-/// A running instance. If this value is dropped, the run is stopped, as by
+/// A running instance. If a `Running` is dropped, the run is stopped, as by
 /// [`Handle::stop`](steerage_core::control::Handle::stop). The drop does not wait for the end of
 /// the run. [`join`](Self::join) waits for the end of the run. [`detach`](Self::detach) lets the
-/// run continue without this value.
+/// run continue without the `Running`.
 ///
 /// ```
 /// use std::time::Duration;
@@ -144,20 +144,21 @@ pub struct Running<R> {
     reports: Arc<Mutex<Vec<(CpuId, R)>>>,
 }
 
-/// The threads of a run. The threads do not have the handler's type, so that this code is compiled
-/// once.
+/// The threads of a run. The type of the threads does not depend on the handler's type. Therefore
+/// the code of `CpuThreads` is compiled only once.
 #[derive(Debug)]
 struct CpuThreads {
     run: StopsWhenDropped,
     threads: Vec<JoinHandle<()>>,
     /// Receives a message when a CPU has ended. The message contains the CPU, and true if the
-    /// receive path did not panic on it.
+    /// receive path did not panic on this CPU.
     ended: Receiver<(CpuId, bool)>,
     cpus: Vec<CpuId>,
     control: ControlThread,
 }
 
-/// Stops the run when it is dropped, so that the threads of the run do not continue after an error.
+/// A guard that stops the run when the guard is dropped. Thus the threads of the run do not
+/// continue after an error.
 #[derive(Debug)]
 struct StopsWhenDropped {
     handle: Handle,
@@ -186,16 +187,16 @@ pub struct Outcome<R> {
     /// The CPUs on which the receive path panicked, or on which a handler panicked while it was
     /// created or finished. Panics of a handler while it handles packets are not included.
     pub failed: Vec<CpuId>,
-    /// The CPUs whose reports are incomplete, because their handlers were created again after a
-    /// panic, or because they did not return in time. An incomplete report covers only the packets
-    /// after the last new handler was created.
+    /// The CPUs whose reports are incomplete. Their handlers were created again after a panic, or
+    /// did not return in time. An incomplete report covers only the packets after the last new
+    /// handler was created.
     pub partial: Vec<CpuId>,
 }
 
 impl<R> Outcome<R> {
-    /// Facts that the numbers of the outcome alone do not show, in one sentence each: incomplete
-    /// and missing reports, a slow handler that lost packets, a device's hash that fills few
-    /// buckets. The list is empty if a run had none of these events.
+    /// Returns facts that the numbers of the outcome do not show, one sentence for each fact. Such
+    /// facts are incomplete and missing reports, a slow handler that lost packets, and a device's
+    /// hash that fills few buckets. The returned list is empty if the run had no such problem.
     pub fn notes(&self) -> Vec<String> {
         let missing = |cpus: &[CpuId], why: &'static str| -> Vec<String> {
             cpus.iter().map(|cpu| format!("CPU {cpu}: its report is missing, because {why}")).collect()
@@ -213,19 +214,19 @@ impl<R> Running<R> {
     }
 
     /// Lets the run continue until every queue has ended, or until the returned handle stops it.
-    /// The reports of the handlers are lost in this case.
+    /// The reports of the handlers of a detached run are lost.
     pub fn detach(mut self) -> Handle {
         self.threads.run.armed = false;
         self.handle()
     }
 
-    /// Waits until every queue has ended or a stop is complete. After that, waits until the outputs
-    /// have finished ([`Handle::finish_outputs`](steerage_core::control::Handle::finish_outputs)).
-    /// After a stop, `join` does not wait for a CPU whose handler does not return.
+    /// Waits until every queue has ended or a stop is complete. Then waits until the outputs have
+    /// finished ([`Handle::finish_outputs`](steerage_core::control::Handle::finish_outputs)). After
+    /// a stop, `join` does not wait for a CPU whose handler does not return.
     pub fn join(self) -> Outcome<R> {
         let Outcome { snapshot, left_behind, failed, partial, .. } = self.threads.join();
         let mut reports = std::mem::take(&mut *self.reports.lock().unwrap_or_else(PoisonError::into_inner));
-        // A CPU that did not end in time may have ended since then.
+        // A CPU that did not end in time may have ended, and reported, after the time limit.
         reports.retain(|(cpu, _)| !left_behind.contains(cpu));
         reports.sort_by_key(|(cpu, _)| *cpu);
         Outcome { snapshot, reports, left_behind, failed, partial }
@@ -233,7 +234,7 @@ impl<R> Running<R> {
 }
 
 impl CpuThreads {
-    /// Starts a thread for each CPU, which runs `body`, and the control thread.
+    /// Starts the control thread and, for each CPU, a thread that runs `body`.
     fn start(
         cpus: Vec<CpuId>,
         bodies: Vec<Box<dyn FnOnce() + Send>>,
@@ -261,8 +262,8 @@ impl CpuThreads {
                     tracing::error!(cpu = cpu.0, "the receive path panicked; everything stops");
                     stops.stop();
                 }
-                // Sending fails if the receiver of this channel was dropped before, which is no
-                // error.
+                // Sending fails if the receiver of this channel was dropped before. This failure is
+                // not an error.
                 let _ = to_join.send((cpu, has_ended));
                 drop(keeps_control);
             };

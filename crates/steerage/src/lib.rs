@@ -3,14 +3,15 @@
 //!
 //! Linux steers packets inside the kernel (RPS). This crate steers packets to functions in your
 //! program. A packet function is a [`Handler`], and each CPU has its own handler. All packets of a
-//! flow go to the same handler, in order. If the flow moves to another CPU, its state moves too.
+//! flow go to the same handler, in order. If a flow moves to another CPU, the handler's state of
+//! this flow moves too.
 //!
 //! # Example
 //!
 //! The following program counts the packets of some addresses on a live interface. The file
-//! `watched` contains one address per line. When the program gets SIGHUP, it reads the file again.
-//! Ctrl-C ends the program. To listen to the interface, the program needs the capability
-//! CAP_NET_RAW, which it drops before it handles packets.
+//! `watched` contains one address per line. When the program receives SIGHUP, it reads the file
+//! `watched` again. Ctrl-C ends the program. To listen to the interface, the program needs the
+//! capability CAP_NET_RAW, which it drops before it handles packets.
 //!
 //! ```no_run
 //! use std::collections::HashSet;
@@ -177,11 +178,13 @@ pub use builder::Builder;
 pub use {handle::Handle, instance::Instance, instance::Outcome, instance::Running};
 pub use {steerage_testing as testing, steerage_topology as topology};
 
-/// The ledger: how many packets were received, delivered and dropped, by CPU, queue and output.
+/// The ledger: the numbers of packets that were received, delivered and dropped, by CPU, queue and
+/// output.
 ///
 /// With the feature `serde`, a [`Snapshot`] can be written and read, for example as JSON. The keys
-/// of a serialized snapshot are the same as those of `snapshot` in the program's report. The
-/// addresses of flows ([`Elephant::flow`](stats::Elephant::flow)) are not written.
+/// of a serialized snapshot are the same as those of `snapshot` in the program's report. A
+/// serialized snapshot does not contain the addresses of flows
+/// ([`Elephant::flow`](stats::Elephant::flow)).
 pub mod stats {
     pub use steerage_ledger::{
         Backing, BucketSnapshot, CostEstimate, CounterError, CounterSnapshot, Counters, CpuCounter, CpuSnapshot,
@@ -190,7 +193,7 @@ pub mod stats {
     };
 }
 
-/// Policies decide which CPUs of a mask handle packets. Programs can have their own policies.
+/// Policies decide which CPUs of a mask handle packets. Programs can implement their own policies.
 pub mod policy {
     #[doc(hidden)]
     pub use steerage_policy::is_same_distance;
@@ -200,7 +203,7 @@ pub mod policy {
     };
 }
 
-/// Packets, their parts, and packets that outlive their batch.
+/// Packets, the parts of packets, and kept packets, which outlive their batch.
 pub mod packet {
     pub use steerage_core::ids::Verdict;
     pub use steerage_core::packet::{
@@ -219,19 +222,20 @@ pub mod messages {
 ///
 /// # A ring of pages
 ///
-/// If a card or another process fills the pages, the device posts pages in advance:
+/// If a card or another process fills the pages, the device *posts* pages, which means that it puts
+/// empty pages into the ring in advance:
 ///
-/// - `Capabilities::posted` says how many pages the device posts at most.
-/// - `Completions::refill` posts pages. A `Fit` says how long a frame may be and where in the page
-///   the frame begins. `Completions::alloc` takes one page.
+/// - `Capabilities::posted` is the maximum number of pages that the device posts.
+/// - `Completions::refill` posts pages. A `Fit` contains the maximum length of a frame and the
+///   offset in the page at which the frame begins. `Completions::alloc` allocates one page.
 /// - When a page is filled, `Completions::rx_finish` hands the frame over and returns another page
-///   to post in its place. If no other page is free, the frame is dropped (`no_page`) and its own
-///   page is returned, so that the ring never has a hole.
-/// - Pages without a frame return by `Completions::give_page`, or from `RxQueue::close`. The pool
-///   does not get back a page that the device merely drops. In debug and fuzz builds, writing to a
-///   returned page causes a panic.
-/// - A `Posted` of the region in `RxQueue::open` converts pages to addresses, for the ring, and
-///   back.
+///   to post in its place. If no other page is free, the frame is dropped (`no_page`) and
+///   `rx_finish` returns the frame's own page, so that the ring never has a hole.
+/// - Pages without a frame are returned to the pool with `Completions::give_page`, or by
+///   `RxQueue::close`. A page that the device merely drops is not returned to the pool. In debug
+///   and fuzz builds, writing to a returned page causes a panic.
+/// - A `Posted`, created in `RxQueue::open` from the memory region, converts pages to addresses for
+///   the ring, and addresses to pages.
 ///
 /// A page has at least 128 bytes (`HEADROOM`) before the frame, for `prepend`, and 64 bytes
 /// (`TAILROOM`) after the longest frame, for `append`. To hand over a page from
@@ -240,25 +244,26 @@ pub mod messages {
 ///
 /// # Memory of its own
 ///
-/// A device with its own memory, such as a mapped ring or file, can lend frames from it instead of
-/// copying them. If a packet function writes to a lent frame or keeps it, the frame is copied to a
-/// page first.
+/// A device with its own memory, such as a mapped ring or file, can *lend* frames from this memory
+/// instead of copying them. If a packet function writes to a lent frame or keeps it, the frame is
+/// copied to a page first.
 ///
-/// - `Blocks::map` returns the blocks and a `Claim`, without which no code can write to a block,
-///   read it or lend from it. `RxQueue::open` returns the blocks with `Opened::lending`, and the
-///   device keeps the claim.
+/// - `Blocks::map` returns the blocks and a `Claim`. Only code with the `Claim` can write to a
+///   block, read it or lend from it. `RxQueue::open` returns the blocks with `Opened::lending`, and
+///   the device keeps the `Claim`.
 /// - `Completions::lending` returns the part of a block after the last frame that was lent. Hand
-///   frames over from front to back: one with `Lending::push`, or many with `Lending::push_each`.
+///   over the frames of a block from front to back: one frame with `Lending::push`, or many with
+///   `Lending::push_each`.
 /// - The time of a frame and its length on the wire are in a `FrameHeader` of 16 bytes before the
-///   frame. In a page, this header is at the end of the headroom (`Completion::with_header`).
+///   frame. In a page, the `FrameHeader` is at the end of the headroom (`Completion::with_header`).
 ///
 /// A frame that extends beyond its page or block is counted as lost (`device`).
 ///
 /// # Frames in several buffers
 ///
-/// A `Gather` collects the buffers of a frame, of which the first must contain all headers.
-/// `Completions::gather` adds a buffer, and so does `Completions::rx_finish_part`, which returns
-/// another page to post. `Completions::push_gathered` hands the frame over, and
+/// A `Gather` collects the buffers of a frame. The first buffer must contain all headers.
+/// `Completions::gather` adds a buffer. `Completions::rx_finish_part` also adds a buffer, and
+/// returns another page to post. `Completions::push_gathered` hands the frame over, and
 /// `Completions::spoil` reports a lost buffer. `RxQueue::close` calls `Gather::close`, which
 /// returns the pages of an incomplete frame.
 ///
@@ -283,20 +288,22 @@ pub mod messages {
 ///
 /// # Super-frames
 ///
-/// An `Offload` (module `flow::offload`) says how to cut a super-frame.
+/// A *super-frame* is one frame that represents several packets. An `Offload` (module
+/// `flow::offload`) describes how to cut a super-frame into packets.
 ///
 /// - `Offload::from_virtio` reads and checks a `virtio_net_hdr`. `Offload::super_frame` is for a
-///   device that made the headers itself. After an error, report the frame with
-///   `Completions::lost`. `Lending::push_offload` hands the frame over, with 32 bytes before it
-///   (`OFFLOAD_BYTES`). The device counts packets on the wire in `DeviceCounts` (`wire_packets`,
-///   `wire_bytes`).
+///   device that created the headers of the super-frame itself. If these functions return an error,
+///   report the frame with `Completions::lost`. `Lending::push_offload` hands the super-frame over.
+///   It needs 32 bytes (`OFFLOAD_BYTES`) before the frame. The device counts packets on the wire in
+///   `DeviceCounts` (`wire_packets`, `wire_bytes`).
 /// - `Offload::to_virtio` makes the header for the kernel, and `Segments` cuts the frame. An output
-///   that does not support super-frames must refuse them. `TxCapabilities::merged` says that
-///   `TxQueue::send` accepts packets that were merged before the handler, each of which counts in
-///   `Sent` as `packet.frames()`. Otherwise the output gets the single packets.
-/// - Share the blocks among CPUs (`Blocks::shared`). Otherwise a CPU that stalls may take all of
-///   them. If no block is free, go on receiving: copy short packets into pages, and report
-///   super-frames as lost.
+///   that does not support super-frames must refuse them. If `TxCapabilities::merged` is set,
+///   `TxQueue::send` accepts packets that were merged before the handler. Each merged packet counts
+///   in `Sent` as `packet.frames()` packets. If `TxCapabilities::merged` is not set, the output
+///   gets the single packets.
+/// - Limit the share of the blocks that each CPU can occupy (`Blocks::shared`). Without this limit,
+///   a CPU that stalls may occupy all blocks. If no block is free, the device must continue to
+///   receive: copy short packets into pages, and report super-frames as lost.
 pub mod device {
     pub use steerage_core::completions::{Completions, Filled, Gather, Lending, OFFLOAD_BYTES};
     pub use steerage_core::device::{
@@ -336,7 +343,7 @@ pub mod threads {
     pub use {steerage_core::platform::Platform, steerage_core::softnet::Phase, steerage_mem::park::Bell};
 }
 
-/// The limits that programs need: defaults and ranges of settings, and sizes.
+/// The limits that programs need: sizes, and the defaults and ranges of settings.
 pub mod limits {
     pub use crate::instance::STACK_BYTES;
     pub use steerage_core::limits::{
@@ -349,8 +356,8 @@ pub mod limits {
     pub use steerage_mem::{FRAME_BYTES_MAX, SEGMENTS_MAX};
 }
 
-/// Memory for a program's own tables, the size of page caches, and the error of an instance that
-/// needs too much packet memory.
+/// Memory for a program's own tables, the size of page caches, and the error that is returned if an
+/// instance needs too much packet memory.
 pub mod memory {
     #[doc(hidden)]
     pub use steerage_mem::supply::{LOT_SLOTS, Needs, QueueNeeds};

@@ -1,8 +1,8 @@
-//! Tests what happens if the kernel takes CPUs offline and online again. The tests use the kernel's
-//! CPU switch, if this machine has one, and a cpuset.
+//! Tests what happens if the kernel takes CPUs offline and online again. The tests use a cpuset
+//! and, if this machine has it, the kernel's file `online`, which takes a CPU offline.
 //!
-//! These tests have a test binary of their own. The tests take CPUs away from the whole process and
-//! machine, so no other test may run at the same time.
+//! The tests that take CPUs offline have a test binary of their own. The tests take CPUs away from
+//! the whole process and machine, so no other test may run at the same time.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -22,24 +22,25 @@ use steerage::{
 use steerage_fixtures::HANG;
 use steerage_fixtures::handlers::Nothing;
 
-/// Switches a CPU off. When this value is dropped, the CPU goes online again. If the process ends
-/// in another way, a shell switches the CPU on.
+/// Takes a CPU offline. When this value is dropped, the CPU goes online again. If the process ends
+/// without dropping the value, a shell takes the CPU online.
 struct Off {
     switch: PathBuf,
     guard: Child,
 }
 
-/// Starts a shell that runs a command on a path when its standard input is closed. The standard
-/// input is closed at the latest when this process ends. The shell has a session of its own. The
-/// shell therefore survives if the process group of a hanging test is killed.
+/// Starts a shell that runs a command on a path as soon as the shell's standard input is closed.
+/// The shell's standard input is closed when this process ends, or earlier. The shell runs in a
+/// process session of its own. The shell therefore survives if the process group of a hanging test
+/// is killed.
 fn after_the_end(command: &str, path: &Path) -> io::Result<Child> {
     let script = format!("cat >/dev/null; {command}");
     Command::new("setsid").args(["sh", "-c", &script]).arg(path).stdin(Stdio::piped()).spawn()
 }
 
 /// Returns true if this machine has cpusets of cgroup v1. A CPU that went offline does not return
-/// to the cpusets of cgroup v1 when it is online again. So after the test, other programs would
-/// have fewer CPUs.
+/// to the cpusets of cgroup v1 when it is online again. With such cpusets, other programs would
+/// have fewer CPUs after the test.
 fn are_old_cpusets() -> bool {
     let entries = fs::read_dir("/sys/fs/cgroup/cpuset").into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).any(|path| path.is_dir())
@@ -119,8 +120,8 @@ fn wait_until_on(handle: &Handle, cpus: &CpuMask) {
 /// Only one test runs at a time, because each test takes CPUs away from the whole process.
 static CPUS: Mutex<()> = Mutex::new(());
 
-/// A cpuset that contains this process. When this value is dropped, the process returns to its
-/// previous cpuset. If the process ends in another way, a shell removes the cpuset.
+/// A cpuset that contains this process. When a `Cpuset` is dropped, the process returns to its
+/// previous cpuset. If the process ends without dropping the `Cpuset`, a shell removes the cpuset.
 struct Cpuset {
     folder: PathBuf,
     guard: Child,
@@ -217,8 +218,8 @@ fn a_cpu_that_goes_is_missed_and_welcome_back() {
     wait_until_on(&handle, &ours);
     let off = match Off::new(last) {
         Ok(off) => off,
-        // Virtual machines and containers have no CPU switch, or do not allow using it. The
-        // invented machines in `topology/tests.rs` cover this case.
+        // Virtual machines and containers cannot take a CPU offline, or do not allow it. CPUs that
+        // go offline are also tested on fake machines, in `topology/tests.rs`.
         Err(why) => return skip(&why),
     };
     let without: CpuMask = ours.iter().filter(|cpu| *cpu != last).collect();

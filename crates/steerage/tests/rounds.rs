@@ -1,11 +1,12 @@
-//! Tests that a round of a packet CPU neither waits for a lock nor allocates memory. Meanwhile,
-//! masks change a thousand times per second, snapshots are read in a loop, a policy is active, and
-//! CPUs are declared dead.
+//! Tests that a round of a packet CPU neither waits for a lock nor allocates memory. During the
+//! test, masks change a thousand times per second, snapshots are read in a loop, a policy is
+//! active, and CPUs are declared dead.
 //!
-//! In a build with debug assertions, rounds are marked. The control lock panics if a packet CPU
-//! would wait for it. The allocator of this test binary ends the process if a round allocates
-//! memory. The test takes three seconds by default. In the long checks, or when it is started by
-//! hand, the test takes a minute: `STEERAGE_SECONDS=60 cargo test -p steerage --test rounds`.
+//! In a build with debug assertions, each thread marks the beginning and end of its rounds. The
+//! control lock panics if a packet CPU would wait for the lock. The allocator of this test binary
+//! ends the process if a round allocates memory. The test takes three seconds by default. In the
+//! long checks, the test takes a minute. To start this long test by hand, use: `STEERAGE_SECONDS=60
+//! cargo test -p steerage --test rounds`.
 #![cfg(debug_assertions)]
 #![allow(unsafe_code)]
 
@@ -27,7 +28,7 @@ use steerage::{
 use steerage_fixtures::HANG;
 use steerage_mem::round;
 
-/// Allocates like the system's allocator, but ends the process if a round allocates memory.
+/// An allocator like that of the system, but it ends the process if a round allocates memory.
 struct NotInARound;
 
 fn check() {

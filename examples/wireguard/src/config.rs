@@ -34,7 +34,7 @@ impl PeerConfig {
     }
 }
 
-/// Reads a configuration. An error message contains the line of the file that is wrong.
+/// Reads a configuration. If a line of the file is wrong, the error message contains that line.
 pub(crate) fn read(text: &str) -> Result<Config, String> {
     let mut config = Config::default();
     for (nth, line) in text.lines().enumerate() {

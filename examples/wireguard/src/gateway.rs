@@ -2,7 +2,7 @@
 //! decrypts ("opens") the messages that peers send.
 //!
 //! The state of a peer is on the CPU that has the bucket of the peer's packets, and moves with the
-//! bucket. Therefore no lock protects this state. On any number of CPUs, the packets of a peer
+//! bucket. Therefore a peer's state needs no lock. On any number of CPUs, the packets of a peer
 //! leave in the order of their WireGuard numbers.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -26,7 +26,7 @@ const HEADERS_BYTES: usize = ipv6::BYTES + udp::BYTES;
 /// The length of the longest WireGuard message: the payload of the longest UDP datagram.
 const MESSAGE_BYTES_MAX: usize = 1 << 16;
 
-/// The state of a peer. The state moves with the peer's bucket.
+/// The state of a peer. When the peer's bucket moves to another CPU, this state moves too.
 pub(crate) struct Peer {
     pub(crate) tunnel: Tunn,
     /// The source address of the last authentic message from the peer.
@@ -50,7 +50,7 @@ pub(crate) struct Devices {
     pub(crate) to_outside: TxId,
 }
 
-/// For each outcome, the number of packets and messages.
+/// Counts packets and messages by their outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     /// Packets from the inner network that were encrypted.
@@ -69,7 +69,7 @@ pub(crate) struct Counts {
     pub(crate) strayed: u64,
     /// Packets that were dropped because the output had no free space.
     pub(crate) no_room: u64,
-    /// Packets and messages that arrived merged with other packets. Each merged packet is also
+    /// Packets and messages that arrived merged with other packets. Each of these packets is also
     /// counted by its outcome.
     pub(crate) merged: u64,
 }
@@ -98,7 +98,7 @@ pub(crate) struct Gateway {
     make: MakePeer,
     /// The state of the peers whose buckets are on this CPU.
     peers: Vec<Option<Box<Peer>>>,
-    /// The buffer for a packet from the inner network in one piece.
+    /// The buffer into which a packet from the inner network is copied, so that it is contiguous.
     plain: Box<[u8]>,
     out: Out,
 }
@@ -123,8 +123,8 @@ impl Gateway {
         };
         let Some(to) = peer.endpoint else { return self.out.counts.no_endpoint += 1 };
         self.out.counts.sealed += 1;
-        // If there is no session, the packet waits in `tunnel`, and `message` is the first message
-        // of a handshake.
+        // If the peer has no session, the packet waits in `tunnel`, and `message` is the first
+        // message of a handshake.
         if let TunnResult::WriteToNetwork(message) = peer.tunnel.encapsulate(packet, self.out.message()) {
             let len = message.len();
             self.out.send_outside(len, to, cpu);
@@ -145,8 +145,8 @@ impl Gateway {
         let mut message = message;
         loop {
             match peer.tunnel.decapsulate(Some(from.ip()), message, self.out.message()) {
-                // A cookie reply proves nothing about the sender, because it is sent before the
-                // message is checked.
+                // The gateway sends a cookie reply before it checks the message. Therefore a cookie
+                // reply does not prove who sent the message.
                 TunnResult::WriteToNetwork(cookie) if cookie[0] == COOKIE_REPLY => {
                     let len = cookie.len();
                     return self.out.send_outside(len, from, cpu);
@@ -170,7 +170,8 @@ impl Gateway {
                 TunnResult::Err(_) => return self.out.counts.refused += 1,
             }
         }
-        // The message is authentic, and the peer may have moved to another network.
+        // The message is authentic. Its source is the peer's new address, because the peer may have
+        // moved to another network.
         peer.endpoint = Some(from);
     }
 
@@ -188,9 +189,9 @@ impl Gateway {
 /// The type of a cookie reply, which is the first byte of the message.
 const COOKIE_REPLY: u8 = 3;
 
-/// Returns the state of a peer. The state is made if this CPU has the peer's bucket but not the
-/// peer's state. A CPU does not have the state at the beginning, and also not after another CPU has
-/// lost it.
+/// Returns the state of a peer. If this CPU has the peer's bucket but not the peer's state, the
+/// function makes the state. The state is missing at the beginning, and after another CPU has lost
+/// it.
 fn find<'p>(
     network: &Network,
     peers: &'p mut [Option<Box<Peer>>],
@@ -215,7 +216,7 @@ impl Handler for Gateway {
             let bucket = |packet: &Packet<'_>| packet.bucket();
             match packet.parts() {
                 None => self.handle_one(input, packet.data(), || bucket(&packet), cpu),
-                // This packet is a super-frame, or its checksum is not finished.
+                // This packet is a super-frame, or its checksum is incomplete (checksum offload).
                 Some(parts) => {
                     let is_merged = packet.offload().is_some_and(|offload| offload.is_super_frame());
                     let mut plain = std::mem::take(&mut self.plain);
@@ -261,17 +262,17 @@ impl Handler for Gateway {
     }
 }
 
-/// The buffer in which messages are written, and the counters.
+/// The buffer into which the gateway writes messages, and the gateway's counters.
 struct Out {
     devices: Devices,
     port: u16,
-    /// A buffer with space for the headers and then a message.
+    /// A buffer with space for the headers, followed by space for a message.
     frame: Box<[u8]>,
     counts: Counts,
 }
 
 impl Out {
-    /// Returns the buffer's space for a message.
+    /// Returns the part of the buffer that is reserved for a message.
     fn message(&mut self) -> &mut [u8] {
         &mut self.frame[HEADERS_BYTES..]
     }
@@ -288,7 +289,7 @@ impl Out {
     }
 
     /// Sends the message to a peer. `put_headers` writes the addresses, and the kernel fills in the
-    /// remaining fields.
+    /// remaining header fields.
     fn send_outside(&mut self, len: usize, to: SocketAddr, cpu: &mut Cpu) {
         let begin = HEADERS_BYTES - udp::BYTES - if to.is_ipv4() { ipv4::BYTES } else { ipv6::BYTES };
         put_headers(&mut self.frame[begin..HEADERS_BYTES + len], self.port, to);

@@ -50,7 +50,7 @@ struct Options {
     no_offload: bool,
     /// steerage merges the packets of a batch before it calls the packet function.
     gro: bool,
-    /// The mask changes 100 times a second.
+    /// The CPU mask changes 100 times a second.
     shake: bool,
 }
 
@@ -69,8 +69,8 @@ impl Options {
     }
 }
 
-/// An input that makes the CPU of each bucket create the state of the bucket's peers. Peers with a
-/// keepalive start their handshake on their own.
+/// An input with one frame for each peer. The frame makes the CPU that has the peer's bucket create
+/// the peer's state. Peers with a keepalive start their handshake on their own.
 struct Births(std::ops::Range<usize>);
 
 impl RxQueue for Births {
@@ -115,7 +115,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let network = Arc::new(Network::new(private_key, port, config.peers)?);
     println!("listening on port {port} for {} peers", network.peers.len());
 
-    // All threads block the signals, except the thread that waits for them.
+    // All threads block the signals. One thread waits for them.
     let signals = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM]);
     signals.thread_block()?;
     let devices = Devices { inside: InputId(0), to_inside: TxId(0), to_outside: TxId(1) };

@@ -1,8 +1,8 @@
 //! Measures the gateway without a network: one CPU and two CPUs in turn encrypt or decrypt recorded
 //! traffic of eight peers.
 //!
-//! The costs of a packet are measured in the same rounds. These costs determine the highest
-//! possible rate of two CPUs.
+//! The same rounds measure the costs of a packet (receive, work, hand over, take over). These costs
+//! determine the highest possible rate of two CPUs.
 
 use std::error::Error;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -19,24 +19,24 @@ use crate::gateway::{Counts, Devices, Gateway, Peer, put_headers};
 use crate::network::Network;
 use crate::traffic::{Check, Checked, Connected, Frames, PEERS, Recorded, Work, connect, plain, sealed};
 
-/// A way to handle the packets: which CPUs take part, and what they do.
+/// A series of runs: which CPUs take part, and what each CPU does with the packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Series {
-    /// One CPU receives packets and does nothing with them: r.
+    /// One CPU receives packets and does nothing with them. The cost per packet is r (receive).
     Receive,
-    /// One CPU does everything: r + w.
+    /// One CPU does everything. The cost per packet is r + w (receive and work).
     One,
     /// One CPU receives packets and hands all of them to the second CPU, which does nothing with
-    /// them: r + h.
+    /// them. The cost per packet is r + h (receive and hand over).
     Give,
-    /// One CPU receives packets and hands all of them to the second CPU, which does the work: w +
-    /// c.
+    /// One CPU receives packets and hands all of them to the second CPU, which does the work. The
+    /// cost per packet is w + c (work and take over).
     Take,
-    /// Two CPUs, with three peers on the receiving CPU and five peers on the other CPU.
+    /// Two CPUs work, with three peers on the receiving CPU and five peers on the other CPU.
     Two,
     /// The policy `balance` spreads the peers over two CPUs.
     Balance,
-    /// Two CPUs, and the mask changes 100 times a second.
+    /// Two CPUs work, and the CPU mask changes 100 times a second.
     Shaken,
 }
 
@@ -87,10 +87,10 @@ pub(crate) fn measure(rounds: usize, packets: usize) -> Result<(), Box<dyn Error
     Ok(())
 }
 
-/// The number of values of a round, in the order in which they are printed.
+/// The number of values that a round measures and prints.
 const VALUES: usize = 12;
 
-/// Runs all series in turn. Each round begins with a different series.
+/// Runs all series in turn. Each round begins with a different series of runs.
 fn measure_round(work: Work, packets: usize, round: usize) -> Result<[f64; VALUES], Box<dyn Error>> {
     const SERIES: [Series; 6] =
         [Series::Receive, Series::One, Series::Give, Series::Take, Series::Two, Series::Balance];
@@ -117,7 +117,7 @@ fn print_row(work: Work, values: &[f64; VALUES]) {
     );
 }
 
-/// Returns the time that the flow key of a handshake's first message takes.
+/// Returns the time to compute the flow key of a handshake's first message.
 fn handshake_key() -> Result<Duration, Box<dyn Error>> {
     // The rate limiter allows this number of handshake messages.
     const TIMES: u32 = 100;
@@ -133,7 +133,7 @@ fn handshake_key() -> Result<Duration, Box<dyn Error>> {
     Ok(began.elapsed() / TIMES)
 }
 
-/// Makes the packets or messages for this kind of work.
+/// Makes the packets to encrypt, or the messages to decrypt.
 fn record(work: Work, theirs: &mut [Tunn; PEERS], packets: usize) -> Frames {
     match work {
         Work::Seal => plain(packets),
@@ -141,7 +141,7 @@ fn record(work: Work, theirs: &mut [Tunn; PEERS], packets: usize) -> Frames {
     }
 }
 
-/// Records traffic, and handles it in this series.
+/// Records traffic, and handles it with the CPUs of this series.
 fn run(work: Work, series: Series, packets: usize) -> Result<Run, Box<dyn Error>> {
     let Connected { network, ours, mut theirs } = connect()?;
     let frames = record(work, &mut theirs, packets);
@@ -187,7 +187,8 @@ impl Handler for Discard {
 }
 
 fn receive_only(cpus: CpuMask, series: Series, frames: Frames, network: &Arc<Network>) -> Result<Run, Box<dyn Error>> {
-    // In the series that hand packets to the other CPU, packets have a flow key and a hash.
+    // In `Series::Give`, which hands packets to the other CPU, each packet gets a flow key and a
+    // hash.
     let builder = |builder: Builder| builder.always_hash(series == Series::Give).build(|_cpu| Discard);
     Ok(handle_all(cpus, series, frames, network, builder)?.0)
 }
@@ -203,8 +204,8 @@ fn gateway(
 ) -> Result<Run, Box<dyn Error>> {
     let packets = (frames.bytes.len() / frames.each) as u64;
     let devices = Devices { inside: InputId(u16::from(work == Work::Open)), to_inside: TxId(0), to_outside: TxId(0) };
-    // Each session moves to the CPU that has the bucket of its peer when the peer's first packet
-    // arrives.
+    // When a peer's first packet arrives, the peer's session moves to the CPU that has the peer's
+    // bucket.
     let ours = Arc::new(Mutex::new(ours.map(Some)));
     let checked = Arc::new(Checked::new(work));
     let peers = Arc::clone(network);
@@ -234,10 +235,10 @@ fn gateway(
     Ok(run)
 }
 
-/// A run, and the results of its packet functions.
+/// The times of a run, and the outcome with the reports of the packet functions.
 type Measured<R> = Result<(Run, Outcome<R>), Box<dyn Error>>;
 
-/// Handles all packets, and times the second half.
+/// Handles all packets, and measures the time of the second half of the packets.
 fn handle_all<H: Handler>(
     cpus: CpuMask,
     series: Series,

@@ -1,5 +1,5 @@
-//! Finds the peer of a packet. The peer is the flow key, so that all packets of a peer are handled
-//! on one CPU.
+//! Finds the peer of a packet. The number of the peer is the flow key, so that one CPU handles all
+//! packets of a peer.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -20,19 +20,20 @@ use crate::config::PeerConfig;
 /// The number of a peer: its position in the configuration.
 pub(crate) type PeerId = usize;
 
-/// The number of handshake messages per second that are answered without a cookie. Each message is
-/// counted up to three times: for the flow key, by the handler and by the peer.
+/// The number of handshake messages per second that are answered without a cookie. The rate limiter
+/// counts each message up to three times: for the flow key, in the handler and in the peer's
+/// tunnel.
 const HANDSHAKES_PER_SECOND: u64 = 3 * 100;
 
-/// The interface and all peers, as configured. All CPUs share one `Network`, and only read it.
+/// The interface and all peers, as configured. All CPUs share one `Network`, and no CPU changes it.
 pub(crate) struct Network {
     private_key: StaticSecret,
     public_key: PublicKey,
     pub(crate) port: u16,
     pub(crate) peers: Vec<PeerConfig>,
     by_key: HashMap<[u8; 32], PeerId>,
-    /// Finds the peer by the session index at the beginning of the peer's messages. The keys do not
-    /// have the lowest 8 bits of the index, which count the sessions of a peer.
+    /// Maps the session index in a peer's messages to the peer. The keys of this map omit the
+    /// lowest 8 bits of the index, which count the sessions of a peer.
     by_index: HashMap<u32, PeerId>,
     indices: Vec<u32>,
     by_bucket: HashMap<u16, Vec<PeerId>>,
@@ -47,7 +48,8 @@ pub(crate) struct Network {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Sender {
     Peer(PeerId),
-    /// Too many handshakes arrive, so a cookie reply of this many bytes must be sent.
+    /// Too many handshakes arrive, so the gateway must send a cookie reply. The value is the length
+    /// of the reply in bytes.
     Unproven(usize),
     Unknown,
 }
@@ -56,8 +58,8 @@ impl Network {
     pub(crate) fn new(private_key: StaticSecret, port: u16, peers: Vec<PeerConfig>) -> std::io::Result<Self> {
         let public_key = PublicKey::from(&private_key);
         let hasher = FlowHasher::keyed(&HashKey::random()?);
-        // The indices are random, so that the gateway does not mistake datagrams of another tunnel
-        // inside this tunnel for its own messages.
+        // The session indices are random, so that the gateway does not mistake the datagrams of
+        // another tunnel, which runs inside this tunnel, for its own messages.
         let mut by_index = HashMap::new();
         let mut indices = Vec::new();
         while indices.len() < peers.len() {
@@ -95,8 +97,8 @@ impl Network {
     ///
     /// The first message of a handshake names its sender only in encrypted form. Therefore the
     /// receiving CPU has to do one of the handshake's five Diffie-Hellman operations. This
-    /// operation took 82 us on a busy machine (the command `memory` prints the time). The rate
-    /// limiter bounds the number of these operations.
+    /// Diffie-Hellman operation took 82 us on a busy machine (the command `memory` prints the
+    /// time). The rate limiter bounds the number of these Diffie-Hellman operations.
     pub(crate) fn flow_key(&self, frame: &[u8]) -> Option<FlowKey> {
         let peer = match (newborn(frame), datagram(frame)) {
             (Some(peer), _) => Some(peer),
@@ -113,8 +115,8 @@ impl Network {
         peer.map(flow_key)
     }
 
-    /// Returns the peer to which a packet from the inner network is routed. The result is the peer
-    /// with the longest allowed prefix that contains the packet's destination.
+    /// Returns the peer to which a packet from the inner network is routed. Among all allowed
+    /// prefixes that contain the packet's destination, the longest one determines the peer.
     pub(crate) fn routed_to(&self, packet: &[u8]) -> Option<PeerId> {
         Some(*self.allowed.longest_match(Tunn::dst_address(packet)?)?.1)
     }
@@ -124,9 +126,9 @@ impl Network {
         self.allowed.longest_match(source).is_some_and(|(_, owner)| *owner == peer)
     }
 
-    /// Returns the peer from which a message from the outer network claims to be. At this point,
-    /// nothing is proved about the sender, except that the sender of a handshake knows the
-    /// gateway's public key.
+    /// Returns the peer that a message from the outer network names as its sender. The sender is
+    /// not authenticated yet. Only the sender of a handshake has proved that it knows the gateway's
+    /// public key.
     pub(crate) fn sender(&self, from: IpAddr, message: &[u8], cookie: &mut [u8]) -> Sender {
         let indexed = |index: u32| self.by_index.get(&(index >> 8)).copied();
         let found = match Tunn::parse_incoming_packet(message) {

@@ -1,6 +1,7 @@
 //! Makes traffic of eight peers in memory, to measure the gateway.
 //!
-//! Each packet has a number, and the output checks that the numbers of each peer only grow.
+//! Each packet has a number, and the output checks that the numbers of each peer's packets only
+//! increase.
 
 use std::array;
 use std::error::Error;
@@ -25,7 +26,7 @@ pub(crate) const PEERS: usize = 8;
 /// The length of each packet: the length of a full TCP segment in a tunnel.
 const PACKET_BYTES: usize = 1420;
 
-/// The number of a packet is in its last bytes.
+/// The number of bytes at the end of a packet that contain the packet's number.
 const NUMBER_BYTES: usize = 4;
 
 /// The work that the gateway does with the packets.
@@ -43,8 +44,8 @@ pub(crate) struct Connected {
 }
 
 /// The number of peers on the first of two CPUs, if each CPU has half of the buckets. The first CPU
-/// also receives, which takes a fifth of its time. Therefore the first CPU gets fewer peers than
-/// the second CPU.
+/// also receives packets, which takes a fifth of its time. Therefore the first CPU gets fewer peers
+/// than the second CPU.
 const OF_FIRST: usize = 3;
 
 /// Connects the peers with the gateway. Each peer has a separate bucket, because a policy moves
@@ -78,7 +79,7 @@ pub(crate) fn connect() -> Result<Connected, Box<dyn Error>> {
 }
 
 impl Peer {
-    /// Gives both sides a session. `other` sends the first message of the handshake.
+    /// Gives both sides a session. The tunnel `other` sends the first message of the handshake.
     fn shake_hands(&mut self, other: &mut Tunn) -> Option<()> {
         let (mut there, mut back) = ([0; 256], [0; 256]);
         let TunnResult::WriteToNetwork(first) = other.format_handshake_initiation(&mut there, false) else {
@@ -126,19 +127,20 @@ pub(crate) fn sealed(theirs: &mut [Tunn; PEERS], packets: usize) -> Frames {
     Frames { bytes, each }
 }
 
-/// An input device that delivers frames from memory. The device can wait for the CPUs, as a file
-/// can.
+/// An input device that delivers frames from memory. Like a capture file, the device can wait until
+/// the CPUs have time.
 pub(crate) struct Recorded {
     frames: Frames,
     /// The number of bytes that were received.
     next: usize,
-    /// The number of bytes at which the measured part begins.
+    /// The position, in bytes, of the first packet whose time is measured.
     begin: usize,
     began: Arc<OnceLock<Instant>>,
 }
 
 impl Recorded {
-    /// When the last `measured` packets begin, the device stores the time in `began`.
+    /// Makes a device. When the device reaches the last `measured` packets, it stores the time in
+    /// `began`.
     pub(crate) fn new(frames: Frames, measured: usize, began: Arc<OnceLock<Instant>>) -> Self {
         let begin = frames.bytes.len().saturating_sub(measured * frames.each);
         Self { frames, next: 0, begin, began }
@@ -171,7 +173,7 @@ impl RxQueue for Recorded {
 /// Checks the order of each peer's packets.
 pub(crate) struct Checked {
     work: Work,
-    /// The latest number of each peer, plus one.
+    /// For each peer, the number of the latest packet plus one.
     latest: [AtomicU32; PEERS],
 }
 
@@ -199,8 +201,8 @@ impl TxQueue for Check {
         while let Some(packet) = packets.next_packet() {
             let frame = packet.received().data;
             if let Some((peer, number)) = self.0.number(frame) {
-                // `Relaxed` suffices: after a bucket has moved, the new CPU sees the values that
-                // the old CPU stored.
+                // The memory order `Relaxed` suffices: after a bucket has moved, the new CPU sees
+                // the values that the old CPU stored.
                 let latest = self.0.latest[peer].swap(number + 1, Ordering::Relaxed);
                 if latest > number {
                     return Err(DeviceError::new(

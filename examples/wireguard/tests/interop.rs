@@ -1,6 +1,6 @@
 //! Tests the gateway with wireguard-go, each in its own network namespace. The tests need root, and
-//! the program `wireguard` of `go install golang.zx2c4.com/wireguard@latest`, in the `PATH` or
-//! named by `WIREGUARD_GO`.
+//! the program `wireguard` that `go install golang.zx2c4.com/wireguard@latest` installs. The
+//! program must be in the `PATH`, or the variable `WIREGUARD_GO` must name it.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -20,7 +20,7 @@ const GATEWAY: usize = 0;
 /// The namespace of wireguard-go.
 const PEER: usize = 1;
 
-/// A key pair. Programs read its keys in hexadecimal or in base 64.
+/// A key pair. Some programs read keys in hexadecimal, and others in base 64.
 struct Keys {
     secret: [u8; 32],
     public: [u8; 32],
@@ -37,7 +37,7 @@ fn hex(key: &[u8]) -> String {
     key.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A child process, which is ended when this value is dropped.
+/// A child process. Dropping this value ends the process.
 struct Running(Child);
 
 impl Running {
@@ -53,7 +53,7 @@ impl Drop for Running {
     }
 }
 
-/// A running wireguard-go, with the socket through which it is configured.
+/// A wireguard-go that is configured through its socket.
 struct WireguardGo {
     program: PathBuf,
     name: String,
@@ -90,7 +90,7 @@ impl WireguardGo {
         answer
     }
 
-    /// Returns a number from wireguard-go's information about its peer.
+    /// Returns a numeric value that wireguard-go reports about its peer.
     fn number(&self, key: &str) -> u64 {
         let answer = self.ask("get=1\n\n");
         let value = answer.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
@@ -158,7 +158,7 @@ fn it_understands_wireguard_go() {
     command.arg(&file).args(["wg0", "--shake"]).stdout(Stdio::null());
     let mut gateway = Running(namespaces.within(GATEWAY, || command.spawn().unwrap()));
 
-    // The gateway begins the handshake, because it sends keepalives. At this time, its peer
+    // The gateway begins the handshake, because it sends keepalives. Before the handshake, its peer
     // wireguard-go does not know the gateway's address.
     until("there is a session", || go.number("last_handshake_time_sec") > 0);
     let received = go.number("rx_bytes");
@@ -171,7 +171,7 @@ fn it_understands_wireguard_go() {
     };
     ping_both();
 
-    // During this transfer, the buckets move a hundred times a second.
+    // During these TCP transfers, the buckets move a hundred times a second.
     tcp_transfer(&namespaces, PEER, GATEWAY, address("10.99.0.1"), 50_000_000);
     tcp_transfer(&namespaces, GATEWAY, PEER, address("10.99.0.2"), 50_000_000);
     assert_eq!([reordered(&namespaces, GATEWAY), reordered(&namespaces, PEER)], [0, 0]);
@@ -182,7 +182,7 @@ fn it_understands_wireguard_go() {
     namespaces.must(PEER, "addr add 10.210.0.77/24 dev far");
     ping_both();
 
-    // The peer restarts without a session, at an address that the gateway must remember.
+    // The peer restarts without a session. The gateway must still know the peer's latest address.
     let first = go.number("last_handshake_time_sec");
     go.settings += "endpoint=10.210.0.1:51820\n";
     go.start(&namespaces);
@@ -216,8 +216,8 @@ fn gateway(namespaces: &Namespaces, nth: usize, ours: &Keys, theirs: &Keys, opti
     running
 }
 
-/// TCP data arrives unchanged with each way of merging. Packets are merged only where merging is
-/// switched on.
+/// TCP data arrives unchanged with each combination of `--no-offload` and `--gro`. Packets are
+/// merged only if the options allow the kernel or steerage to merge them.
 #[test]
 fn merging_is_a_choice() {
     for (options, merges) in

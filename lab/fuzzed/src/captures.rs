@@ -9,8 +9,8 @@ use steerage::testing::{Headed, QueueTester};
 use steerage::{DeviceError, Timestamp};
 use steerage_capture::Capture;
 
-/// The number of polls of a compressed capture that are checked. The capture may unpack to a
-/// thousand times its size.
+/// The maximum number of polls in the check of a compressed capture. The limit is needed because a
+/// capture may unpack to a thousand times its size.
 const PACKED_POLLS_MAX: usize = 64;
 
 const MAGICS: [u32; 4] = [0xa1b2_c3d4, 0xa1b2_3c4d, 0xd4c3_b2a1, 0x4d3c_b2a1];
@@ -21,15 +21,16 @@ pub(crate) fn pcap(bytes: &[u8]) {
     let Some((choice, rest)) = bytes.split_first() else { return };
     let mut file = MAGICS[usize::from(choice & 3)].to_le_bytes().to_vec();
     if choice & 4 == 0 {
-        // The target writes a header with a valid version. The fuzzer finds files with invalid
-        // versions on its own.
+        // The target writes a pcap header with a valid version. The fuzzer finds files with invalid
+        // versions without this help.
         file.extend(if choice & 2 == 0 { [2, 0, 4, 0] } else { [0, 2, 0, 4] });
     }
     file.extend(rest);
     check(&file);
 }
 
-/// Fuzz target: any bytes after a section header of pcapng, in both byte orders.
+/// This fuzz target reads any bytes that follow the section header of a pcapng file, in both byte
+/// orders.
 pub(crate) fn pcapng(bytes: &[u8]) {
     let Some((choice, rest)) = bytes.split_first() else { return };
     let order = |number: u32| if choice & 1 == 0 { number.to_le_bytes() } else { number.to_be_bytes() };
@@ -48,10 +49,10 @@ pub(crate) fn zstd(bytes: &[u8]) {
     check_packed(&[&ZSTD, bytes].concat());
 }
 
-/// Checks that reading ends, delivers no more bytes than the file has, and does not depend on the
-/// pieces in which the bytes arrive.
+/// Checks that reading a capture ends and delivers no more bytes than the file has. Also checks
+/// that the result does not depend on the size of the pieces in which the bytes arrive.
 fn check(bytes: &[u8]) {
-    // Each poll that finds data either reads a piece of the file or delivers frames.
+    // Each poll of the device that finds data either reads a piece of the file or delivers frames.
     let polls = 3 * bytes.len() + 100;
     let Some((frames, error)) = read(bytes, usize::MAX, polls) else { panic!("it does not end") };
     assert!(frames.iter().map(|(_, frame)| frame.len()).sum::<usize>() <= bytes.len());
@@ -66,8 +67,8 @@ fn check(bytes: &[u8]) {
     assert!(Some((frames, error)) == read(bytes, piece, polls), "in pieces of {piece} it reads otherwise");
 }
 
-/// Checks that the first polls cause no panic. If the capture has ended after these polls, reading
-/// it in pieces must give the same result.
+/// Checks that the first [`PACKED_POLLS_MAX`] polls of a compressed capture cause no panic. If the
+/// capture has ended after these polls, reading it in pieces must give the same result.
 fn check_packed(bytes: &[u8]) {
     let Some(read_whole) = read(bytes, usize::MAX, PACKED_POLLS_MAX) else { return };
     if let Some(error) = &read_whole.1 {
@@ -92,14 +93,14 @@ fn check_packed(bytes: &[u8]) {
         return;
     }
     assert!(in_pieces.0 == read_whole.0, "in pieces of {piece} it reads other frames");
-    // The error contains the position in the compressed file, which depends on the size of the
-    // pieces.
+    // The error message contains the position in the compressed file, which depends on the size of
+    // the pieces that are read.
     let (one, other) = (in_pieces.1.map(without_numbers), read_whole.1.map(without_numbers));
     assert_eq!(one, other, "in pieces of {piece}");
 }
 
-/// Returns the number of bytes that arrive at a time. Most inputs get large pieces, because each
-/// piece takes a poll. A quarter of the inputs get small pieces.
+/// Returns the size of the pieces in which the bytes of the input arrive. Most inputs are read in
+/// large pieces, because each piece takes a poll. A quarter of the inputs are read in small pieces.
 fn piece_of(bytes: &[u8]) -> usize {
     let len = bytes.len();
     if len.is_multiple_of(4) { 1 + len % 61 } else { 64 + len % 191 }
@@ -110,7 +111,8 @@ fn without_numbers(mut text: String) -> String {
     text
 }
 
-/// A reader that returns the bytes in pieces. Every second call returns no bytes, as a pipe may do.
+/// A reader that returns the bytes of the input in pieces. Every second call of `read` returns no
+/// bytes, as a pipe may do.
 struct Pieces {
     bytes: Vec<u8>,
     at: usize,
@@ -160,9 +162,9 @@ thread_local! {
     static READER: RefCell<Option<(Again, QueueTester)>> = const { RefCell::new(None) };
 }
 
-/// Reads a capture whose bytes arrive in pieces of this size. Returns all frames, and the error
-/// message if there is an error. Returns `None` if reading takes more than `polls` polls. Polls
-/// that find no data do not count towards this limit.
+/// Reads a capture whose bytes arrive in pieces of `piece` bytes. Returns all frames, and the error
+/// message if there is an error. Returns `None` if reading the capture takes more than `polls`
+/// polls. Polls that find no data do not count towards this limit.
 fn read(bytes: &[u8], piece: usize, polls: usize) -> Option<(Vec<Headed>, Option<String>)> {
     let pieces = Pieces { bytes: bytes.to_vec(), at: 0, piece, silent: false };
     READER.with_borrow_mut(|reader| {

@@ -1,4 +1,5 @@
-//! Fuzz targets for requests of clients to the control socket and to the metrics.
+//! Fuzz targets for the requests that clients send to the control socket and to the HTTP server of
+//! the metrics.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -23,15 +24,16 @@ thread_local! {
     static TREE: RefCell<Option<(Instance<Idle>, Arc<Tree>)>> = const { RefCell::new(None) };
 }
 
-/// The input has the requests of a user: a byte that selects the user, and then one line for each
-/// request. The reply to each request must be one JSON object on one line.
+/// The fuzzer's input is a byte that selects a user, followed by one line for each request of that
+/// user. The reply to each request must be one JSON object on one line.
 pub(crate) fn request(bytes: &[u8]) {
     let Some((user, lines)) = bytes.split_first() else { return };
     TREE.with_borrow_mut(|tree| {
         let (_, tree) = tree.get_or_insert_with(|| {
             let input = steerage_device::open("synthetic:queues=2,packets=1").expect("a device");
             let instance = Builder::new().virtual_cpus(4).input(input).build(|_| Idle).expect("memory");
-            // In this target, no packet CPU runs, so changes never take effect.
+            // In this fuzz target, no CPU of the instance runs, so requested changes never take
+            // effect.
             let settle_max = Duration::ZERO;
             let options = Options { machine: CpuView::new(4), uid: 1, queues_off: Vec::new(), settle_max };
             let tree = Arc::new(Tree::new(instance.handle(), options));
@@ -44,8 +46,8 @@ pub(crate) fn request(bytes: &[u8]) {
     });
 }
 
-/// The input is the head of an HTTP request, which may arrive in two parts. After each part, the
-/// server sends either no reply, or a reply with a status.
+/// The fuzzer's input is the head of an HTTP request, which may arrive in two parts. After each
+/// part, the server sends either no reply, or a reply with a status line.
 pub(crate) fn http(bytes: &[u8]) {
     let Some((at, request)) = bytes.split_first() else { return };
     let at = usize::from(*at).min(request.len());

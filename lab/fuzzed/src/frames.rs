@@ -5,7 +5,8 @@ use steerage::flow::limits::FLOW_HEADERS_MAX;
 use steerage::flow::offload::{MERGED_MAX, Offload, Segments, VIRTIO_BYTES, coalesce};
 use steerage::flow::{self, Layers};
 
-/// The input has two bytes that select a link type, a byte that selects the layers, and a frame.
+/// The fuzzer's input has two bytes that select a link type, a byte that selects the layers to
+/// dissect, and a frame.
 pub(crate) fn dissect(bytes: &[u8]) {
     let Some(([low, high, layers], frame)) = bytes.split_first_chunk::<3>() else { return };
     let link = LinkType(u16::from_le_bytes([*low, *high]));
@@ -26,8 +27,8 @@ pub(crate) fn dissect(bytes: &[u8]) {
     }
 }
 
-/// The input has a byte that selects a link type, a `virtio_net_hdr`, and a frame. The packets of
-/// the frame are merged and cut again.
+/// The fuzzer's input has a byte that selects a link type, a `virtio_net_hdr`, and a frame. The
+/// target cuts the frame into packets, merges the packets and cuts them again.
 pub(crate) fn offload(bytes: &[u8]) {
     let Some((link, rest)) = bytes.split_first() else { return };
     let link = if link & 1 == 0 { LinkType::ETHERNET } else { LinkType::RAW };

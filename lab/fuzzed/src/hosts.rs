@@ -1,4 +1,4 @@
-//! Fuzz targets that send packets of any kind to `forward` and `respond`.
+//! Fuzz targets that send any bytes as packets to the router `forward` and the TCP host `respond`.
 
 use std::cell::RefCell;
 use std::net::IpAddr;
@@ -19,7 +19,7 @@ const MTU: usize = 1500;
 /// The length of an Ethernet header and a VLAN tag.
 const LINK_BYTES: usize = ethernet::BYTES + vlan::BYTES;
 
-/// The maximum number of frames of an input that are checked. More frames would not find more
+/// The maximum number of frames that are checked of one input. More frames would not find more
 /// errors, and an input of empty frames would have thousands of frames.
 const FRAMES_MAX: usize = 32;
 
@@ -75,8 +75,8 @@ fn table() -> Table {
     Table { interfaces, routes: Arc::new(routes), neighbours: Arc::new(neighbours) }
 }
 
-/// A router receives any frames. Each frame must have exactly one outcome, and no sent frame may be
-/// longer than the interface allows.
+/// A router receives any frames. The router must count exactly one outcome for each frame, and no
+/// sent frame may be longer than the interface allows.
 pub(crate) fn forward(bytes: &[u8]) {
     ROUTER.with_borrow_mut(|router| {
         let Router(shared, tester) = router.get_or_insert_with(|| {
@@ -110,12 +110,12 @@ pub(crate) fn forward(bytes: &[u8]) {
 
 const SENT_MAX: usize = 256;
 
-/// The number of inputs after which a new host replaces the old one. Connections of earlier inputs
-/// continue until the host is replaced.
+/// The number of inputs after which a new host replaces the old host. TCP connections of earlier
+/// inputs continue until the host is replaced.
 const INPUTS_MAX: usize = 64;
 
-/// A host receives any frames, and time passes. Each frame must have exactly one outcome, and no
-/// reply may be longer than the link allows.
+/// A host receives any frames, and time passes between the frames. The host must count exactly one
+/// outcome for each frame, and no reply may be longer than the link allows.
 pub(crate) fn respond(bytes: &[u8]) {
     HOST.with_borrow_mut(|host| {
         let (inputs, Host(shared, tester)) = host.get_or_insert_with(|| {

@@ -1,8 +1,8 @@
-//! The fuzz targets: functions that pass any bytes to a parser of untrusted bytes. Each function
+//! The fuzz targets: functions that pass any bytes to a parser of untrusted bytes. A fuzz target
 //! panics if it finds an error.
 //!
-//! A fuzzer calls these functions from `fuzz/`, with address sanitizer. The test `corpus` of this
-//! crate calls them with every file in `fuzz/corpus`.
+//! The package in `fuzz/` lets a fuzzer call these functions, with address sanitizer. The test
+//! `corpus` of this crate calls the functions with every file in `fuzz/corpus`.
 #![forbid(unsafe_code)]
 
 mod captures;
@@ -13,8 +13,8 @@ mod hosts;
 mod names;
 mod run_files;
 
-/// A fuzz target. A target has a name, which is also the name of its directory in `fuzz/corpus`,
-/// and a function that accepts any bytes.
+/// A fuzz target: its name, which is also the name of its corpus in `fuzz/corpus`, and a function
+/// that accepts any bytes.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
@@ -34,10 +34,10 @@ pub const TARGETS: &[Target] = &[
     ("run_file", run_files::text),
 ];
 
-/// Calls the target with this name.
+/// Calls the fuzz target with this name.
 ///
 /// # Panics
-/// Panics if the target does not exist, or if it finds an error.
+/// Panics if the target does not exist, or if the target finds an error.
 pub fn run(name: &str, bytes: &[u8]) {
     let target = TARGETS.iter().find(|(target, _)| *target == name);
     let (_, check) = target.unwrap_or_else(|| panic!("there is no target {name}"));

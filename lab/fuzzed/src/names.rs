@@ -1,10 +1,10 @@
-//! A fuzz target for the data of a flow's packets, in which the meter searches for names.
+//! A fuzz target for the payload of a flow's packets, in which the meter searches for host names.
 
 use steerage_meter::fuzzing;
 
-/// The input has a byte that selects the protocol, followed by packets. Each packet begins with
-/// three bytes. Two bytes state its direction and length. The third byte determines whether its
-/// sequence number follows the previous packet.
+/// The fuzzer's input has a byte that selects the protocol, followed by packets. Each packet of the
+/// input begins with three bytes. Two of these bytes state the packet's direction and length. The
+/// third byte determines whether the packet's sequence number follows the previous packet.
 pub(crate) fn flow(bytes: &[u8]) {
     let Some((choice, mut rest)) = bytes.split_first() else { return };
     let (is_dns, is_stream) = (choice & 1 != 0, choice & 3 != 1);
@@ -13,8 +13,8 @@ pub(crate) fn flow(bytes: &[u8]) {
         let length = usize::from(u16::from_le_bytes([*low, *high & 0x1f])).min(behind.len());
         let (data, next) = behind.split_at(length);
         let side = usize::from(high >> 7);
-        // Most packets are in order. Some packets repeat earlier data, and some packets come after
-        // a gap.
+        // Most packets are in order. Some packets repeat earlier data of the flow, and some packets
+        // follow a gap in the sequence numbers.
         let sequence = sequences[side].wrapping_add_signed(match jump {
             0..=0xdf => 0,
             _ => i32::from(*jump as i8) + 16,
@@ -26,8 +26,8 @@ pub(crate) fn flow(bytes: &[u8]) {
     let names = fuzzing::names(&packets, is_dns);
     if is_stream && packets.iter().all(|(turned, ..)| !turned) && is_in_order(&packets) {
         // A name that is found in the packets must also be found if all data arrives in one packet.
-        // There are two exceptions: inputs with too many packets, and data that is too long to be
-        // kept.
+        // The check makes two exceptions: inputs with too many packets, and data that is too long
+        // to be stored.
         let whole: Vec<u8> = packets.iter().flat_map(|(_, _, data)| data.iter().copied()).collect();
         let of_whole = fuzzing::names(&[(false, Some(0), &whole)], is_dns);
         let begins = names.is_some() && packets.len() > 1 && fuzzing::names(&packets[..1], is_dns).is_none();

@@ -1,5 +1,5 @@
-//! Runs each target once over each input of its corpus, so that past findings of the fuzzer stay
-//! covered.
+//! Runs each fuzz target once over each input of its corpus, so that errors that the fuzzer found
+//! in the past cannot return.
 
 use std::fs;
 use std::panic;

@@ -1,5 +1,5 @@
 //! Compares handing over lists of packets with handing over single packets. Each case runs with and
-//! without a CPU that only collects packets.
+//! without a collector, a CPU that only receives packets.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -17,15 +17,17 @@ use crate::runs::{CpuPair, ReadsHeaders, Times, none_lost, run, run_alone, run_a
 
 const LISTS: [u32; 4] = [1, 8, 32, POLL_BUDGET as u32];
 
-/// An estimate of the time per packet and per list in nanoseconds. The estimate only determines the
-/// number of frames.
+/// Estimates of the time per packet and per list of packets, in nanoseconds. The estimates only
+/// determine the number of frames in a run.
 const NANOS: f64 = 60.0;
 const NANOS_A_LIST: f64 = 250.0;
 
-/// The rate in packets per second at which searches begin. Every machine forwards more packets.
+/// The rate in packets per second at which the search for the highest rate begins. Every machine
+/// can forward packets at a higher rate.
 const RATE_MIN: f64 = 250_000.0;
 
-/// Without the hand-off, the published forwarder reached about 60 % of the sender's rate.
+/// The loss, in percent, of the published forwarder without a hand-over to another CPU: it
+/// forwarded about 60 % of the sender's packets.
 const PUBLISHED_LOSS: f64 = 40.0;
 
 const ONE_CPU: &str = "one CPU";
@@ -55,7 +57,7 @@ pub(super) fn plan(settings: &Settings) -> Vec<Experiment> {
 }
 
 /// The experiment in its published form: packets arrive at such a rate that one CPU can forward 60
-/// % of them. The rate is determined again in each round.
+/// % of them. The experiment determines this packet rate again in each round.
 fn at_one_rate(settings: &Settings) -> Experiment {
     let mut experiment = Experiment::new("handoff-rate", 5, settings);
     let (on, time) = (settings.pair(), settings.measured / 8);
@@ -104,7 +106,7 @@ fn once(on: CpuPair, work: Work, collects: bool, list: usize, frames: u64) -> Re
     Ok(times.of_all(frames)?.measurement())
 }
 
-/// Runs the router. The function also returns the number of forwarded packets.
+/// Runs the router. Returns the measured times and the number of forwarded packets.
 fn forward(
     on: CpuPair,
     builder: Builder,

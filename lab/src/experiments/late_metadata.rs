@@ -1,7 +1,7 @@
 //! Compares early metadata, which is made when a page is posted, with late metadata, which is made
-//! when a packet is handled. Late metadata is made in two ways: as in `build_skb`, and as in
+//! when a packet is handled. Late metadata is made by two methods: that of `build_skb`, and that of
 //! steerage. The cases run on one CPU, as in the published experiment, and on two CPUs. Further
-//! cases copy small frames out of the ring's pages.
+//! cases copy frames out of the ring's pages.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -17,7 +17,8 @@ use crate::runs::{CpuPair, run, run_alone, run_alone_at_rate};
 
 const FRAME_BYTES: [u32; 5] = [64, 256, 512, 1024, 1514];
 
-/// The published packet rate. The search for the highest rate without loss begins at this rate.
+/// The published packet rate. The search for the highest packet rate without loss begins at the
+/// published rate.
 const PUBLISHED_RATE: f64 = 1_488_137.0;
 
 /// The published loss with early metadata, in percent.
@@ -68,9 +69,9 @@ fn by_size(settings: &Settings) -> Experiment {
     experiment
 }
 
-/// Frames of 64 bytes arrive at a fixed rate. At this rate, early metadata loses as many frames as
-/// in the published experiment. The rate is determined again in each round, because the speed of a
-/// virtual machine changes.
+/// In this experiment, frames of 64 bytes arrive at a fixed rate. At this rate, runs with early
+/// metadata lose as many frames as in the published experiment. The rate is determined again in
+/// each round, because the speed of a virtual machine changes.
 fn loss(settings: &Settings, name: &'static str, cpus: usize) -> Experiment {
     let mut experiment = Experiment::new(name, 5, settings);
     let time = settings.measured / 8;

@@ -1,7 +1,7 @@
 //! Measures the costs of an instance with 1,024 CPUs and 256 queues on this machine: its start, its
-//! memory, a snapshot, a load check, an idle CPU, and waking all CPUs. The CPUs are virtual,
-//! because only their number matters here, and not their speed. The last case measures the
-//! simulator itself.
+//! memory, a snapshot, a load check, an idle CPU, and waking all CPUs. The instance has virtual
+//! CPUs, because only the number of CPUs matters in these measurements, and not their speed.
+//! Another case measures the simulator itself.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -20,16 +20,18 @@ const QUEUES: usize = 256;
 /// The numbers of CPUs and queues of a smoke test.
 const QUICK: (usize, usize) = (16, 4);
 
-/// The memory for a large instance. According to docs/memory.md, this is the default memory limit.
+/// The memory for a large instance. docs/memory.md states the same default memory limit.
 const MEMORY_MAX: usize = 2 << 30;
 
-/// The number of rounds of two parts. In the first part, each queue hands over five packets to each
-/// of 1,024 CPUs, so that nearly all rings are used. In the second part, the rounds of an idle CPU
-/// are measured. After 1,024 empty rounds, a CPU may ignore a ring.
+/// The numbers of rounds in the two parts of a measurement. In the first part, each queue hands
+/// over five packets to each of 1,024 CPUs, so that nearly all rings are used. In the second part,
+/// the rounds of an idle CPU are measured. The second part is shorter than 1,024 rounds, because a
+/// CPU may ignore a ring after 1,024 empty rounds.
 const ROUNDS_OF_QUEUES: usize = 80;
 const IDLE_ROUNDS: u32 = 500;
 
-/// The number of simulated packets, the number of simulated CPUs, and the work per packet.
+/// The number of simulated packets, the number of simulated CPUs, and the work per packet in
+/// nanoseconds.
 const SIMULATED: f64 = 1e6;
 const SIMULATED_CPUS: usize = 64;
 const SIMULATED_WORK: f64 = 1000.0;
@@ -99,8 +101,8 @@ fn follow(cpus: usize) -> Result<Measurement, LabError> {
     Ok(Measurement::of("start_ms", started).and("follow_ms", followed).and("stop_ms", millis(began)))
 }
 
-/// Measures a round, and the check before a sleep, on a CPU whose rings were all used and are now
-/// empty.
+/// Measures the time of a round, and of the check before a sleep, on a CPU whose rings were all
+/// used and are now empty.
 fn idle(cpus: usize, queues: usize) -> Result<Measurement, LabError> {
     let input = Arrivals { per_second: 1e10, ..arrivals(queues) }.open(1.0).0;
     let owners: Vec<CpuId> = (0..queues as u16).map(CpuId).collect();
@@ -143,7 +145,8 @@ fn simulate(settings: &Settings) -> Result<Measurement, LabError> {
     Ok(Measurement::of("simulated_s", began.elapsed().as_secs_f64()))
 }
 
-/// Measures the longest and the median load check while `balance` spreads packets over all CPUs.
+/// Measures the longest and the median time of a load check while the policy `balance` spreads
+/// packets over all CPUs.
 fn plan_checks(cpus: usize, queues: usize, settings: &Settings) -> Result<Measurement, LabError> {
     let machine = steerage_sim::Machine::of_one_cache(cpus);
     let run = ScaleRun {
@@ -153,7 +156,7 @@ fn plan_checks(cpus: usize, queues: usize, settings: &Settings) -> Result<Measur
         receivers: cpus,
         arrivals: Arrivals { per_second: 0.7 * cpus as f64 * 1e4, ..arrivals(queues) },
         steering: Steering::Balance,
-        // The work of a packet takes 100 us, so that few packets are needed for half a second.
+        // The work of a packet takes 100 us, so that half a second contains few packets.
         work: Work::Fixed(1e5),
         warm_up: settings.measured / 5,
         measured: settings.measured / 5,

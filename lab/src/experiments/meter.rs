@@ -17,16 +17,16 @@ use crate::runs::none_lost;
 
 const FLOWS: [u32; 2] = [1024, 65_536];
 
-/// The experiments, and the lengths of their packets. Short packets show the cost of each packet.
-/// Packets with the lengths of real traffic show the cost of their bytes.
+/// The names of the experiments, and the lengths of their packets. Short packets show the cost per
+/// packet. Packets with the lengths of real traffic also show the cost per byte.
 const LENGTHS: [(&str, Lengths); 3] =
     [("meter", Lengths::All(FRAME_BYTES)), ("meter-800", Lengths::All(800)), ("meter-mix", Lengths::Mixed)];
 
 /// An estimate of the time per packet, in nanoseconds.
 const NANOS: f64 = 100.0;
 
-/// The maximum size of the capture file: larger than most caches, and small enough for a temporary
-/// directory in memory.
+/// The maximum size of the capture file. It is larger than most CPU caches, but small enough for a
+/// temporary directory in memory.
 const FILE_BYTES_MAX: usize = 400 << 20;
 
 const ONE: &str = "steerage, 1 CPU";
@@ -107,8 +107,8 @@ fn each_is_one(seen: u64, expected: u64) -> Result<(), LabError> {
 }
 
 fn metered(traffic: &Traffic, cpus: &[usize], balances: bool) -> Result<Measurement, LabError> {
-    // In the capture, packet times advance faster than a real clock. Therefore the active timeout
-    // is set so that it cuts no record.
+    // While the capture is read, packet times advance faster than a real clock. Therefore the
+    // active timeout is so long that it cuts no flow into several records.
     let metering = Metering::new(MeterOptions { active: Duration::MAX, ..MeterOptions::default() }, None);
     let (measured, outcome) = read(traffic, cpus, balances, move || metering.meter())?;
     let (metered, _) = Metered::of(outcome.reports.into_iter().map(|(_, report)| report), 1);
@@ -116,7 +116,8 @@ fn metered(traffic: &Traffic, cpus: &[usize], balances: bool) -> Result<Measurem
     Ok(measured)
 }
 
-/// Reads the file once, from the start of the instance to its end, as in a user's run.
+/// Reads the capture file once. The measured time includes the start and the end of the instance,
+/// as in a user's run.
 fn read<H: Handler>(
     traffic: &Traffic,
     cpus: &[usize],

@@ -19,11 +19,11 @@ use crate::measurement::Measurement;
 use crate::placement::pin;
 use crate::runs::{Busy, CpuPair};
 
-/// A queue's worker returns the pages of the first poll only when this many polls of the queue are
-/// in flight.
+/// The number of polls of a queue in flight. Only when this number is reached does the queue's
+/// worker return the pages of the first poll.
 const POLLS_UNDER_WAY: usize = 8;
 
-/// The number of polls in a burst: as many as a backlog of default size has room for.
+/// The number of polls in a burst: the packets of these polls fit into a backlog of default size.
 const POLLS_OF_BURST: usize = 15;
 
 const FRAME_BYTES: usize = 1500;
@@ -35,7 +35,8 @@ const QUEUES: [u32; 5] = [1, 2, 8, 32, 64];
 
 const MANY_QUEUES: [u32; 3] = [8, 32, 64];
 
-/// The approximate time per page in nanoseconds: without a frame, and with a frame.
+/// Estimates of the time per page in nanoseconds: for a page without a frame, and for a page with a
+/// frame.
 const NANOS: f64 = 12.0;
 const FRAME_NANOS: f64 = 120.0;
 
@@ -73,9 +74,9 @@ fn whole_path(settings: &Settings) -> Experiment {
     experiment
 }
 
-/// The experiment in its published form. The experiment first determines the rate at which the CPUs
-/// are busy all the time without the cache. At this rate, the experiment measures the CPU use with
-/// the cache. The rate is determined again in each round.
+/// The experiment in its published form. The experiment first determines the packet rate at which
+/// the CPUs are busy all the time without the page cache. At this rate, the experiment measures the
+/// CPU use with the page cache. The rate is determined again in each round.
 fn at_one_rate(settings: &Settings) -> Experiment {
     let mut experiment = Experiment::new("page-cache-rate", 5, settings);
     let times = (settings.warm_up / 4, settings.measured);
@@ -156,12 +157,12 @@ fn add(experiment: &mut Experiment, settings: &Settings, name: &str, shape: Shap
     experiment.case(name, Some(shape.queues as f64), cpus, move || contend(&on, shape, pages));
 }
 
-/// When the pages of a queue are returned to it.
+/// The times at which the pages of a queue are returned to the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ComesHome {
     /// All pages of a poll return before the next poll.
     Inline,
-    /// For each sent poll, the pages of an earlier poll return, so that [`POLLS_UNDER_WAY`] polls
+    /// When a poll is sent, the pages of an earlier poll return, so that [`POLLS_UNDER_WAY`] polls
     /// are in flight.
     Steadily,
     /// The pages of many polls return at once.
@@ -183,8 +184,9 @@ impl Shape {
         Self { queues: queues as usize, cache_pages, frame_bytes: 0, comes_home: ComesHome::Steadily }
     }
 
-    /// Returns the number of CPUs for these queues: all CPUs that exist, but at least two if the
-    /// queues contend for the pool.
+    /// Returns the number of CPUs for the queues: at most one CPU for each queue, and at most all
+    /// existing CPUs. Several queues need at least two CPUs, so that they contend for the page
+    /// pool.
     fn cpus(&self, there_are: usize) -> usize {
         self.queues.min(there_are.max(2))
     }
@@ -206,7 +208,7 @@ impl Shape {
 
     fn give_back(&self, (_, consumer): &mut Queue) {
         if self.frame_bytes == 0 {
-            // Like a mempool of DPDK, `take_cached` does not fetch the bytes of the pages.
+            // Like a mempool of DPDK, `take_cached` does not prefetch the bytes of the pages.
             consumer.take_cached(POLL_BUDGET);
         } else {
             consumer.take(POLL_BUDGET);
@@ -297,12 +299,13 @@ fn across(on: CpuPair, mut loops: Vec<(PageLoop, Consumer)>, pages: usize) -> Re
     let (ready, is_ready) = mpsc::channel();
     thread::scope(|scope| {
         let worker = scope.spawn(move || {
-            // The thread must be pinned before any page is sent. Otherwise no thread would return
-            // pages.
+            // This thread must be pinned to its CPU before any page is sent. If pinning failed
+            // later, no thread would return pages.
             pin(on.work)?;
             let _ = ready.send(());
             // The consumer end of the ring is moved to this thread's own stack. On the stack of the
-            // other thread, it would share cache lines with data that the other thread writes.
+            // sending thread, the consumer end would share cache lines with data that the sending
+            // thread writes.
             Ok(give_back(consumer, pages))
         });
         if is_ready.recv().is_err() {
@@ -341,8 +344,8 @@ fn give_back(mut consumer: Consumer, pages: usize) -> Duration {
 mod tests {
     use super::*;
 
-    /// The number of pages in a run. The number is so large that the warm-up takes only a small
-    /// part of the time.
+    /// The number of pages in a run. This number is so large that the first use of the pages takes
+    /// only a small part of the time.
     const PAGES: usize = 50_000;
 
     fn contended(cache_pages: usize, comes_home: ComesHome) -> Measurement {
@@ -369,7 +372,7 @@ mod tests {
     fn a_larger_cache_takes_more_of_a_burst() {
         let part = |pages| contended(pages, ComesHome::InBursts).values["cached_percent"];
         let parts = CACHE_SIZES.map(part);
-        // The larger caches have room for the pages of the whole burst.
+        // The larger caches have space for the pages of the whole burst.
         assert!(parts[..4].is_sorted_by(|a, b| a < b) && parts[3..].iter().all(|part| *part > 95.0), "{parts:?}");
     }
 

@@ -29,8 +29,8 @@ fn cases(frames: u64) -> Vec<Case> {
     vec![
         case("device hash, 1 target", device, 1),
         case("no hash needed, 1 target", ours, 1),
-        // Two targets are necessary, because with one target the path need not choose a CPU, and
-        // computes no hash.
+        // Cases about hashes need two targets. With one target, the receive path does not choose
+        // between CPUs, and computes no hash.
         case("device hash, 2 targets", device, 2),
         case("device hash, 16 targets", device, 16),
         case("our hash, 2 targets", ours, 2),
@@ -57,7 +57,8 @@ pub(super) fn plan(settings: &Settings) -> Vec<Experiment> {
     for (name, prefetches) in [("bare loop with prefetch", true), ("bare loop", false)] {
         experiment.case(name, None, 2, move || Ok(run_bare(on, device, prefetches)?.measurement()));
     }
-    // The results of this case are compared with cases on two CPUs, so it also requires two CPUs.
+    // The results of this case on one CPU are compared with cases on two CPUs. Therefore this case
+    // also requires two CPUs.
     experiment.case("one CPU does all", None, 2, move || {
         let (times, _) = run_alone(on.receive, Builder::new(), device.input(), frames, ReadsHeaders::default)?;
         Ok(times.measurement())

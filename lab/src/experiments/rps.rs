@@ -1,5 +1,5 @@
 //! Measures throughput with and without steering, for several amounts of work per packet and
-//! numbers of CPUs. Also measures the effect of steering on delay.
+//! numbers of CPUs. Also measures the effect of steering on the delay of packets.
 
 mod tun;
 
@@ -21,11 +21,12 @@ const COSTS: [u32; 8] = [0, 20, 50, 100, 200, 500, 1000, 2000];
 
 const DELAY_COST: Duration = Duration::from_nanos(500);
 
-/// The work per packet when the speed-up by the number of CPUs is measured. A small server needs
-/// about this amount of work per packet.
+/// The work per packet in the measurement of the speed-up by the number of CPUs. A small server
+/// program needs about this amount of work per packet.
 const SPEED_UP_COST: Duration = Duration::from_nanos(500);
 
-/// The offered loads, in percent of the load that one CPU can handle.
+/// The packet rates at which packets arrive, in percent of the highest rate that one CPU can
+/// handle.
 const LOADS: [u32; 4] = [1, 10, 50, 150];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +35,7 @@ enum Way {
     Inline,
     /// The receiving CPU only collects packets, and one other CPU handles them.
     Worker,
-    /// All CPUs handle packets. The hash of a packet chooses its CPU.
+    /// All CPUs handle packets. The hash of a packet determines its CPU.
     Hash,
     /// The `balance` policy decides which CPUs handle packets, based on load.
     Balance,
@@ -49,7 +50,7 @@ const HASH: &str = "hash";
 struct Run {
     way: Way,
     cpus: Vec<usize>,
-    /// The number of queues. This number of CPUs receives packets, one queue for each CPU.
+    /// The number of queues. Each queue has its own receiving CPU.
     queues: usize,
     warm_up: Duration,
     measured: Duration,
@@ -59,7 +60,7 @@ struct Measured {
     per_second: f64,
     /// The busy time per packet in nanoseconds, summed over all CPUs.
     busy: f64,
-    /// The CPU time in seconds per second of the run.
+    /// The CPU time of all CPUs, in seconds per second of the run.
     cpus: f64,
     delays: Histogram,
 }
@@ -75,13 +76,13 @@ impl Run {
         self.warm_up + self.measured
     }
 
-    /// Runs packets that arrive at this rate per second. Each packet needs the given work. If there
-    /// is no rate, packets arrive as fast as the path accepts them.
+    /// Handles packets that arrive at the rate `per_second`, with the given work for each packet.
+    /// If the rate is `None`, packets arrive as fast as the receive path accepts them.
     fn once(&self, work: Duration, per_second: Option<f64>) -> Result<Measured, LabError> {
         self.measure(Paced::input_of_queues(per_second, self.queues), work, per_second.is_some())
     }
 
-    /// Runs the packets of `input`. Each packet needs the given work.
+    /// Handles the packets of `input`, with the given work for each packet.
     fn measure(&self, input: Input, work: Duration, records_delays: bool) -> Result<Measured, LabError> {
         let cpus: CpuMask = self.cpus.iter().map(|cpu| CpuId(*cpu as u16)).collect();
         let rx: Vec<CpuId> = self.cpus[..self.queues].iter().map(|cpu| CpuId(*cpu as u16)).collect();
@@ -171,7 +172,7 @@ fn by_cpus(settings: &Settings) -> Experiment {
 }
 
 /// Returns a quarter of the CPUs, as in the published measurement with 4 queues and 16 CPUs.
-/// Returns one CPU if there are fewer than 8.
+/// Returns 1 if there are fewer than 8 CPUs.
 fn fewer_queues(cpus: usize) -> usize {
     (cpus / 4).max(1)
 }
@@ -230,7 +231,7 @@ pub(super) fn delay(settings: &Settings) -> Vec<Experiment> {
         for (name, way, cpus) in ways {
             let run = Run::new(way, cpus, settings);
             // On one CPU, a packet takes hardly longer than its work, because the overhead of the
-            // path is small.
+            // receive path is small.
             let per_second = 1e9 / DELAY_COST.as_nanos() as f64 * f64::from(load) / 100.0;
             experiment.takes(run.takes());
             experiment.case(name, Some(f64::from(load)), cpus, move || {

@@ -1,4 +1,4 @@
-//! Runs the real receive path on up to 1,024 simulated CPUs: see docs/scale.md.
+//! Runs steerage's real receive path on up to 1,024 simulated CPUs: see docs/scale.md.
 
 mod seeds;
 
@@ -19,25 +19,26 @@ const CPUS_OF_TRAFFIC: [usize; 4] = [4, 16, 64, 256];
 
 const QUEUES: [usize; 5] = [1, 4, 16, 64, 256];
 
-/// The number of CPUs in the experiment with different numbers of queues. In most of its runs, the
-/// CPUs that receive are overloaded, and with more CPUs such a run takes many minutes.
+/// The number of CPUs in the experiment with different numbers of queues. In most runs of this
+/// experiment, the CPUs that receive are overloaded. With more CPUs, a run with overloaded CPUs
+/// takes many minutes.
 const CPUS_OF_QUEUES: usize = 256;
 
-/// The work of a packet in nanoseconds.
+/// The amounts of work per packet, in nanoseconds.
 const WORKS: [f64; 7] = [100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, 10_000.0];
 
-/// The work of a packet in experiments that do not vary it.
+/// The work per packet, in nanoseconds, in experiments that do not vary this work.
 const WORK: f64 = 1000.0;
 
-/// Packets arrive at a rate at which their work alone takes this share of all CPUs. If a hash
-/// spreads 65,536 flows over 1,024 CPUs, the busiest CPU gets 1.4 times the mean load. At this
-/// rate, that is nearly all of its time.
+/// The load of a run: packets arrive at a rate at which their work alone takes this share of all
+/// CPUs. If a hash spreads 65,536 flows over 1,024 CPUs, the busiest CPU gets 1.4 times the mean
+/// load. With the load of 0.7, the busiest CPU then has nearly no time left.
 const LOAD: f64 = 0.7;
 
 const FLOWS: usize = 65_536;
 
-/// The number of packets in a run whose policy does not have to find its CPUs. In the first half of
-/// the run, the rings of overloaded queues fill.
+/// The number of packets in a run whose policy uses fixed CPUs (not `balance`). In the first half
+/// of the run, the rings of overloaded queues fill.
 const PACKETS_PER_CPU: f64 = 800.0;
 const PACKETS_MIN: f64 = 40_000.0;
 
@@ -45,17 +46,17 @@ const PACKETS_MIN: f64 = 40_000.0;
 const QUICK: u32 = 20;
 
 /// The work of a packet in a run with the policy `balance`, in nanoseconds, after the
-/// multiplication by [`ScaleRun::stretch`]. A full batch then takes 1.3 ms. A full backlog takes
-/// less than 20 ms, which is the time limit of a move. (With 40,000 ns and more than 256 CPUs, the
-/// policy sees too few packets, and waits become five times as long.)
+/// multiplication by [`ScaleRun::stretch`]. With this work, a full batch takes 1.3 ms. A full
+/// backlog takes less than 20 ms, which is the time limit of a move. (With 40,000 ns and more than
+/// 256 CPUs, the policy observes too few packets, and packets wait five times as long.)
 const STRETCHED_WORK: f64 = 20_000.0;
 const STRETCHED_BACKLOG: usize = 500;
 
-/// The warm-up in which `balance` finds its CPUs. This constant, [`LEARNS_OF_MANY`] and
-/// [`MEASURES`] are times of the library, which [`ScaleRun::stretch`] does not multiply.
+/// The warm-up in which `balance` finds its CPUs. [`ScaleRun::stretch`] does not multiply this
+/// constant, [`LEARNS_OF_MANY`] and [`MEASURES`], because they depend on times of the library.
 const LEARNS: Duration = Duration::from_millis(800);
 /// The warm-up if more than a few CPUs have to join per queue, or if many CPUs have to join in
-/// total. The policy `balance` lets CPUs join step by step, and a step takes longer if more buckets
+/// total. The policy `balance` adds CPUs step by step, and a step takes longer if more buckets
 /// move.
 const LEARNS_OF_MANY: Duration = Duration::from_millis(2000);
 const MANY: usize = 256;
@@ -63,13 +64,15 @@ const MEASURES: Duration = Duration::from_millis(100);
 
 const BACKLOG: usize = 1000;
 
-/// Three times in nanoseconds: for simulating a packet, for building a ring, and for handing over a
-/// packet to another CPU. These times are only used to estimate the remaining time.
+/// Three durations in nanoseconds: for simulating a packet, for building a ring, and for handing
+/// over a packet to another CPU. These durations are only used to estimate the remaining time of
+/// the program.
 const PACKET_TAKES: f64 = 1500.0;
 const RING_TAKES: f64 = 2000.0;
 const HANDS_OVER: f64 = 20.0;
 
-/// A quarter of the CPUs receives, as in Herbert's measurement with 4 queues and 16 CPUs.
+/// The number of CPUs for each queue. A quarter of the CPUs receives, as in Herbert's measurement
+/// with 4 queues and 16 CPUs.
 const CPUS_PER_QUEUE: usize = 4;
 
 /// The largest number of queues that the experiments use.
@@ -78,7 +81,7 @@ const QUEUES_MAX: usize = 256;
 const WAYS: [(&str, Steering); 3] =
     [("none", Steering::None), ("hash", Steering::Hash), ("balance", Steering::Balance)];
 
-/// The share of the packets of each queue that belongs to its largest flow.
+/// The share of a queue's packets that belong to the largest flow of the queue.
 const ELEPHANT: f64 = 0.05;
 
 #[derive(Clone, Copy)]
@@ -149,7 +152,8 @@ fn measure(run: &ScaleRun) -> Result<Measurement, LabError> {
     let Scaled { per_second, lost, busiest, cpus, memory, reordered, control_per_second, .. } = scaled;
     Ok(Measurement::of("mpps", per_second / 1e6)
         .and("lost_percent", 100.0 * lost)
-        // The meter charges a CPU for a batch when the batch begins.
+        // The share is limited to 100 %, because the load meter counts the whole time of a batch
+        // when the batch begins.
         .and("busiest_percent", (100.0 * busiest).min(100.0))
         .and("cpus", cpus)
         .and("p50_us", micros(500))
@@ -165,10 +169,12 @@ fn experiment(name: &'static str, settings: &Settings) -> Experiment {
     experiment
 }
 
-/// A run that belongs to one or several experiments, with the metrics that each experiment uses.
+/// A run that belongs to one or several experiments, with its measurement, which these experiments
+/// share.
 type Known = (ScaleRun, Arc<Mutex<Option<Measurement>>>);
 
-/// Plans the runs of all experiments. If several experiments have an equal run, it runs only once.
+/// Plans the runs of all experiments. If several experiments contain the same run, this run is made
+/// only once.
 struct Planner<'a> {
     settings: &'a Settings,
     known: Vec<Known>,
@@ -271,13 +277,13 @@ pub(super) fn plan(settings: &Settings) -> Vec<Experiment> {
 mod tests {
     use super::*;
 
-    /// 256 CPUs with 64 queues and with 1 queue are points of two experiments, and so are 64 CPUs
-    /// with a work of 1,000 ns.
+    /// Three kinds of runs belong to two experiments each: 256 CPUs with 64 queues, 256 CPUs with 1
+    /// queue, and 64 CPUs with 1,000 ns of work.
     #[test]
     fn equal_runs_run_once() {
         let planned = plan(&Settings::new(vec![0]));
         let free = |experiment: &Experiment| experiment.cases.iter().filter(|case| case.takes.is_zero()).count();
-        // With up to 7 CPUs, there is one queue.
+        // Runs with up to 7 CPUs have one queue.
         assert_eq!(planned.iter().map(free).collect::<Vec<_>>(), [9, 6, 0, 3, 0]);
     }
 }

@@ -8,23 +8,24 @@ use ipnet::Ipv4Net;
 
 use steerage_router::addresses::{Mac, broadcast_of, is_of_a_host};
 
-/// The maximum number of addresses, which is the limit of smoltcp's interface.
+/// The maximum number of addresses of a responder, which is the limit of an interface of the
+/// library smoltcp.
 pub const ADDRESSES_MAX: usize = 8;
 
 /// The port of the echo service: RFC 862.
 pub use steerage::flow::wire::port::ECHO as ECHO_PORT;
 
-/// The default limit for the number of connections: a quarter of the ports of one peer. With the
-/// default buffers, this many connections take up to 288 MiB.
+/// The default limit for the number of connections: a quarter of the ports of one peer. With
+/// buffers of default size, 16,384 connections take up to 288 MiB.
 pub const CONNECTIONS_DEFAULT: usize = 16_384;
 
-/// One peer may have this part of all connections, unless [`Config::per_peer_max`] sets another
-/// limit. With this limit, at least four peers are needed to use up all connections, and a single
-/// load generator can still have thousands of connections.
+/// One peer may have a quarter (1 / `PEER_PART`) of all connections, unless
+/// [`Config::per_peer_max`] sets another limit. With this limit, at least four peers are needed to
+/// use up all connections, and a single load generator can still have thousands of connections.
 const PEER_PART: usize = 4;
 
-/// The default time after which a silent peer's connection is reset. An idle connection costs
-/// memory, but hardly any CPU time.
+/// The default time after which a connection is reset if its peer sends nothing. An idle connection
+/// costs memory, but hardly any CPU time.
 pub const IDLE_DEFAULT: Duration = Duration::from_secs(300);
 
 /// The default size of a connection's buffer in each direction: five Ethernet segments. With this
@@ -35,11 +36,11 @@ pub const BUFFER_DEFAULT: usize = 8 * 1024;
 /// tables and timers.
 pub(super) const CONNECTION_OVERHEAD_BYTES: usize = 2048;
 
-/// The minimum buffer size: two segments.
+/// The minimum buffer size of a connection: two segments.
 pub const BUFFER_MIN: usize = 3 * 1024;
 
-/// The maximum buffer size. Windows are not scaled, because a cookie has no room for the scale
-/// factor.
+/// The maximum buffer size. TCP windows are not scaled, because a SYN cookie has no space for the
+/// scale factor.
 pub const BUFFER_MAX: usize = u16::MAX as usize;
 
 /// The minimum MTU: RFC 8200, 5.
@@ -48,7 +49,7 @@ const MTU_MIN: usize = 1280;
 /// The service at a TCP port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
-    /// The service sends all bytes back.
+    /// The service sends all received bytes back.
     Echo,
     /// Whenever the service has received another `request` bytes, it sends `response` bytes, as in
     /// netperf's TCP_RR. The bytes of a response repeat the values 0 to 250.
@@ -97,9 +98,9 @@ impl Config {
     /// [`ECHO_PORT`] unless [`echo`](Self::echo) sets other ports.
     ///
     /// # Errors
-    /// Returns an error if there is no address, if there are more than [`ADDRESSES_MAX`], or if an
-    /// address occurs twice or cannot belong to a host. Also returns an error if `mac` is a group
-    /// address, or if IPv6 does not allow the MTU.
+    /// Returns an error if `addresses` is empty or has more than [`ADDRESSES_MAX`] entries, or if
+    /// an address occurs twice or cannot belong to a host. Also returns an error if `mac` is a
+    /// group address, or if IPv6 does not allow the MTU.
     pub fn new(addresses: Vec<IpAddr>, mac: Mac, mtu: usize) -> Result<Self, ConfigError> {
         let wrong = |what: String| Err(ConfigError(what));
         if addresses.is_empty() || addresses.len() > ADDRESSES_MAX {
@@ -138,15 +139,15 @@ impl Config {
     }
 
     /// Sets the networks of the link. The responder does not reply to packets from the broadcast
-    /// addresses of these networks. No host has a broadcast address (RFC 1122, 3.2.1.3), and the
-    /// reply would go to all hosts.
+    /// addresses of these networks. No host has a broadcast address as its own address (RFC 1122,
+    /// 3.2.1.3), and the network would deliver the reply to all hosts.
     #[must_use]
     pub fn networks(mut self, networks: &[Ipv4Net]) -> Self {
         self.broadcasts.extend(networks.iter().filter_map(|network| broadcast_of(*network)));
         self
     }
 
-    /// Serves echo at these ports, over TCP and UDP.
+    /// Sets the ports of the echo service, for TCP and UDP.
     #[must_use]
     pub fn echo(mut self, ports: &[u16]) -> Self {
         self.services.retain(|(_, service)| *service != Service::Echo);
@@ -187,7 +188,7 @@ impl Config {
         self
     }
 
-    /// Sets the time after which the connection of a silent peer is reset.
+    /// Sets the time after which a connection is reset if its peer sends nothing.
     #[must_use]
     pub fn idle(mut self, time: Duration) -> Self {
         self.idle = time;

@@ -1,4 +1,4 @@
-//! A TCP connection: smoltcp's socket, and the service on it.
+//! A TCP connection: a socket of the library smoltcp, and the service that uses the socket.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use super::peers::{Connections, Peer};
 use super::stack::Stack;
 use steerage_router::addresses::Mac;
 
-/// The contents of responses: the bytes 0 to 250 repeated. With this pattern, a peer notices
+/// The contents of responses: the bytes 0 to 250 repeated. With this pattern, a peer can detect
 /// missing bytes.
 const PATTERN: [u8; PATTERN_BYTES] = {
     let (mut pattern, mut at) = ([0; PATTERN_BYTES], 0);
@@ -29,16 +29,16 @@ const PATTERN: [u8; PATTERN_BYTES] = {
     pattern
 };
 const PERIOD: usize = 251;
-/// The length of `PATTERN`: a multiple of the period. A response is copied in pieces of up to this
-/// length.
+/// The length of `PATTERN`, a multiple of the pattern's period. A response is copied in pieces of
+/// at most this length.
 const PATTERN_BYTES: usize = 16 * PERIOD;
 
 /// The delay of acknowledgements. RFC 9293, 3.8.6.3, allows at most half a second. The kernel's
 /// minimum is 40 ms.
 const ACK_DELAY: Duration = Duration::from_millis(40);
 
-/// A TCP connection. The library smoltcp chooses its own sequence numbers. The peer sees these
-/// numbers plus `shift`, so that they continue from the cookie.
+/// A TCP connection. The library smoltcp chooses its own sequence numbers. The segments to the peer
+/// contain these numbers plus `shift`, so that they continue from the SYN cookie.
 #[derive(Debug)]
 pub(super) struct Connection {
     sockets: SocketSet<'static>,
@@ -49,14 +49,15 @@ pub(super) struct Connection {
     service: Service,
     lacks: usize,
     owes: usize,
-    /// The sequence number that follows the peer's bytes that the service has read. The next field
-    /// is smoltcp's sequence number that follows the bytes that the service has written.
+    /// The sequence number after the last byte of the peer that the service has read. The next
+    /// field, `written_to`, is smoltcp's sequence number after the last byte that the service has
+    /// written.
     read_to: u32,
     written_to: u32,
     pub(super) heard: Timestamp,
     pub(super) due: Timestamp,
-    /// The number of the last batch in which the connection has sent packets that leave after the
-    /// batch.
+    /// The number of the last batch in which the connection has sent new packets, which leave after
+    /// the batch.
     pub(super) behind: u64,
     counted: Counted,
 }
@@ -78,7 +79,8 @@ impl Drop for Counted {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Opening {
-    /// The sequence number of the SYN, which is not stored anywhere.
+    /// The sequence number of the SYN. The responder did not store it, but computed it from the
+    /// first segment.
     pub(super) sequence: u32,
     pub(super) cookie: u32,
     pub(super) mss: u16,
@@ -88,7 +90,7 @@ pub(super) struct Opening {
 
 impl Connection {
     /// Creates a connection whose peer has acknowledged the reply to its SYN. Returns `None` if
-    /// there are too many connections, in total or from this peer.
+    /// there are too many connections, either in total or from this peer.
     pub(super) fn open(
         config: &Config,
         connections: &Arc<Connections>,
@@ -101,7 +103,7 @@ impl Connection {
         if !connections.open(config, peer) {
             return None;
         }
-        // From this point on, the connection counts as open.
+        // From here to its end, the connection is counted as open.
         let counted = Counted { connections: Arc::clone(connections), peer, end: End::Lost };
         let buffer = || SocketBuffer::new(vec![0; config.buffer]);
         let mut socket = Socket::new(buffer(), buffer());
@@ -114,7 +116,8 @@ impl Connection {
         socket.listen(end).ok()?;
         let mut sockets = SocketSet::new(vec![SocketStorage::EMPTY]);
         let socket = sockets.add(socket);
-        // Repeat the handshake with smoltcp, because the peer has already completed it.
+        // The peer has already completed the handshake with the responder. Therefore the responder
+        // repeats the handshake with smoltcp.
         stack.take_up_syn(key, ours, opening.sequence, opening.mss, opening.window);
         stack.replies.begin(0, 1);
         stack.put_in(&mut sockets, now);
@@ -165,11 +168,11 @@ impl Connection {
         stack.take_out(&mut self.sockets, now);
     }
 
-    /// Returns true if RFC 9293, 3.10.7.4, requires a challenge ACK in reply to the segment, which
-    /// then has no effect. This is the case for each SYN, and for a reset within the window whose
-    /// sequence number is not the next one. Therefore a stranger who guesses the ports cannot end
-    /// the connection. A peer that has lost its state replies to the challenge ACK with an exact
-    /// reset.
+    /// Returns true if RFC 9293, 3.10.7.4, requires a challenge ACK in reply to the segment. The
+    /// segment then has no other effect. A challenge ACK is required for each SYN, and for a reset
+    /// within the window whose sequence number is not the next expected one. Therefore a stranger
+    /// who guesses the ports cannot end the connection. A peer that has lost its state replies to
+    /// the challenge ACK with an exact reset.
     pub(super) fn is_challenged(&mut self, tcp: &Tcp) -> bool {
         let read_to = self.read_to;
         let socket = self.socket();
@@ -180,7 +183,8 @@ impl Connection {
     }
 
     pub(super) fn challenge(&mut self, stack: &mut Stack, key: &Key, ours: IpAddr, now: Timestamp) {
-        // The sequence number that follows the responder's bytes may belong to the responder's FIN.
+        // The next sequence number after the responder's bytes may already be used by the
+        // responder's FIN.
         stack.take_up_unacceptable(key, ours, self.written_to.wrapping_add(2));
         stack.put_in(&mut self.sockets, now);
         stack.take_out(&mut self.sockets, now);
@@ -203,7 +207,7 @@ impl Connection {
         stack.due(&self.sockets, now).map_or(idle, |due| due.min(idle))
     }
 
-    /// Returns the offset that must be added to smoltcp's sequence numbers.
+    /// Returns the number that must be added to smoltcp's sequence numbers.
     pub(super) fn shift(&self) -> u32 {
         self.shift
     }
@@ -217,7 +221,7 @@ impl Connection {
         matches!(self.socket().state(), State::TimeWait | State::Closed)
     }
 
-    /// Ends the connection. The reason is ignored if another reason was set before.
+    /// Ends the connection. The reason `end` is ignored if another reason was set before.
     pub(super) fn end(mut self, end: End) {
         if self.counted.end == End::Lost {
             self.counted.end = end;
@@ -240,15 +244,15 @@ impl Connection {
         }
         self.read_to = self.read_to.wrapping_add((counts.tcp_bytes_in - before.0) as u32);
         self.written_to = self.written_to.wrapping_add((counts.tcp_bytes_out - before.1) as u32);
-        // Both the peer and this side have sent all of their data.
+        // Both the peer and the responder have sent all of their data.
         if socket.state() == State::CloseWait && *owes == 0 && socket.recv_queue() == 0 {
             socket.close();
         }
     }
 }
 
-/// Sends back as many received bytes as there is room for. The other received bytes stay in the
-/// socket, so that the peer also has to wait.
+/// Sends received bytes back until the send buffer is full. The remaining received bytes stay in
+/// the socket, so that the peer also has to wait.
 fn echo(socket: &mut Socket<'_>, counts: &mut Responded) {
     let mut piece = [0; PATTERN_BYTES];
     while socket.can_recv() && socket.can_send() {

@@ -1,43 +1,46 @@
 //! SYN cookies (Bernstein, 1996). The sequence number of the reply to a SYN contains all necessary
-//! state, so a flood of SYNs takes no memory. Linux uses cookies when its backlog is full. This
-//! responder has no backlog, and replies to every SYN with a cookie.
+//! state, so a flood of SYNs takes no memory. Linux uses SYN cookies when the backlog of a
+//! listening socket is full. This responder has no backlog, and replies to every SYN with a cookie.
 //!
 //! ```text
 //!  31      29 28                              15 14               0
 //! | MSS's number | hash: who, its sequence number | hash: who, when |
 //! ```
 //!
-//! A cookie has two separate hashes. With them, later segments of a connection are recognised even
-//! if its first segment was lost or is delayed. If a later segment arrives first, it is dropped and
-//! not reset, and the peer sends it again.
+//! A cookie has two separate hashes. By these hashes, the responder recognises later segments of a
+//! connection even if the connection's first segment was lost or is delayed. If a later segment
+//! arrives first, the responder drops it without a reset, and the peer sends it again.
 //!
-//! The hash with the time is in the low bits. A peer that has received bytes of the connection
-//! acknowledges a different number, so that the hash with the time does not match. The two hashes
-//! of a cookie together have 29 bits, and two periods are valid. One in 2^28 random segments is
-//! therefore taken for the first segment of a connection.
+//! The hash with the time is in the low bits of the cookie. If a peer has received bytes of the
+//! connection, its acknowledgement number differs from the cookie in these bits, so that the hash
+//! with the time does not match. The two hashes of a cookie together have 29 bits, and cookies of
+//! two periods are valid. Therefore one in 2^28 random segments is mistaken for the first segment
+//! of a connection.
 
 use std::hash::{BuildHasher, RandomState};
 
 use super::packet::Key;
 
 /// The length of a period in seconds. A cookie is valid in the period in which it was created and
-/// in the next period. In Linux, a period has 60 seconds.
+/// in the next period. In Linux, this period is 60 seconds long.
 const STRETCH_SECONDS: u64 = 64;
 
 const WHEN_BITS: u32 = 15;
 const FIRST_BITS: u32 = 14;
 
-/// The maximum segment sizes that three bits can encode: the minimum that all peers accept, common
-/// tunnels, Ethernet and jumbo frames.
+/// The maximum segment sizes that three bits can encode: the minimum that all peers accept, and
+/// sizes for common tunnels, Ethernet and jumbo frames.
 const MSS: [u16; 8] = [536, 1220, 1300, 1360, 1400, 1440, 1460, 8940];
 
-/// Creates and reads cookies. Each CPU has a clone, and all clones accept each other's cookies.
+/// Creates and reads cookies. Each CPU has a clone of this value, and each clone accepts the
+/// cookies of all other clones.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Cookies(RandomState);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Read {
-    /// The segment is the first one of a connection, whose peer accepts segments of this size.
+    /// The segment is the first one of a connection. The peer accepts segments of up to `mss`
+    /// bytes.
     First { mss: u16 },
     /// The segment is a later segment of a connection whose first segment has not arrived.
     Later,
@@ -53,8 +56,8 @@ impl Cookies {
             | self.when(key, now_seconds / STRETCH_SECONDS)
     }
 
-    /// Checks a segment that acknowledges `acknowledged`. `sequence` is the sequence number of the
-    /// SYN if the segment is the first one after the SYN.
+    /// Checks the acknowledgement number of a segment, minus one (`acknowledged`). If the segment
+    /// is the first one after the SYN, `sequence` is the sequence number of the SYN.
     pub(super) fn read(&self, key: &Key, sequence: u32, acknowledged: u32, now_seconds: u64) -> Read {
         let when = acknowledged & ((1 << WHEN_BITS) - 1);
         let now = now_seconds / STRETCH_SECONDS;

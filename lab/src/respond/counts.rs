@@ -1,4 +1,4 @@
-//! The outcomes of packets and connections, and their counts.
+//! The outcomes of packets and connections, and counters of these outcomes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -24,13 +24,14 @@ pub enum Fate {
     /// A later segment of a connection whose first segment has not arrived. The peer will send it
     /// again.
     Early,
-    /// A TCP segment that belongs to no connection and gets no reply. It is a reset, or a segment
-    /// without ACK to a served port that cannot begin a connection.
+    /// A TCP segment that belongs to no connection and gets no reply. The segment is a reset, or a
+    /// segment without ACK that cannot begin a connection, for a port with a service.
     Stray,
-    /// The packet is for another host: another address, a broadcast, or a protocol other than IP
-    /// and ARP.
+    /// The packet is not for this host: it has another address or a broadcast address, or a
+    /// protocol other than IP and ARP.
     NotOurs,
-    /// The lengths, version or flags are invalid, or no host can have the source address.
+    /// The lengths, the version or the flags in a header are invalid, or no host can have the
+    /// source address.
     BadHeader,
     /// A checksum is wrong.
     BadChecksum,
@@ -38,7 +39,7 @@ pub enum Fate {
     Fragment,
     /// A packet with IPv4 options or IPv6 extension headers.
     Options,
-    /// A protocol or a UDP port without a service.
+    /// A packet for a protocol or a UDP port without a service.
     Unserved,
     /// No page was free for the reply.
     NoRoom,
@@ -65,7 +66,7 @@ impl Fate {
         Self::NoRoom,
     ];
 
-    /// Returns the name of the outcome in reports.
+    /// Returns the name that this outcome has in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Arp => "arp",
@@ -87,7 +88,7 @@ impl Fate {
         }
     }
 
-    /// Returns true if the responder served the packet.
+    /// Returns true if this outcome means that the responder served the packet.
     pub fn is_served(self) -> bool {
         matches!(self, Self::Arp | Self::Neighbour | Self::IcmpEcho | Self::UdpEcho | Self::Syn | Self::Tcp)
     }
@@ -99,14 +100,15 @@ impl Fate {
 pub enum End {
     /// Both sides closed the connection.
     Closed,
-    /// The peer reset the connection, or this side gave up sending.
+    /// The peer reset the connection, or the responder stopped retransmitting without an
+    /// acknowledgement.
     Aborted,
-    /// The peer was silent for too long, and the connection was reset.
+    /// The responder reset the connection because the peer sent nothing for too long.
     Idle,
     /// The connection was open when the run ended.
     Stopped,
-    /// The connection's handler panicked, or its CPU was declared dead. The responder replies to
-    /// the peer's next segment with a reset.
+    /// The handler with the connection panicked, or the CPU of the handler was declared dead. The
+    /// responder replies to the peer's next segment with a reset.
     Lost,
 }
 
@@ -114,7 +116,7 @@ impl End {
     /// All reasons, in order.
     pub const ALL: [Self; 5] = [Self::Closed, Self::Aborted, Self::Idle, Self::Stopped, Self::Lost];
 
-    /// Returns the name of the reason in reports.
+    /// Returns the name that this reason has in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Closed => "closed",
@@ -147,8 +149,8 @@ pub struct Responded {
     pub tcp_bytes_in: u64,
     /// Payload bytes that were written to TCP connections.
     pub tcp_bytes_out: u64,
-    /// Packets that arrived merged with an earlier packet. Such packets are not counted by their
-    /// outcome.
+    /// Packets that arrived merged with an earlier packet. These packets are not counted again by
+    /// their outcome.
     pub merged: u64,
 }
 
@@ -181,8 +183,8 @@ pub(super) struct Shared {
 impl Shared {
     /// Publishes the counts. Only one thread calls this method, once per batch.
     pub(super) fn show(&self, counted: &Responded) {
-        // `Relaxed`, like the loads in `add_to` that pair with these stores: the values are plain
-        // counts, which publish no other memory.
+        // The memory order is `Relaxed`, as in the loads of `add_to` that pair with these stores.
+        // The values are only counters, and no other memory depends on them.
         let show = |to: &AtomicU64, count: u64| to.store(count, Ordering::Relaxed);
         self.fates.iter().zip(counted.fates).for_each(|(to, count)| show(to, count));
         show(&self.refused, counted.refused);

@@ -15,22 +15,22 @@ use super::neighbour::{Broken, Solicitation};
 use super::packet::{Ip, Tcp};
 use steerage_router::addresses::Mac;
 
-/// The TTL and hop limit of replies: the recommended default (IANA, "IP parameters").
+/// The TTL or hop limit of replies: the recommended default value (IANA, "IP parameters").
 pub(super) const HOP_LIMIT: u8 = 64;
 
 const ARP_BYTES: usize = 28;
-/// The length of an advertisement without options: type, code, checksum, flags and target.
+/// The length of a neighbour advertisement without options: type, code, checksum, flags and target.
 const NEIGHBOUR_BYTES: usize = 24;
 const LINK_OPTION_BYTES: usize = 8;
-/// The flags of an advertisement: it was solicited, and its link address replaces an address that
-/// the receiver knows.
+/// The flags of a neighbour advertisement: it replies to a solicitation, and its link address
+/// replaces the address that the receiver has stored.
 const SOLICITED: u8 = 0x40;
 const OVERRIDE: u8 = 0x20;
 /// The TCP option for the maximum segment size.
 const MSS_OPTION_BYTES: usize = 4;
 
 fn resized<'p>(packet: &'p mut Packet<'_>, len: usize) -> Result<&'p mut [u8], NoRoom> {
-    // A merged packet is copied into one frame.
+    // If the packet is a merged packet, it is copied into one frame.
     let is = packet.total_len();
     if is > len {
         packet.truncate(len)?;
@@ -48,8 +48,8 @@ fn turn_link(frame: &mut [u8], config: &Config) {
 pub(super) fn arp(packet: &mut Packet<'_>, config: &Config) -> Result<Fate, Fate> {
     let frame = packet.data();
     let arp: &[u8; ARP_BYTES] = frame.get(ethernet::BYTES..).and_then(<[u8]>::first_chunk).ok_or(Fate::BadHeader)?;
-    // The fields must have the values for Ethernet, IPv4, addresses of 6 bytes and 4 bytes, and a
-    // request.
+    // The ARP fields must have the values for Ethernet, IPv4, addresses of 6 bytes and 4 bytes, and
+    // a request.
     if arp[..8] != [0, 1, 8, 0, 6, 4, 0, 1] {
         return Err(Fate::NotOurs);
     }
@@ -68,7 +68,8 @@ pub(super) fn arp(packet: &mut Packet<'_>, config: &Config) -> Result<Fate, Fate
 
 fn neighbour(packet: &mut Packet<'_>, ip: &Ip, config: &Config) -> Result<Fate, Fate> {
     let frame = packet.data();
-    // Without a link header, there are no link addresses to resolve.
+    // A packet without a link header cannot be a solicitation, because there are no link addresses
+    // to resolve.
     if ip.at == 0 {
         return Err(Fate::BadHeader);
     }
@@ -86,8 +87,8 @@ fn neighbour(packet: &mut Packet<'_>, ip: &Ip, config: &Config) -> Result<Fate, 
     header.copy_within(8..24, 24);
     header[8..24].copy_from_slice(&target);
     if is_probe {
-        // A host that checks whether an address is in use has no address yet, so the reply goes to
-        // all nodes.
+        // A host that checks whether an address is in use has no address yet, so the reply is sent
+        // to all nodes.
         header[24..40].copy_from_slice(&Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1).octets());
         head[..6].copy_from_slice(&[0x33, 0x33, 0, 0, 0, 1]);
     }
@@ -102,8 +103,8 @@ fn neighbour(packet: &mut Packet<'_>, ip: &Ip, config: &Config) -> Result<Fate, 
     Ok(Fate::Neighbour)
 }
 
-/// Turns an echo request of either address family into its reply. Also handles neighbour
-/// solicitations, because they are ICMPv6 packets.
+/// Turns an echo request of IPv4 or IPv6 into its reply. Also handles neighbour solicitations,
+/// because they are ICMPv6 packets.
 pub(super) fn icmp(packet: &mut Packet<'_>, ip: &Ip, config: &Config) -> Result<Fate, Fate> {
     let frame = packet.data();
     let icmp = &frame[ip.payload..ip.end];
@@ -129,8 +130,8 @@ pub(super) fn icmp(packet: &mut Packet<'_>, ip: &Ip, config: &Config) -> Result<
     Ok(Fate::IcmpEcho)
 }
 
-/// Sends a datagram back. If datagrams were merged, `whole` has them in one piece. Merged datagrams
-/// are sent back merged, so only their headers change.
+/// Sends a datagram back. For merged datagrams, `whole` has the whole merged packet in contiguous
+/// memory. Merged datagrams are sent back merged, so only their headers change.
 pub(super) fn udp(packet: &mut Packet<'_>, whole: Option<&[u8]>, ip: &Ip, config: &Config) -> Result<Fate, Fate> {
     let frame = whole.unwrap_or_else(|| packet.data());
     let udp = &frame[ip.payload..ip.end];
@@ -153,7 +154,8 @@ pub(super) fn udp(packet: &mut Packet<'_>, whole: Option<&[u8]>, ip: &Ip, config
     };
     put(frame, ip.payload, to.to_be_bytes());
     put(frame, ip.payload + 2, from.to_be_bytes());
-    // If checksums are not verified, the sender may not have computed the checksum of this packet.
+    // If the responder does not verify checksums, the sender may not have computed the checksum of
+    // this packet.
     if !config.verifies && !is_absent && whole.is_none() {
         frame[ip.payload + 6..ip.payload + 8].fill(0);
         let checksum = finish_transport(sum(&frame[ip.payload..], ip.pseudo(frame, ip.end - ip.payload)));
@@ -162,8 +164,8 @@ pub(super) fn udp(packet: &mut Packet<'_>, whole: Option<&[u8]>, ip: &Ip, config
     Ok(Fate::UdpEcho)
 }
 
-/// Turns an echo request into its reply. The reply has the length of the request. A reply that
-/// exceeds the link's MTU would have to be fragmented.
+/// Turns an echo request into its reply. The reply is as long as the request. If the request is
+/// longer than the link's MTU, there is no reply, because it would have to be fragmented.
 fn echoed<'p>(packet: &'p mut Packet<'_>, ip: &Ip, config: &Config) -> Result<&'p mut [u8], Fate> {
     if ip.end - ip.at > config.mtu {
         return Err(Fate::Fragment);
@@ -201,7 +203,7 @@ fn swapped<'p>(frame: &'p mut [u8], ip: &Ip, config: &Config) -> &'p mut [u8] {
 pub(super) enum Says {
     /// The reply to a SYN, with the cookie, the maximum segment size and the window.
     Welcome { cookie: u32, mss: u16, window: u16 },
-    /// The reply to any other segment is a reset: RFC 9293, 3.5.2.
+    /// A reset, which is the reply to any other segment: RFC 9293, 3.5.2.
     Reset,
 }
 
@@ -216,7 +218,8 @@ pub(super) fn tcp(packet: &mut Packet<'_>, ip: &Ip, tcp: &Tcp, says: &Says, conf
     let (from, to) = segment[..4].split_at_mut(2);
     from.swap_with_slice(to);
     let after = tcp.sequence.wrapping_add(tcp.len as u32 + u32::from(tcp.has(SYN)) + u32::from(tcp.has(FIN)));
-    // A cookie keeps no data, so the peer sends the data of its SYN again.
+    // A SYN cookie cannot store data, so the reply acknowledges only the SYN, and the peer sends
+    // the data of its SYN again.
     let after_syn = tcp.sequence.wrapping_add(1);
     let (sequence, acknowledged, flags, window) = match *says {
         Says::Welcome { cookie, mss, window } => {
@@ -252,8 +255,9 @@ pub(super) fn replace(packet: &mut Packet<'_>, frame: &[u8]) -> Result<(), NoRoo
     Ok(())
 }
 
-/// Completes a frame with an IP packet from smoltcp. The function writes the link addresses, shifts
-/// the sequence number so that it continues from the cookie, and computes the checksum.
+/// Completes a frame with an IP packet from smoltcp. The function writes the link addresses, adds
+/// `shift` to the sequence number so that it continues from the SYN cookie, and computes the
+/// checksum.
 pub(super) fn finish_frame(frame: &mut [u8], at: usize, peer: Mac, config: &Config, shift: u32) {
     let is_v4 = frame[at] >> 4 == 4;
     if at > 0 {

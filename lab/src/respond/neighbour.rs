@@ -1,16 +1,18 @@
-//! Checks neighbour solicitations: RFC 4861, 7.1.1. Any host can send a solicitation, and the reply
-//! changes the neighbour tables of its receivers. Therefore an invalid solicitation is discarded.
+//! Checks neighbour solicitations: RFC 4861, 7.1.1. Any host can send a neighbour solicitation, and
+//! the reply changes the neighbour tables of the hosts that receive it. Therefore an invalid
+//! solicitation is discarded.
 
 use std::net::Ipv6Addr;
 
 use steerage::flow::wire::checksum::{finish, pseudo_sum, sum};
 use steerage::flow::wire::{ipv6, protocol};
 
-/// The bytes of a solicitation before its options: type, code, checksum, reserved, and target.
+/// The number of bytes of a neighbour solicitation before its options: type, code, checksum,
+/// reserved, and target.
 const SOLICITATION_BYTES: usize = 24;
 
-/// The hop limit of neighbour discovery. A router would have reduced the hop limit. Therefore the
-/// sender of a packet with this hop limit is on the same link.
+/// The hop limit of packets of neighbour discovery. A router would have reduced this maximum value.
+/// Therefore the sender of a packet with the hop limit 255 is on the same link.
 const HOP_LIMIT: u8 = 255;
 
 const OPTION_UNIT: usize = 8;
@@ -35,15 +37,15 @@ pub(super) enum Broken {
     Code,
     Length,
     MulticastTarget,
-    /// The error for an option that has the length 0, or that ends after the packet.
+    /// An option has the length 0, or does not end within the packet.
     OptionLength,
     ProbeDestination,
     ProbeSource,
 }
 
 impl Solicitation {
-    /// Reads a solicitation from an IPv6 packet whose payload is ICMPv6, without extension headers.
-    /// `packet` must end with its payload, without padding.
+    /// Reads a neighbour solicitation from an IPv6 packet without extension headers, whose payload
+    /// is ICMPv6. `packet` must end after its payload, without padding.
     pub(super) fn read(packet: &[u8]) -> Result<Self, Broken> {
         let (header, icmp) = packet.split_first_chunk::<{ ipv6::BYTES }>().ok_or(Broken::Length)?;
         if icmp.len() < SOLICITATION_BYTES {
@@ -99,8 +101,8 @@ mod tests {
     const GROUP: &str = "ff02::1:ff12:3456";
     const LINK: [u8; 8] = [1, 1, 2, 0, 0, 0, 0, 9];
 
-    /// Makes a solicitation. The solicitation is valid with the hop limit 255, the code 0, a target
-    /// of a host and valid options.
+    /// Makes a solicitation. The solicitation is valid if the hop limit is 255, the code is 0, the
+    /// target is an address that a host can have, and the options are valid.
     fn packet(source: &str, destination: &str, hops: u8, code: u8, target: &str, options: &[u8]) -> Vec<u8> {
         let octets = |address: &str| address.parse::<Ipv6Addr>().unwrap().octets();
         let mut packet = Vec::new();
@@ -116,13 +118,14 @@ mod tests {
         let cases = [
             (packet(HOST, GROUP, 255, 0, TARGET, &LINK), false),
             (packet(HOST, GROUP, 255, 0, TARGET, &[]), false),
-            // This solicitation goes to the host itself, and checks whether the host is still
-            // reachable: RFC 4861, 7.3.3.
+            // This solicitation is sent to the host's own address, and checks whether the host is
+            // still reachable: RFC 4861, 7.3.3.
             (packet(HOST, TARGET, 255, 0, TARGET, &[]), false),
-            // An unknown option of two units precedes the link address.
+            // In this solicitation, an unknown option of two units of 8 bytes precedes the link
+            // address.
             (packet(HOST, GROUP, 255, 0, TARGET, &[&[99, 2][..], &[0; 14], &LINK].concat()), false),
             (packet("::", GROUP, 255, 0, TARGET, &[]), true),
-            // The option is a nonce, which RFC 7527 adds to probes.
+            // This solicitation has a nonce option, which RFC 7527 adds to probes for an address.
             (packet("::", GROUP, 255, 0, TARGET, &[14, 1, 1, 2, 3, 4, 5, 6]), true),
         ];
         for (packet, is_probe) in cases {
@@ -130,15 +133,14 @@ mod tests {
         }
     }
 
-    /// The test has one packet for each rule of RFC 4861, 7.1.1. Each packet violates only one
+    /// This test has one packet for each rule of RFC 4861, 7.1.1. Each packet violates only one
     /// rule.
     #[test]
     fn what_breaks_one_rule_is_discarded() {
         let valid = packet(HOST, GROUP, 255, 0, TARGET, &LINK);
         let mut bad_checksum = valid.clone();
         bad_checksum[ipv6::BYTES + 2] ^= 1;
-        // The packet has only 23 bytes of ICMPv6. The checksum of the packet is right for these 23
-        // bytes.
+        // This packet has only 23 bytes of ICMPv6, with a correct checksum for these 23 bytes.
         let mut short = packet(HOST, GROUP, 255, 0, "fd00::", &[]);
         short.truncate(ipv6::BYTES + SOLICITATION_BYTES - 1);
         short[ipv6::BYTES + 2..ipv6::BYTES + 4].fill(0);

@@ -1,4 +1,4 @@
-//! Reads those fields of a packet that are needed for a reply.
+//! Reads the fields of a packet that the responder needs for a reply.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -17,7 +17,8 @@ pub(super) enum Held {
     Ip(Ip),
 }
 
-/// An IP packet for this host in a frame. The IP header is complete and has no options.
+/// The positions and fields of an IP packet for this host in a frame. The IP header is complete and
+/// has no options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ip {
     pub(super) at: usize,
@@ -25,12 +26,13 @@ pub(super) struct Ip {
     pub(super) protocol: u8,
     pub(super) payload: usize,
     pub(super) end: usize,
-    /// The index of the address to which the packet is sent. `None` for an IPv6 multicast address,
-    /// which may be a solicited-node address.
+    /// The index of the responder's address to which the packet was sent. `None` for an IPv6
+    /// multicast address, which may be a solicited-node address.
     pub(super) local: Option<u8>,
 }
 
-/// The key of a TCP connection. IPv4 addresses are in their IPv4-mapped form (RFC 4291, 2.5.5.2).
+/// The key of a TCP connection. IPv4 addresses are stored as IPv4-mapped IPv6 addresses (RFC 4291,
+/// 2.5.5.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Key {
     pub(super) remote: [u8; 16],
@@ -39,8 +41,8 @@ pub(super) struct Key {
     pub(super) local_port: u16,
 }
 
-/// Reads a frame. If the frame is for this host, returns its contents. Otherwise returns the
-/// outcome of the packet.
+/// Reads a frame. If the frame is for this host, returns the kind of packet in the frame. Otherwise
+/// returns the outcome with which the packet is counted.
 pub(super) fn read(frame: &[u8], link: LinkType, wire_len: usize, config: &Config) -> Result<Held, Fate> {
     let (at, is_v4) = match link {
         LinkType::ETHERNET => match type_of(frame, config)? {
@@ -92,7 +94,7 @@ fn ipv4(frame: &[u8], at: usize, config: &Config) -> Result<Ip, Fate> {
     if !is_source_v4(source, &config.broadcasts) || source == destination {
         return Err(Fate::BadHeader);
     }
-    // The packet is a fragment: more fragments follow, or this fragment is not the first one.
+    // The packet is a fragment: more fragments follow it, or it is not the first fragment.
     if be16(header, 6) & ipv4::FRAGMENT != 0 {
         return Err(Fate::Fragment);
     }
@@ -116,7 +118,7 @@ fn ipv6(frame: &[u8], at: usize, config: &Config) -> Result<Ip, Fate> {
         return Err(Fate::NotOurs);
     }
     let source = Ipv6Addr::from(<[u8; 16]>::try_from(&header[8..24]).map_err(|_| Fate::BadHeader)?);
-    // A packet with an unspecified source checks whether an address is in use: RFC 4862.
+    // A packet with the unspecified source address checks whether an address is in use: RFC 4862.
     let asks = source.is_unspecified() && local.is_none();
     if !(is_of_a_host_v6(source) || asks) || source == destination {
         return Err(Fate::BadHeader);
@@ -131,14 +133,15 @@ fn ipv6(frame: &[u8], at: usize, config: &Config) -> Result<Ip, Fate> {
 }
 
 impl Ip {
-    /// Returns true if the checksum of the payload is right, with the pseudo-header or without it.
+    /// Returns true if the checksum of the payload is correct. `with_pseudo` states whether the
+    /// checksum includes the pseudo-header.
     pub(super) fn checksum_is_valid(&self, frame: &[u8], with_pseudo: bool) -> bool {
         let pseudo = if with_pseudo { self.pseudo(frame, self.end - self.payload) } else { 0 };
         finish(sum(&frame[self.payload..self.end], pseudo)) == 0
     }
 
-    /// Returns the partial checksum of the pseudo-header for a payload of `len` bytes. It is the
-    /// same in both directions.
+    /// Returns the partial checksum of the pseudo-header for a payload of `len` bytes. The partial
+    /// checksum is the same in both directions of a flow.
     pub(super) fn pseudo(&self, frame: &[u8], len: usize) -> u64 {
         pseudo_sum(&frame[self.at..], self.is_v4, self.protocol, len)
     }

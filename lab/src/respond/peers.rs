@@ -1,4 +1,4 @@
-//! Counts connections, in total and for each peer, and limits these numbers.
+//! Counts connections, in total and for each peer, and limits both numbers.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
@@ -8,9 +8,9 @@ use super::config::Config;
 use super::counts::{ENDS, End, Responded};
 use super::packet::Key;
 
-/// The number of counters. Each peer is assigned to one of them. They take 256 KiB. Peers that
-/// share a count also share a limit. Therefore the number of counts is several times the number of
-/// peers that can be near their limit.
+/// The number of counters of connections. Each peer is assigned to one of these counters. The
+/// counters take 256 KiB. Peers that share a counter also share a limit. Therefore there are
+/// several times as many counters as peers that can be near their limit.
 const PEER_COUNTS: usize = 65_536;
 
 const _: () = assert!(PEER_COUNTS.is_power_of_two());
@@ -20,16 +20,17 @@ const _: () = assert!(PEER_COUNTS.is_power_of_two());
 const IPV6_PEER_PREFIX_BYTES: usize = 8;
 
 /// The number of connections on all CPUs, in total and per peer. Only the beginning and the end of
-/// a connection change the numbers. Packets do not access them.
+/// a connection change these numbers. Handling a packet does not access them.
 #[derive(Debug)]
 pub(super) struct Connections {
     open: AtomicU64,
     opened: AtomicU64,
     ends: [AtomicU64; ENDS],
-    /// The open connections of each peer, at the index that [`Connections::peer`] returns.
+    /// The number of open connections of each peer, at the index that [`Connections::peer`]
+    /// returns.
     of_peers: Box<[AtomicU32]>,
-    /// A peer cannot choose the index of its count, because the hasher of the standard library has
-    /// a secret key.
+    /// Computes the index of a peer's counter. A peer cannot choose this index, because the hasher
+    /// of the standard library has a secret key.
     hasher: RandomState,
 }
 
@@ -58,7 +59,8 @@ impl Connections {
     }
 
     pub(super) fn open(&self, config: &Config, peer: Peer) -> bool {
-        // `Relaxed` here and below: these are counts, and no other memory depends on them.
+        // All operations of this function are `Relaxed`: the values are only counters, and no other
+        // memory depends on them.
         let of_peer = &self.of_peers[peer.0];
         let most = u32::try_from(config.per_peer_most()).unwrap_or(u32::MAX);
         let more = |open: u32| (open < most).then_some(open + 1);
@@ -136,7 +138,7 @@ mod tests {
         assert_eq!((counts.open, counts.opened, counts.ended(End::Closed)), (4, 5, 1));
     }
 
-    /// A connection that exceeds the total limit does not count towards its peer's limit.
+    /// A connection that exceeds the total limit is not counted for its peer.
     #[test]
     fn all_peers_together_have_a_limit_too() {
         let (connections, config) = (Connections::default(), config().connections_max(2).per_peer_max(2));
@@ -153,7 +155,7 @@ mod tests {
         let connections = Connections::default();
         let place = |remote: &str| connections.peer(&key(remote)).0;
         assert_eq!(place("2001:db8:0:1::1"), place("2001:db8:0:1:ffff:ffff:ffff:ffff"));
-        // Some peers may share a count, but most peers have their own count.
+        // Some peers may share a counter, but most peers have their own counter.
         let places: std::collections::BTreeSet<usize> = (0..100).map(|nth| place(&format!("10.0.0.{nth}"))).collect();
         assert!(places.len() > 90, "{}", places.len());
         let places: std::collections::BTreeSet<usize> =

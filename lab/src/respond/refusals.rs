@@ -1,12 +1,12 @@
-//! Recently refused connections. Only a hash of each refused connection is kept, which is enough to
-//! count each refusal once.
+//! Recently refused connections. Only a hash of each refused connection is stored, which suffices
+//! to count each refused connection once.
 
 use std::hash::{BuildHasher, RandomState};
 
 use super::packet::Key;
 
-/// The maximum number of hashes. A hash is needed only for the time of a round trip, because a
-/// refused peer stops sending segments when the reset reaches it.
+/// The maximum number of hashes. A hash is needed only for the duration of a round trip, because a
+/// refused peer stops sending segments when it receives the reset.
 const KNOWN_MAX: usize = 1024;
 
 const _: () = assert!(KNOWN_MAX.is_power_of_two());
@@ -14,7 +14,8 @@ const _: () = assert!(KNOWN_MAX.is_power_of_two());
 #[derive(Debug)]
 pub(super) struct Refusals {
     hasher: RandomState,
-    /// Hashes of refused connections. The lower bits of a hash are its index. An empty entry is 0.
+    /// Hashes of refused connections. The lower bits of a hash are its index in this slice. An
+    /// empty entry is 0.
     known: Box<[u64]>,
 }
 
@@ -25,8 +26,8 @@ impl Default for Refusals {
 }
 
 impl Refusals {
-    /// Records that a connection is refused. `sequence` is the sequence number of its SYN. Returns
-    /// true if the refusal is new.
+    /// Records that a connection is refused. `sequence` is the sequence number of the connection's
+    /// SYN. Returns true if this connection was not recorded before.
     pub(super) fn note(&mut self, key: &Key, sequence: u32) -> bool {
         let hash = self.hasher.hash_one((key, sequence)) | 1 << 63;
         let known = &mut self.known[hash as usize & (KNOWN_MAX - 1)];

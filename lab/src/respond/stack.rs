@@ -1,11 +1,12 @@
 //! Connects the responder with smoltcp. Each CPU has one interface, and each connection has a
-//! socket set with one socket. The library smoltcp searches a set from its beginning for each
-//! packet. With one socket per set, the cost of a segment does not depend on the number of
-//! connections. The interface has no state of connections, so connections can move to another CPU's
-//! interface. IP packets are handled by smoltcp.
+//! socket set with one socket. For each packet, the library smoltcp searches a socket set from its
+//! beginning. With one socket per set, the cost of a segment does not depend on the number of
+//! connections. The interface stores no state of connections, so connections can move to another
+//! CPU's interface.
 //!
-//! The library smoltcp handles only IP packets. The caller of this module writes link addresses and
-//! TCP checksums, because the checksums cover the shifted sequence numbers (see [`Connection`]).
+//! The library smoltcp handles only IP packets. The caller of this module writes link addresses.
+//! The caller also writes TCP checksums, because they cover the shifted sequence numbers (see
+//! [`Connection`]).
 //!
 //! [`Connection`]: super::connection::Connection
 
@@ -21,9 +22,9 @@ use steerage::flow::wire::{IpHeader, ipv4, ipv6, protocol, tcp};
 use super::config::Config;
 use super::packet::Key;
 
-/// The maximum number of segments that a connection sends in reply to one segment: the largest
-/// buffer in Ethernet segments, plus one. The connection sends the remaining segments at the next
-/// received segment or the next tick.
+/// The maximum number of segments that a connection sends in reply to one segment: the number of
+/// Ethernet segments in the largest buffer, plus one. The connection sends further segments when
+/// the next segment arrives or at the next tick (timer call).
 const REPLIES_MAX: usize = 48;
 
 #[derive(Debug, Default)]
@@ -35,8 +36,8 @@ pub(super) struct Replies {
 }
 
 impl Replies {
-    /// Makes space for at most `room` replies. Each reply has `at` bytes of space for a link header
-    /// in front of it.
+    /// Prepares the buffer for at most `room` replies. In front of each reply, `at` bytes are
+    /// reserved for a link header.
     pub(super) fn begin(&mut self, at: usize, room: usize) {
         self.bytes.clear();
         self.ends.clear();
@@ -53,7 +54,7 @@ impl Replies {
     }
 }
 
-/// The device through which an interface is polled. The interface receives at most one packet from
+/// The device of a smoltcp interface for one poll. The interface receives at most one packet from
 /// the device, and writes replies to the device.
 struct Wire<'a> {
     input: Option<&'a [u8]>,
@@ -134,14 +135,14 @@ impl Stack {
         interface.update_ip_addrs(|addresses| {
             for address in &config.addresses {
                 let bits = if address.is_ipv4() { 32 } else { 128 };
-                // `Config::new` limits the number of addresses, so that all of them fit.
+                // The push cannot fail, because `Config::new` limits the number of addresses.
                 let _ = addresses.push(IpCidr::new((*address).into(), bits));
             }
         });
         Self { interface, mtu: config.mtu, replies, segment: Vec::new() }
     }
 
-    /// Stores an IP packet for [`put_in`](Self::put_in), after `change` has modified it.
+    /// Stores an IP packet for [`put_in`](Self::put_in), and applies `change` to the stored packet.
     pub(super) fn take_up(&mut self, packet: &[u8], change: impl FnOnce(&mut [u8])) {
         self.segment.clear();
         self.segment.extend_from_slice(packet);
@@ -154,8 +155,8 @@ impl Stack {
         self.take_up_header(key, ours, (sequence, 0), (tcp::SYN, window), &mss);
     }
 
-    /// Stores a segment that acknowledges bytes that were never sent. The socket answers a segment
-    /// of this kind with a challenge ACK, at most once per second (RFC 5961, 5.2 and 7).
+    /// Stores a segment that acknowledges bytes that were never sent. The socket replies to this
+    /// unacceptable segment with a challenge ACK, at most once per second (RFC 5961, 5.2 and 7).
     pub(super) fn take_up_unacceptable(&mut self, key: &Key, ours: IpAddr, acknowledged: u32) {
         self.take_up_header(key, ours, (0, acknowledged), (tcp::ACK, 0), &[]);
     }

@@ -1,5 +1,5 @@
 //! The connections of one CPU, and the times of their checks. Connections are stored by bucket,
-//! because they move by bucket.
+//! because all connections of a bucket move together.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -10,15 +10,15 @@ use super::packet::Key;
 
 pub(super) type Bucket = HashMap<Key, Box<Connection>>;
 
-/// The connections of a CPU. Peers choose the keys of connections, so the table uses the keyed hash
-/// of the standard library.
+/// The connections of a CPU. Peers can choose the keys of connections (addresses and ports), so the
+/// table uses the keyed hash of the standard library.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     buckets: HashMap<BucketId, Bucket>,
     /// The time of the next check of each connection. Each connection has one entry. If the check
-    /// of a connection is postponed, its entry stays unchanged. In this case, the check happens too
-    /// early. The early check then schedules the next check. Each packet postpones the check.
-    /// Leaving the entry unchanged saves an update of the timers for each packet.
+    /// of a connection is postponed, its entry stays unchanged. The check then happens too early,
+    /// and schedules the next check. Each packet postpones the check, so leaving the entry
+    /// unchanged saves an update of the timers for each packet.
     timers: BTreeSet<(Timestamp, BucketId, Key)>,
 }
 

@@ -1,5 +1,5 @@
 //! Tests that send a list of packets through the handler and collect its output. The library
-//! etherparse reads the output.
+//! etherparse parses the output.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -146,7 +146,7 @@ fn arp_is_answered_for_our_addresses() {
     let expected = [&PEER[..], &OURS, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 2], &OURS, &V4, &PEER, &FROM].concat();
     assert_eq!((&reply, fate_of_it), (&expected, Fate::Arp));
     assert_eq!(fate(arp([10, 0, 0, 3])), Fate::NotOurs);
-    // The length of the reply does not depend on the length of the request's frame.
+    // The length of the ARP reply does not depend on the length of the request's frame.
     let mut long = arp(V4);
     long.resize(1900, 0xff);
     assert_eq!(answer(long), (expected, Fate::Arp));
@@ -208,7 +208,8 @@ fn echo_comes_back() {
     let (reply, _) = answer(frame);
     let Some(TransportSlice::Udp(udp_back)) = read(&reply).transport else { panic!() };
     assert_eq!((udp_back.source_port(), udp_back.destination_port(), udp_back.payload()), (7, 1234, &b"odd"[..]));
-    // The checksum is omitted, as at the other end of a veth. The reply has a checksum.
+    // This packet has a wrong checksum, as packets from the other end of a veth have. The reply has
+    // a correct checksum.
     let mut frame = udp(1234, 7);
     frame[40] ^= 0xff;
     let trusting = Responding::new(config().verifies(false));
@@ -222,7 +223,7 @@ fn echo_comes_back() {
 #[test]
 fn echoes_fit_the_link() {
     for len in [1500, 1501, 1900] {
-        // The headers take 28 bytes for IPv4, or 48 bytes for IPv6.
+        // The IP and UDP or ICMP headers take 28 bytes with IPv4, or 48 bytes with IPv6.
         let bytes = vec![7; len - 28];
         let frames = [
             written(|frame| ethernet().ipv4(FROM, V4, 3).icmpv4_echo_request(7, 9).write(frame, &bytes)),
@@ -286,9 +287,9 @@ fn what_nobody_serves_is_reset_as_it_should_be() {
     assert_eq!(fate(segment(0, 7, 500, &[SYN], 0, &[])), Fate::BadHeader);
 }
 
-/// Tests a connection from its SYN to its end. Each list of frames has its own handler, so all
-/// frames after the SYN are in one list. The cookie is known in advance, because it does not depend
-/// on the handler.
+/// Tests a connection from its SYN to its end. The test makes a new handler for each list of
+/// frames, so all frames after the SYN are in one list. The cookie is known in advance, because it
+/// does not depend on the handler.
 #[test]
 fn a_connection_from_beginning_to_end() {
     let responding = Responding::new(config());
@@ -300,7 +301,8 @@ fn a_connection_from_beginning_to_end() {
     let out = answers_of(
         &responding,
         vec![
-            // The second segment arrives first, is dropped, and is sent again by the peer.
+            // The connection's second segment arrives first and is dropped. Later, the peer sends
+            // this segment again.
             segment(1000, 7, 506, &[ACK], cookie + 1, b"world"),
             segment(1000, 7, 501, &[ACK], cookie + 1, b"hello"),
             segment(1000, 7, 506, &[ACK], cookie + 6, b"world"),
@@ -323,7 +325,7 @@ fn a_connection_from_beginning_to_end() {
 }
 
 /// The responder replies at once to a SYN with data. The reply acknowledges only the SYN. The peer
-/// sends the data again, as after a SYN cookie of Linux.
+/// sends the data again, as it does after a SYN cookie of Linux.
 #[test]
 fn data_in_a_syn_comes_again() {
     let responding = Responding::new(config());
@@ -336,8 +338,8 @@ fn data_in_a_syn_comes_again() {
     assert_eq!((tcp.acknowledgment_number(), payload), (504, b"abc".to_vec()));
 }
 
-/// Returns the replies in a connection whose peer has sent and received "hello". The next sequence
-/// number is 506.
+/// Opens a connection whose peer has sent and received "hello", and returns the replies to
+/// `frames`. The peer's next sequence number is 506.
 fn challenged(frames: &[(u32, &[u16])]) -> (Vec<(u32, u32, bool)>, Responded) {
     let responding = Responding::new(config());
     let out = answers_of(&responding, vec![segment(1000, 7, 500, &[SYN], 0, &[])]);
@@ -353,8 +355,9 @@ fn challenged(frames: &[(u32, &[u16])]) -> (Vec<(u32, u32, bool)>, Responded) {
 }
 
 /// RFC 9293, 3.10.7.4 (with RFC 5961), requires a challenge ACK in reply to a SYN. It also requires
-/// one in reply to a reset that is within the window of 8192 bytes, but not at its beginning. A
-/// reset outside of the window is ignored. Only an exact reset ends the connection.
+/// a challenge ACK in reply to a reset that is within the window of 8192 bytes, but not at the
+/// window's beginning. A reset outside of the window is ignored. Only a reset with exactly the next
+/// sequence number ends the connection.
 #[test]
 fn a_stranger_does_not_end_a_connection() {
     let challenge = vec![(6, 506, true)];
@@ -368,13 +371,13 @@ fn a_stranger_does_not_end_a_connection() {
         let (said, counts) = challenged(&[(sequence, &[RST])]);
         assert_eq!((said, counts.ended(End::Aborted)), (vec![], 0), "{sequence}");
     }
-    // The number of challenge ACKs is limited: RFC 5961, 7. The peer that has lost its state
-    // replies to the first challenge ACK with an exact reset.
+    // The number of challenge ACKs is limited: RFC 5961, 7. A peer that has lost its state replies
+    // to the first challenge ACK with a reset that has the exact sequence number.
     let (said, counts) = challenged(&[(900, &[SYN]), (901, &[SYN]), (506, &[RST])]);
     assert_eq!((said, counts.ended(End::Aborted)), (challenge, 1));
 }
 
-/// After the peer's FIN, the next sequence number is the number that follows the FIN.
+/// After the peer's FIN, the expected sequence number is the number that follows the FIN.
 #[test]
 fn a_reset_after_a_fin_is_exact_after_the_fin() {
     for (sequence, aborted) in [(507, 1), (508, 0)] {
@@ -418,13 +421,13 @@ fn one_peer_leaves_room_for_others() {
     let cookie = |nth: usize| u32::from_be_bytes(syns[nth][38..42].try_into().unwrap()) + 1;
     let acks = all.iter().enumerate().map(|(nth, (source, port))| from(*source, *port, &[ACK], cookie(nth)));
     let out = answers_of(&responding, acks.collect());
-    // Each reset goes to the peer that has too many connections.
+    // Each reset is sent to the peer that has too many connections.
     assert!(out.iter().all(|frame| frame[30..34] == FROM && u16::from(frame[47]) & RST == RST) && out.len() == 9);
     let counts = responding.so_far();
     assert_eq!((counts.opened, counts.refused), (4, 9));
 }
 
-/// Each SYN of a burst gets a reply, but there is room for only one connection. Each further
+/// Each SYN of a burst gets a reply, but the limit allows only one connection. Each further
 /// connection counts as refused once, even if its peer sends more segments before the reset
 /// arrives.
 #[test]
@@ -438,7 +441,7 @@ fn each_connection_that_is_refused_counts_once() {
         frames.push(segment(ports[nth], 7, 501, &[ACK], cookie(nth), &[]));
         frames.push(segment(ports[nth], 7, 501, &[ACK], cookie(nth), b"hello"));
     }
-    // The limit of connections is reached now. One more SYN arrives twice.
+    // The number of connections has reached its limit. One more SYN arrives twice.
     frames.extend([900, 900].map(|sequence| segment(1003, 7, sequence, &[SYN], 0, &[])));
     let out = answers_of(&responding, frames);
     assert!(out.iter().all(|frame| tcp_of(frame).0.rst()) && out.len() == 6);
@@ -473,8 +476,8 @@ fn what_is_left_undone_is_told_by_its_reason() {
     (options[14], options[17]) = (0x46, options[17] + 4);
     options.splice(34..34, [1, 1, 1, 0]);
     assert_eq!(summed(options, 24), Fate::Options);
-    // The source is the responder's own address, a broadcast address of the link, or an address
-    // that no host can have.
+    // The source address of these packets is the responder's own address, a broadcast address of
+    // the link, or an address that no host can have.
     for nobody in [V4, [10, 0, 0, 255], [255; 4], [240, 0, 0, 1], [224, 0, 0, 1], [127, 0, 0, 1], [0, 0, 0, 1]] {
         let mut from_nobody = ping();
         from_nobody[26..30].copy_from_slice(&nobody);

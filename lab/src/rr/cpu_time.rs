@@ -11,8 +11,8 @@ const TICK: Duration = Duration::from_millis(10);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CpuTime {
     process: Duration,
-    /// The time in which CPUs were not idle, summed over all CPUs. If /proc/stat cannot be read,
-    /// the value is `None`.
+    /// The time in which the CPUs of the machine were not idle, summed over all CPUs. The value is
+    /// `None` if /proc/stat cannot be read.
     machine: Option<Duration>,
 }
 
@@ -23,8 +23,8 @@ impl CpuTime {
         Self { process, machine: fs::read_to_string("/proc/stat").ok().and_then(|stat| busy(&stat)) }
     }
 
-    /// Returns the average number of CPUs that this process and the machine used since `earlier`,
-    /// which is `time` ago.
+    /// Returns the average number of CPUs that this process used and that the whole machine used
+    /// since `earlier`. `time` is the time since `earlier`.
     pub(super) fn since(self, earlier: Self, time: Duration) -> (f64, Option<f64>) {
         let of = |used: Duration| used.as_secs_f64() / time.as_secs_f64().max(f64::MIN_POSITIVE);
         let machine = self.machine.zip(earlier.machine).map(|(now, then)| of(now.saturating_sub(then)));
@@ -32,8 +32,8 @@ impl CpuTime {
     }
 }
 
-/// Parses the first line of proc_stat(5): user, nice, system, idle, iowait, irq, softirq, steal.
-/// User time includes the time of guests.
+/// Parses the first line of /proc/stat (see proc_stat(5)), which has the fields user, nice, system,
+/// idle, iowait, irq, softirq and steal. The field user includes the time of guests.
 fn busy(stat: &str) -> Option<Duration> {
     let line = stat.lines().next()?.strip_prefix("cpu ")?;
     let ticks: Vec<u64> = line.split_whitespace().map(|field| field.parse().ok()).collect::<Option<_>>()?;

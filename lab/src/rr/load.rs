@@ -1,5 +1,5 @@
-//! The request-response load, like netperf's TCP_RR and UDP_RR: many connections, each with one
-//! request or response in flight.
+//! A load generator for requests and responses, like netperf's tests TCP_RR and UDP_RR: it has many
+//! connections, each with one request or response in flight.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
@@ -19,15 +19,16 @@ use crate::measurement::Measurement;
 
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 
-/// The time after which a datagram counts as lost and is sent again. netperf's test UDP_RR would
-/// stop in this case.
+/// The time after which a datagram counts as lost and is sent again. If a datagram is lost,
+/// netperf's test UDP_RR would stop.
 const LOST_AFTER: Duration = Duration::from_secs(1);
 
-/// The interval at which the load generator checks for lost datagrams, and whether the time is
-/// over.
+/// The interval at which the load generator checks for lost datagrams and for the end of the
+/// measured time.
 pub(super) const LOOK: Duration = Duration::from_millis(50);
 
-/// The maximum number of events that are read at a time: the default number of connections.
+/// The maximum number of epoll events that are read at a time, which is about the default number of
+/// connections.
 pub(super) const EVENTS: usize = 512;
 
 pub(super) const OTHER_FILES: u64 = 64;
@@ -44,7 +45,7 @@ pub struct Load {
     pub udp: bool,
     /// The number of connections. Each connection has one request in flight.
     pub connections: usize,
-    /// The threads that share the connections.
+    /// The number of threads, which share the connections.
     pub threads: usize,
     /// The bytes of a request.
     pub request: usize,
@@ -61,8 +62,8 @@ pub struct Load {
 pub struct Measured {
     elapsed: Duration,
     latency: Histogram,
-    /// The average number of CPUs that were busy with this process, and the average number of all
-    /// CPUs of the machine that were busy.
+    /// The average number of CPUs that were busy with this process. The next field, `machine_cpus`,
+    /// is the average number of CPUs of the machine that were busy.
     process_cpus: f64,
     machine_cpus: Option<f64>,
     /// The number of connections that broke.
@@ -90,10 +91,10 @@ impl Measured {
     }
 }
 
-/// Connects, warms up, and measures.
+/// Connects to the server, warms up, and measures the load.
 ///
 /// # Errors
-/// Returns an error if the server cannot be reached, or if no request gets a response.
+/// Returns an error if the connections to the server fail, or if no request gets a response.
 pub fn measure(args: &Load) -> Result<Measured, LabError> {
     allow_files(args.connections as u64 + OTHER_FILES);
     let threads = args.threads.min(args.connections);
@@ -125,8 +126,8 @@ pub fn measure(args: &Load) -> Result<Measured, LabError> {
         measured.broken += tally.broken;
         measured.lost += tally.lost;
         measured.first_error = measured.first_error.or(tally.first_error);
-        // The result has the longest time of all threads. The times differ, because each thread
-        // notices the end of the measurement at a different moment.
+        // The result contains the longest measured time of all threads. The times differ, because
+        // the threads detect the end of the measurement at different moments.
         if tally.elapsed > measured.elapsed {
             measured.elapsed = tally.elapsed;
             (measured.process_cpus, measured.machine_cpus) = tally.cpus;
@@ -227,7 +228,8 @@ impl Share {
                 LabError::set_up("a connection", format!("{}, with {nth} connections made: {error}", args.target))
             };
             let stream = Stream::connect(args.target, args.udp).map_err(refused)?;
-            // With edge-triggered events, each connection is written or read until it would block.
+            // The epoll events are edge-triggered. Therefore the thread writes to or reads from a
+            // connection until the call would block.
             let flags = EventFlags::IN | EventFlags::OUT | EventFlags::ET;
             epoll::add(&epoll, &stream, EventData::new_u64(nth as u64), flags)
                 .map_err(|error| LabError::set_up("events of a socket", error))?;
@@ -261,7 +263,7 @@ fn run_share(share: &mut Share, barrier: &Barrier, args: &Load) -> io::Result<Ta
             Err(error) => return Err(error.into()),
         }
         for event in &events {
-            // The field is copied, because it is not aligned on some architectures.
+            // The field `data` is copied, because it is not aligned on some architectures.
             let data = event.data;
             let at = data.u64() as usize;
             share.go_on(at, args, is_warm, &mut tally);
@@ -303,7 +305,8 @@ impl Share {
             if now.duration_since(connection.asked) >= LOST_AFTER {
                 (connection.to_write, connection.to_read, connection.asked) = (args.request, args.response, now);
                 tally.lost += 1;
-                // If the socket's buffer is full, an event follows when the buffer has free space.
+                // If the socket's buffer is full, epoll reports an event when the buffer has free
+                // space.
                 let _ = connection.write(&self.piece);
             }
         }
@@ -334,11 +337,11 @@ impl Connection {
                 }
                 (self.to_write, self.to_read, self.asked) = (args.request, args.response, now);
             } else if read < piece.len() {
-                // An event follows when there is more data.
+                // epoll reports another event when more data arrives.
                 return Ok(());
             }
             // No response can arrive before the request is written. Therefore the function returns
-            // here, which saves a read.
+            // without another read, which would find no data.
             if self.to_write > 0 {
                 self.write(piece)?;
                 return Ok(());

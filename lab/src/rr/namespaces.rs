@@ -1,5 +1,5 @@
-//! Two network namespaces without names, joined by a veth pair. The kernel removes these namespaces
-//! when this process ends, even after a crash.
+//! Two network namespaces without names, connected by a veth pair. The kernel removes these
+//! namespaces when this process ends, even after a crash.
 
 use std::fs::{self, File};
 use std::io;
@@ -26,8 +26,8 @@ impl End {
     }
 }
 
-/// The addresses of the client and the server. The kernel owns the server's address only while its
-/// network stack is the server.
+/// The addresses of the client and the server. The kernel has the server's address only while the
+/// kernel's network stack is the server.
 const CLIENT: &str = "10.210.0.1/24";
 const SERVER: &str = "10.210.0.2/24";
 
@@ -59,7 +59,8 @@ impl NamespacePair {
         namespaces.ip(End::Client, &format!("link add c0 type veth peer name s0 netns {other}"))?;
         for end in [End::Client, End::Server] {
             let interface = end.interface();
-            // The kernel must not send its own packets, such as router solicitations.
+            // The kernel must not send packets of its own, such as router solicitations, through
+            // the veth.
             namespaces.ip(end, &format!("link set dev {interface} addrgenmode none"))?;
             namespaces.ip(end, &format!("link set dev {interface} up"))?;
         }
@@ -90,8 +91,8 @@ impl NamespacePair {
     pub(super) fn set_rps_cpus(&self, mask: &str) -> Result<(), LabError> {
         for end in [End::Client, End::Server] {
             let set = || {
-                // A mounted /sys shows the network namespace of the process that mounted it.
-                // Therefore this thread mounts another /sys.
+                // A mounted /sys shows the interfaces of the network namespace in which it was
+                // mounted. Therefore this thread mounts its own /sys.
                 unshare(CloneFlags::CLONE_NEWNS)?;
                 mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)?;
                 mount(Some("sysfs"), "/sys", Some("sysfs"), MsFlags::empty(), None::<&str>)?;

@@ -1,5 +1,5 @@
-//! A server that uses the kernel's sockets. One thread with one epoll instance sends a response to
-//! each request.
+//! A server for requests and responses that uses the kernel's sockets. It has one thread with one
+//! epoll instance, which sends a response to each request.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -38,7 +38,7 @@ impl Server {
     pub(super) fn serve(&mut self, stop: &AtomicBool) -> io::Result<()> {
         let wait = Timespec { tv_sec: 0, tv_nsec: LOOK.as_nanos() as i64 };
         let mut events = Vec::with_capacity(EVENTS);
-        // `Relaxed` suffices, because no other data depends on this flag.
+        // The memory order `Relaxed` suffices, because no other data depends on the flag `stop`.
         while !stop.load(Ordering::Relaxed) {
             events.clear();
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&wait)) {
@@ -46,7 +46,7 @@ impl Server {
                 Err(error) => return Err(error.into()),
             }
             for event in &events {
-                // The field is copied, because it is not aligned on some architectures.
+                // The field `data` is copied, because it is not aligned on some architectures.
                 let data = event.data;
                 match data.u64() {
                     LISTENER => self.accept()?,
@@ -58,10 +58,11 @@ impl Server {
     }
 
     fn accept(&mut self) -> io::Result<()> {
-        // A connection that was closed before it was accepted is not a reason to stop.
+        // An error of `accept`, for example because the connection was closed before, does not end
+        // the server.
         while let Ok((stream, _)) = self.listener.accept() {
-            // Reads and writes of the stream block. The stream is read only after an event, and a
-            // response is always written completely.
+            // The socket is blocking. The server reads from it only after an epoll event, and
+            // always writes complete responses.
             stream.set_nodelay(true)?;
             let at = self.connections.len() as u64;
             epoll::add(&self.epoll, &stream, EventData::new_u64(at), EventFlags::IN)?;
@@ -70,8 +71,8 @@ impl Server {
         Ok(())
     }
 
-    /// Reads a part of a request, and sends the response when the request is complete. A connection
-    /// that fails or ends is closed.
+    /// Reads a part of a request, and sends the response when the request is complete. Closes the
+    /// connection if it fails, or if the client has ended it.
     fn answer(&mut self, at: usize) {
         let Some(place @ Some(_)) = self.connections.get_mut(at) else { return };
         let Some((stream, lacks)) = place else { return };

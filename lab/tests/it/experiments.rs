@@ -1,5 +1,6 @@
-//! Runs each experiment for a short time, which is not enough for valid figures. The tests check
-//! that the experiments work and that the page can read their output, but not the speed.
+//! Runs each experiment for a short time, which is not enough for valid figures. These tests check
+//! that the experiments work and that lab/page.py can read their output, but do not check the
+//! speed.
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
@@ -58,7 +59,8 @@ fn every_experiment_runs_and_the_page_draws_it() {
     let expected = described.as_object().unwrap().keys().filter(|name| !of_peers.contains(&name.as_str()));
     for name in expected.filter(|_| cpus == 2 && skipped.is_empty()) {
         assert!(names.contains(name.as_str()), "{name}: {names:?}");
-        // The series of other programs are only shown beside the series of steerage.
+        // Only the first series of each compared pair must have run, because the series of other
+        // programs are only shown beside it.
         let ours = described[name]["compared"].as_array().unwrap().iter().map(|pair| pair[0].as_str().unwrap());
         for series in ours.filter(|series| !series.starts_with("steerage ")) {
             assert!(seen.contains(&(name.clone(), series.to_owned())), "{name}: {series}");
@@ -81,7 +83,8 @@ fn every_experiment_runs_and_the_page_draws_it() {
     assert!(html.matches("<svg").count() >= names.len() && html.contains("</html>"), "{html}");
 }
 
-/// The rounds of a file are compared with each other, and verdicts need three rounds.
+/// The page compares the series of a file within each round, and verdicts need at least three
+/// rounds.
 #[test]
 fn the_page_compares_within_rounds_and_keeps_near_and_far_apart() {
     if !is_installed("python3", "python3") {
@@ -95,7 +98,7 @@ fn the_page_compares_within_rounds_and_keeps_near_and_far_apart() {
         .to_string();
         text.push('\n');
     };
-    // The machine gets slower, but the ratio of both series stays the same.
+    // The machine gets slower from round to round, but the ratio of both series stays the same.
     for round in 0..5 {
         line("forwarding, one CPU", round, [60.0, 61.0], 10.0 / (round + 1) as f64);
         line("forwarding, a collector", round, [60.0, 61.0], 12.0 / (round + 1) as f64);
@@ -163,7 +166,8 @@ fn respond(namespaces: &Namespaces, at: usize, device: &[&str]) -> Child {
     child
 }
 
-/// Pings the responder, and sends echoes and requests to it. Returns its counts.
+/// Pings the responder, and sends it data for the echo service and requests. Returns the
+/// responder's counters.
 fn converse(namespaces: &Namespaces, client: usize, mut child: Child) -> Value {
     namespaces.within(client, || {
         ping(address("10.210.0.2"), 500);

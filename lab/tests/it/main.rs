@@ -1,4 +1,5 @@
-//! The experiments, the responder with the kernel as its peer, and the tables of results.
+//! Tests of the experiments, of the responder with the kernel as its peer, and of the tables of
+//! results.
 
 mod experiments;
 mod respond;

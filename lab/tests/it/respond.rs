@@ -1,4 +1,4 @@
-//! Tests of the responder, whose peer is the kernel of another network namespace.
+//! Tests of the responder. Its peer is the kernel's network stack in another network namespace.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream, UdpSocket};
@@ -44,8 +44,8 @@ fn input(interface: &str) -> Input {
     options.open().unwrap().input
 }
 
-/// A namespace whose kernel is the peer, and the responder. One veth pair connects both, or two
-/// veth pairs and a `Wire`.
+/// A network namespace whose network stack is the peer, and the responder. They are connected by
+/// one veth pair, or by two veth pairs with a `Wire` between them.
 struct Net {
     namespaces: Namespaces,
     responding: Arc<Responding>,
@@ -84,7 +84,7 @@ impl Net {
         let server = if faults.is_some() { 2 } else { 1 };
         namespaces.veth((CLIENT, "c0"), (1, "s0"));
         namespaces.address(CLIENT, 1, "c0");
-        // Segments that are too long for a real cable are split.
+        // With this setting, the kernel splits segments that are too long for a real cable.
         namespaces.must(CLIENT, "link set dev c0 gso_max_segs 1");
         let wire = faults.map(|faults| {
             namespaces.veth((1, "w0"), (2, "s0"));
@@ -117,8 +117,8 @@ impl Net {
         until(end.name(), || self.ended(end) == count);
     }
 
-    /// Ends the run. Checks that all received packets are accounted for, that each packet has one
-    /// outcome, and that each connection has one end.
+    /// Ends the run. Checks that each received packet was counted, that each packet has exactly one
+    /// outcome, and that each connection has exactly one reason for its end.
     fn end(self) -> Snapshot {
         let mut ended = self.running.into_inner().unwrap().into_iter().map(handlers::end);
         let snapshot = ended.next().unwrap();
@@ -154,7 +154,8 @@ fn payload(of: usize, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| (of * 131 + at * 7 + (at >> 8)) as u8).collect()
 }
 
-/// Sends bytes to the echo service and checks the reply, which is read while the bytes are sent.
+/// Sends bytes to the echo service, and reads the reply at the same time. Checks that the reply is
+/// equal.
 fn echo(stream: &TcpStream, bytes: &[u8]) {
     thread::scope(|scope| {
         scope.spawn(|| (&*stream).write_all(bytes).unwrap());
@@ -193,7 +194,8 @@ fn the_kernel_gets_its_answers() {
             close(stream);
             let stream = connect(to, RR).unwrap();
             ask(&stream, 5);
-            // The connection is half closed: the remaining responses arrive, and then the end.
+            // The client closes its side of the connection. The remaining responses still arrive,
+            // followed by the end of the stream.
             (&stream).write_all(&[1; 30]).unwrap();
             stream.shutdown(Shutdown::Write).unwrap();
             let mut rest = Vec::new();
@@ -211,8 +213,8 @@ fn the_kernel_gets_its_answers() {
     net.end();
 }
 
-/// The responder replies to merged segments and datagrams as it replies to single ones, for both
-/// kinds of addresses.
+/// The responder replies to merged segments and datagrams as it replies to single ones, with IPv4
+/// and IPv6.
 #[test]
 fn merged_segments_get_the_same_answers() {
     let Some(net) = Net::merging(config()) else { return };
@@ -229,7 +231,7 @@ fn merged_segments_get_the_same_answers() {
             let stream = connect(to, RR).unwrap();
             ask(&stream, 5);
             close(stream);
-            // The kernel cuts the message into datagrams.
+            // The kernel cuts this message into several datagrams.
             let before = merged();
             let socket = cutting_socket(any(address(to)), 700);
             socket.set_read_timeout(Some(HANG)).unwrap();
@@ -245,7 +247,7 @@ fn merged_segments_get_the_same_answers() {
                 merged() > before
             });
             ping(address(to), 1400);
-            // These segments belong to no connection, so they are reset.
+            // No service listens on this port, so the responder replies to the SYN with a reset.
             assert_eq!(connect(to, 99).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
         });
     }
@@ -259,8 +261,8 @@ fn allow_files(count: u64) {
     setrlimit(Resource::RLIMIT_NOFILE, soft.max(count), hard.max(count)).unwrap();
 }
 
-/// Two thousand connections are open. Many rounds use each connection, while the CPUs that own them
-/// change all the time.
+/// Two thousand connections are open. In many rounds, data is sent over each connection, while the
+/// connections are moved from CPU to CPU all the time.
 #[test]
 fn no_connection_breaks_while_masks_change() {
     const CONNECTIONS: usize = 2000;
@@ -275,7 +277,7 @@ fn no_connection_breaks_while_masks_change() {
         let streams: Vec<TcpStream> = (0..CONNECTIONS / THREADS).map(|_| connect(V4, ECHO).unwrap()).collect();
         open.fetch_add(streams.len() as u32, Ordering::SeqCst);
         let mut round = 0;
-        // The rounds continue until the masks have changed often enough.
+        // The rounds continue until the CPU mask has changed `CHANGES` times.
         while round < 3 || changes.load(Ordering::SeqCst) < CHANGES {
             round += 1;
             let of = |nth: usize| payload((share * CONNECTIONS + nth) * 31 + round, 900 + nth % 1000);
@@ -286,7 +288,7 @@ fn no_connection_breaks_while_masks_change() {
                 assert!(got == of(nth), "connection {nth} in round {round}");
             }
         }
-        // The connections stay open until all threads have reached this point.
+        // The connections stay open until all threads have finished their rounds.
         streams.into_iter().for_each(close);
     };
     thread::scope(|scope| {
@@ -332,7 +334,7 @@ fn no_connection_breaks_while_masks_change() {
 fn what_a_network_does_to_packets_no_byte_minds() {
     let faults = Faults::new(42).lose(20).duplicate(20).corrupt(10).reorder(30).delay(20, Duration::from_millis(3));
     let Some(net) = Net::with(config(), 2, Some(faults), |respond| respond) else { return };
-    // The kernel requests lost packets again.
+    // The kernel repeats lost ARP requests and neighbour solicitations.
     [V4, V6].iter().for_each(|to| net.client(|| ping(address(to), 100)));
     thread::scope(|scope| {
         for nth in 0..30 {
@@ -369,7 +371,7 @@ fn a_slow_reader_holds_up_itself_alone() {
         slow.set_nonblocking(true).unwrap();
         let bytes = payload(5, 8 << 20);
         let mut written = 0;
-        // The client writes until no more bytes are accepted, because it does not read the replies.
+        // The client does not read the replies. It writes until its socket accepts no more bytes.
         let mut stuck = 0;
         while stuck < 50 {
             match slow.write(&bytes[written..]) {
@@ -421,7 +423,7 @@ fn a_reset_ends_a_connection_and_one_too_many_is_reset() {
     net.end();
 }
 
-/// A socket whose connect and reads end after [`HANG`].
+/// Makes a socket. Its `connect` and its reads fail after the time [`HANG`].
 fn client_socket() -> OwnedFd {
     let socket = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).unwrap();
     let hang = TimeVal::seconds(HANG.as_secs() as i64);
@@ -430,12 +432,13 @@ fn client_socket() -> OwnedFd {
     socket
 }
 
-/// Linux sends data in a SYN with TCP Fast Open.
+/// With TCP Fast Open, Linux sends data in a SYN.
 #[test]
 fn a_kernel_that_sends_data_in_its_syn_is_answered() {
     let Some(net) = Net::new(config(), 1) else { return };
     net.client(|| {
-        // Flag 4 sends data also without a cookie of an earlier connection.
+        // With flag 4, the kernel sends data in a SYN even without a Fast Open cookie of an earlier
+        // connection.
         std::fs::write("/proc/sys/net/ipv4/tcp_fastopen", "5").unwrap();
         let socket = client_socket();
         let to = SockaddrIn::from_str(&format!("{V4}:{ECHO}")).unwrap();
@@ -451,8 +454,8 @@ fn a_kernel_that_sends_data_in_its_syn_is_answered() {
     net.end();
 }
 
-/// A host that restarted connects again from the same port. The kernel of that host replies to the
-/// challenge ACK with a reset.
+/// A host that restarted connects again from the same port. The kernel of the restarted host
+/// replies to the challenge ACK with a reset.
 #[test]
 fn a_kernel_that_forgot_its_connection_connects_again() {
     let Some(net) = Net::new(config(), 1) else { return };
@@ -469,7 +472,7 @@ fn a_kernel_that_forgot_its_connection_connects_again() {
         };
         let first = connected(0);
         let port = first.local_addr().unwrap().port();
-        // A socket in this mode vanishes without a FIN or a reset.
+        // In the mode `TCP_REPAIR`, closing a socket sends neither a FIN nor a reset.
         setsockopt(&first, sockopt::TcpRepair, &1).unwrap();
         drop(first);
         close(connected(port));
@@ -528,7 +531,7 @@ fn a_panic_loses_connections_and_their_peers_are_told() {
         UdpSocket::bind("0.0.0.0:0").unwrap().send_to(b"panic, please", (V4, 9)).unwrap();
         net.until_ended(End::Lost, 100);
         for mut stream in streams {
-            // The reply to the first write is a reset.
+            // The responder replies to the first write with a reset.
             let _ = stream.write_all(b"and now?");
             assert_eq!(stream.read(&mut [0; 10]).unwrap_err().kind(), io::ErrorKind::ConnectionReset);
         }

@@ -1,4 +1,5 @@
-//! Tests that the figures of README.md and docs/ are the figures of the tables in lab/results.
+//! Tests that the figures in README.md and docs/ are equal to the figures of the tables in
+//! lab/results.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,7 +27,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Makes a copy of the pages and of the tables.
+/// Makes a copy of the documentation pages and of the tables in lab/results.
 fn checkout(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let _ = fs::remove_dir_all(&folder);
@@ -43,7 +44,8 @@ fn replace(file: &Path, from: &str, to: &str) {
     fs::write(file, text.replace(from, to)).unwrap();
 }
 
-/// Checks the copy, and returns the errors. Returns an empty text if there is no error.
+/// Runs the check lab/results.py on the copy in `folder`, and returns its errors. Returns an empty
+/// text if there is no error.
 fn errors(folder: &Path, args: &[&str]) -> String {
     let output = results(&[&["--root", folder.to_str().unwrap()], args].concat());
     assert_eq!(output.status.success(), output.stderr.is_empty());
@@ -78,7 +80,7 @@ fn a_changed_figure_is_found_and_written() {
         let text = |path: PathBuf| fs::read_to_string(path).unwrap();
         assert_eq!(text(page(file)), text(root().join(file)), "{to}");
     }
-    // The test changes a cell of a table, as a new measurement would. Then the check must name each
+    // The test changes a cell of a table, as a new measurement would. The check must then name each
     // sentence that quotes the old value.
     replace(&page("lab/results/performance/path.csv"), "14.5 [13.6..14.9]", "4.40 [4.30..4.50]");
     let wrong = errors(&folder, &[]);

@@ -1,4 +1,5 @@
-//! The simulation of many CPUs, beside two real CPUs and beside itself.
+//! Tests of the simulation of many CPUs: compares it with measurements on two real CPUs, and with
+//! itself.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,23 +17,25 @@ fn path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
 }
 
-/// The rows of a table of lab/results that has the columns of the experiment `rps`.
+/// Reads the rows of a table in lab/results that has the columns of the experiment `rps`.
 fn rates(table: &str) -> Vec<Rates> {
     let text = fs::read_to_string(path("results").join(table)).unwrap();
     let rows = text.lines().skip(1).map(|line| {
-        // The heading has a comma in quotes, and the rows have none.
+        // Only the heading has quoted cells with commas, so the rows can be split at commas.
         let cells: Vec<f64> = line.split(',').take(5).map(|cell| cell.parse().unwrap()).collect();
         Rates { work: cells[0], none: cells[1], other: cells[2], hash: cells[3], balance: cells[4] }
     });
     rows.collect()
 }
 
-/// The simulation has the costs of the experiment `path`, and the work that one CPU shows. It predicts what two CPUs do.
+/// The simulation uses the costs from the experiment `path`, and the work per packet that was
+/// measured on one CPU. From these values, it must predict the rates of two CPUs.
 #[test]
 fn two_cpus_do_what_the_simulation_says() {
     let near = ("scale/zen5.toml", "text/rps-amd.csv", false, WORK_MIN);
     let far = ("scale/zen5.toml", "text/rps-far.csv", true, WORK_MIN);
-    // With 50 ns, both CPUs with half of the hash each do 11 % less than the simulation says.
+    // With 50 ns of work, two CPUs with half of the hash values each are 11 % slower than the
+    // simulation predicts.
     let xeon = ("scale/xeon.toml", "text/rps-xeon.csv", false, 2.0 * WORK_MIN);
     for (costs, table, is_far, least) in [near, far, xeon] {
         let profile = Profile::parse(&fs::read_to_string(path(costs)).unwrap()).unwrap();
@@ -89,7 +92,8 @@ fn a_wrong_file_is_named() {
     }
 }
 
-/// Measures for a moment, and predicts from runs that say what the prediction says.
+/// Measures a profile for a moment. Then compares predictions with runs that contain exactly the
+/// predicted rates.
 #[test]
 fn this_machine_makes_a_profile() {
     if std::thread::available_parallelism().map_or(1, usize::from) < 2 {

@@ -1,4 +1,4 @@
-//! Selects the packets that go to the same job of `steerage parallel`.
+//! Rules that select the packets that go to the same job of `steerage parallel`.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
@@ -38,8 +38,8 @@ impl Together {
     pub const ALL: [(&str, Self); 4] =
         [("flow", Self::Flow), ("hosts", Self::Hosts), ("source", Self::Source), ("destination", Self::Destination)];
 
-    /// Returns the part of a packet's flow that determines the packet's job. The source and the
-    /// destination of the flow must be those of the packet.
+    /// Returns the part of a packet's flow that determines the packet's job. The source of the flow
+    /// must be the packet's source, and the destination of the flow the packet's destination.
     #[must_use]
     pub fn key(self, flow: FlowKey) -> FlowKey {
         match self {

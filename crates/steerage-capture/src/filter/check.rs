@@ -1,5 +1,5 @@
-//! Checks that the kernel would accept a program. The rules are those of `bpf_check_classic` in
-//! net/core/filter.c.
+//! Checks that the kernel would accept a program. The rules for filter programs are those of
+//! `bpf_check_classic` in net/core/filter.c.
 
 use super::{FilterError, INSTRUCTIONS_MAX, Instruction};
 
@@ -53,7 +53,7 @@ fn kind(code: u16) -> Option<Kind> {
     })
 }
 
-/// Rejects programs that the kernel would reject.
+/// Rejects filter programs that the kernel would reject.
 pub(super) fn program(program: &[Instruction]) -> Result<(), FilterError> {
     let wrong = |at, what| Err(FilterError::Program { at, what });
     if program.is_empty() {

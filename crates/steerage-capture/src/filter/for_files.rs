@@ -38,8 +38,8 @@ impl FileFilters {
         let mut first_error = None;
         for (kind, filter) in wanted.into_iter().zip(compiled) {
             let filter = match filter.and_then(|filter| filter.for_frames()) {
-                // Each kind of frames that the files contain must have a filter. If no kind of
-                // frames has a filter, the expression is invalid.
+                // Each kind of frames that the files contain must have a filter program. If no kind
+                // of frames has a filter program, the expression is invalid.
                 Err(error) if kinds.contains(&kind) => return Err(error),
                 Err(error) => {
                     let text = error.to_string();

@@ -13,7 +13,7 @@ const MEMORY_WORDS: usize = 16;
 
 /// A load from this offset or a higher one reads the kernel's information about a packet, or is
 /// relative to headers that the kernel has found (`SKF_LL_OFF`). For a frame of a file, the kernel
-/// has no information, and no frame is this long.
+/// has no information, and no frame has bytes at such a high offset.
 const KERNEL_ONLY: u32 = 0xffe0_0000;
 
 /// A filter for frames in memory, such as those of a capture file.
@@ -61,8 +61,8 @@ enum Operation {
     XFromA,
     AFromX,
     Jump(u32),
-    /// Compares A. The two numbers say how many instructions to skip: the first if the comparison
-    /// is true, the second if it is false.
+    /// Compares A. The two numbers of a comparison say how many instructions to skip: the first if
+    /// the comparison is true, the second if it is false.
     Branch(Comparison, Operand, u8, u8),
     Return(u32),
     ReturnA,
@@ -168,9 +168,9 @@ impl Operation {
 }
 
 impl FrameFilter {
-    /// Returns the number of the frame's bytes that pass the filter. A result of 0 removes the
-    /// whole frame. `wire_len` is the length of the frame on the wire, which the primitives `len`,
-    /// `less` and `greater` compare.
+    /// Returns the number of the frame's bytes that pass the filter. If a filter returns 0, it
+    /// removes the whole frame. `wire_len` is the length of the frame on the wire, which the
+    /// primitives `len`, `less` and `greater` compare.
     pub fn run(&self, frame: &[u8], wire_len: u32) -> u32 {
         self.try_run(frame, wire_len).unwrap_or(0)
     }
@@ -317,8 +317,8 @@ mod tests {
         program.parse::<Filter>().unwrap().for_frames().unwrap().run(frame, wire_len)
     }
 
-    /// The function `bpf_filter` of libpcap 1.10 computed the expected results. It ran each program
-    /// on `frame`, with a length on the wire of 100.
+    /// The function `bpf_filter` of libpcap 1.10 computed the expected results of this test.
+    /// libpcap's `bpf_filter` ran each program on `frame`, with a length on the wire of 100 bytes.
     #[test]
     fn operations_are_those_of_libpcap() {
         let frame = [1, 2, 3, 4, 5, 6, 7, 8];

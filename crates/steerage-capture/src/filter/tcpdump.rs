@@ -14,21 +14,21 @@ use super::{Filter, FilterError, FrameKind, SHOWN_CHARS_MAX, shown};
 
 const TCPDUMP: &str = "tcpdump";
 
-/// The time after which a running tcpdump is ended. Compiling takes milliseconds, but tcpdump first
-/// resolves the host names in the expression. A resolver tries a server for 10 s before it gives
-/// up.
+/// The time after which a running tcpdump is killed. Compiling takes milliseconds, but tcpdump
+/// first resolves the host names in the expression. A resolver tries a server for 10 s before it
+/// gives up.
 const TIME_MAX: Duration = Duration::from_secs(30);
 
 /// The maximum number of bytes that tcpdump may print. The longest program that the kernel accepts
-/// has 112 KiB as numbers.
+/// has 112 KiB when written as numbers.
 const OUTPUT_BYTES_MAX: u64 = 256 << 10;
 
-/// The maximum number of characters of tcpdump's error message that are passed on. The messages of
-/// tcpdump itself are shorter.
+/// The maximum number of characters of tcpdump's error message that are passed on. tcpdump's own
+/// error messages are shorter than this limit.
 const SAID_CHARS_MAX: usize = 240;
 
 /// The length of the longest packet that a filter passes uncut, in bytes. The value is tcpdump's
-/// maximum, and no frame is longer.
+/// maximum packet length, and no frame is longer.
 const WHOLE: &str = "262144";
 const WHOLE_BYTES: u32 = 262_144;
 
@@ -39,9 +39,10 @@ const AT_A_TIME: usize = 8;
 /// The beginning of the message that tcpdump prints when it reads a file.
 const READING: &str = "reading from file ";
 
-/// Only this keyword of the filter language has one meaning for an interface and another for a
-/// file. `vlan` matches VLAN tags. The kernel removes VLAN tags from live frames, but the frames of
-/// a file contain the tags. If `vlan` is compiled without the interface, it matches no live frame.
+/// Only the keyword `vlan` of the filter language has one meaning for an interface and another for
+/// a file. `vlan` matches VLAN tags. The kernel removes VLAN tags from live frames, but the frames
+/// of a file contain the tags. If `vlan` is compiled without the interface, it matches no live
+/// frame.
 const NEEDS_INTERFACE: &str = "vlan";
 
 pub(super) fn compile(text: &str, interface: Option<&str>, link: LinkType) -> Result<Filter, FilterError> {
@@ -96,7 +97,7 @@ impl Compiler<'_> {
             // moment.
             let compiled = self.run(&["-p", "-i", interface, "-y", link], text);
             // If tcpdump may not open the interface, or if the interface is down, compile without
-            // the interface. In that case, all keywords except `vlan` keep their meaning.
+            // the interface. Without the interface, all keywords except `vlan` keep their meaning.
             if !matches!(compiled, Err(FilterError::Expression { .. })) || has_word(text, NEEDS_INTERFACE) {
                 return compiled;
             }
@@ -109,7 +110,8 @@ impl Compiler<'_> {
         self.end(self.begin(options, text, &[])?, text)
     }
 
-    /// Starts tcpdump. `input` is written to its standard input, and must fit into a pipe.
+    /// Starts tcpdump. `input` is written to the standard input of tcpdump, and must fit into a
+    /// pipe.
     fn begin(&self, options: &[&str], text: &str, input: &[u8]) -> Result<Child, FilterError> {
         let mut command = Command::new(self.program);
         // -s: do not cut packets, even if tcpdump cuts them by default. --: the expression is never
@@ -131,8 +133,8 @@ impl Compiler<'_> {
     /// Parses the program that tcpdump prints.
     fn end(&self, mut child: Child, text: &str) -> Result<Filter, FilterError> {
         let printed = output(&mut child, self.time_max);
-        // tcpdump has closed its output, or has reached a limit and must end now. A successful exit
-        // means that the printed program is complete.
+        // tcpdump has closed its output, or has reached a limit of this module and must end now. A
+        // successful exit means that the printed program is complete.
         let _ = child.kill();
         let _ = child.wait();
         let (out, err) = printed.map_err(|cause| FilterError::Tcpdump { operation: "run tcpdump", cause })?;
@@ -193,7 +195,7 @@ mod tests {
 
     use super::*;
 
-    /// A script that replaces tcpdump.
+    /// A script that replaces tcpdump in a test.
     struct Script(PathBuf);
 
     impl Script {

@@ -2,9 +2,9 @@
 //! the client's thread waits for the other: a packet that does not fit into the ring is counted as
 //! missed.
 //!
-//! The ring is an array of 64-bit words. The CPU writes some words and then increases the index
-//! `written`. The client's thread reads some words and then increases the index `read`. Therefore
-//! no word of the ring is read and written at the same time.
+//! The ring is an array of 64-bit words. The packet CPU writes some words to the ring and then
+//! increases the index `written`. The client's thread reads some words from the ring and then
+//! increases the index `read`. Therefore no word of the ring is read and written at the same time.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -25,16 +25,16 @@ pub struct PacketHead {
     pub captured: u32,
     /// The packet's length on the wire in bytes.
     pub wire: u32,
-    /// The number of the packet's link type.
+    /// The packet's link type, as a number.
     pub link: u16,
     /// The CPU that handled the packet.
     pub cpu: u16,
-    /// The number of the receive queue that received the packet. Queues are numbered across all
-    /// inputs.
+    /// The number of the receive queue that received the packet. Receive queues are numbered across
+    /// all inputs.
     pub queue: u32,
 }
 
-/// One record of the stream to a client.
+/// One record of the stream that a client gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Record<'a> {
     /// A packet: its metadata and its bytes.
@@ -45,7 +45,7 @@ pub enum Record<'a> {
         wanted: u64,
         /// The number of requested packets that were missed because the client was too slow.
         missed: u64,
-        /// True if these are the last counts, after which the stream ends.
+        /// True if these counts are the last record, after which the stream ends.
         is_last: bool,
     },
 }
@@ -100,11 +100,11 @@ pub(super) struct Ring {
     written: AtomicUsize,
     read: AtomicUsize,
     /// The number of packets that the client requested, and the number of these packets that did
-    /// not fit. Relaxed: only the CPU of the ring changes these counts, and no other memory depends
-    /// on them.
+    /// not fit into the ring. Relaxed is sufficient: only the CPU of the ring changes these counts,
+    /// and no other memory depends on them.
     wanted: AtomicU64,
     missed: AtomicU64,
-    /// The number of packets since the last packet that was sampled. Only the CPU of the ring uses
+    /// The number of packets since the last packet of the sample. Only the CPU of the ring uses
     /// this number.
     skipped: AtomicU64,
 }
@@ -130,12 +130,12 @@ impl Ring {
         &self.words[at & (self.words.len() - 1)]
     }
 
-    /// Writes a packet, or counts it as missed. Only the CPU of the ring calls this function.
-    /// `parts` must have at least `head.captured` bytes.
+    /// Writes a packet, or counts it as missed. Only the packet CPU of this ring calls this
+    /// function. `parts` must have at least `head.captured` bytes.
     pub(super) fn push<'p>(&self, head: PacketHead, parts: impl Iterator<Item = &'p [u8]>) {
         count(&self.wanted);
         let start = self.written.load(Ordering::Relaxed);
-        // The load pairs with the store in `pop`: the words before `read` are free.
+        // The load of `read` pairs with the store in `pop`: the words before `read` are free.
         let free = self.words.len() - (start - self.read.load(Ordering::Acquire));
         let mut left = head.captured as usize;
         if HEAD_WORDS + left.div_ceil(8) > free {
@@ -161,32 +161,33 @@ impl Ring {
                 }
             }
         }
-        // If the parts have fewer bytes than the head states, the remaining bytes are zero.
+        // If `parts` has fewer bytes than `head.captured`, the remaining bytes are zero.
         word[filled..].fill(0);
         for _ in 0..(left + filled).div_ceil(8) {
             put(u64::from_ne_bytes(word));
             word.fill(0);
         }
-        // The store pairs with the load in `oldest`: the words before `written` are complete.
+        // The store of `written` pairs with the load in `oldest`: the words before `written` are
+        // complete.
         self.written.store(at, Ordering::Release);
     }
 
-    /// Returns the time of the oldest packet in the ring. Only the client's thread calls this
-    /// function.
+    /// Returns the time of the oldest packet in the ring. Only the thread of the ring's client
+    /// calls this function.
     pub(super) fn oldest(&self) -> Option<u64> {
         let read = self.read.load(Ordering::Relaxed);
-        // The load pairs with the store in `push`.
+        // The load of `written` pairs with the store in `push`.
         (self.written.load(Ordering::Acquire) != read).then(|| self.word(read).load(Ordering::Relaxed))
     }
 
-    /// Moves the oldest packet to `to`. Only the client's thread calls this function, after
-    /// `oldest` has returned a time.
+    /// Moves the oldest packet from the ring to `to`. Only the client's thread calls this function,
+    /// after `oldest` has returned a time.
     pub(super) fn pop(&self, to: &mut Vec<u8>) {
         let read = self.read.load(Ordering::Relaxed);
         let captured = self.word(read + 1).load(Ordering::Relaxed) as u32 as usize;
         let end = read + HEAD_WORDS + captured.div_ceil(8);
         (read..end).for_each(|at| to.extend_from_slice(&self.word(at).load(Ordering::Relaxed).to_ne_bytes()));
-        // The store pairs with the load in `push`.
+        // The store of `read` pairs with the load in `push`.
         self.read.store(end, Ordering::Release);
     }
 
@@ -214,8 +215,9 @@ mod tests {
         (0..length).map(|at| (nth as usize * 7 + at) as u8).collect()
     }
 
-    /// One thread writes packets of all lengths, in parts of all lengths, and another thread reads
-    /// the packets. Each packet either arrives unchanged and in order, or is counted as missed.
+    /// In this test, one thread writes packets of all lengths, in parts of all lengths, and another
+    /// thread reads the packets. Each packet either arrives unchanged and in order, or is counted
+    /// as missed.
     #[test]
     fn each_packet_arrives_or_is_counted() {
         const PACKETS: u64 = 20_000;

@@ -27,7 +27,7 @@ const RING_BYTES_MIN: usize = 1 << 20;
 const WRITE_BYTES: usize = 256 << 10;
 
 /// The interval at which the client's thread checks the rings while they are empty. Packet CPUs do
-/// not wake the thread, because waking it would take a system call.
+/// not wake the client's thread, because waking it would take a system call.
 const LOOK_MILLIS: u8 = 5;
 
 /// The timeout of a write to the socket, after which the thread checks whether the run has ended.
@@ -36,7 +36,7 @@ const WRITE_LOOK: Duration = Duration::from_millis(100);
 /// The link types for which a client's filter is compiled. Interfaces have no other link types.
 const FILTERED: [LinkType; 2] = [LinkType::ETHERNET, LinkType::RAW];
 
-/// The packets that a client requests. With the feature `serde`, this value can be serialised and
+/// The packets that a client requests. With the feature `serde`, a [`Wanted`] can be serialised and
 /// sent to another process.
 #[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
@@ -50,15 +50,15 @@ pub struct Wanted {
     pub sample: u64,
     /// The maximum number of bytes of a packet that are copied.
     pub snap: u32,
-    /// True if packets are copied after the handler, which may have changed them.
+    /// True if packets are copied after the handler, when the handler may have changed them.
     pub after: bool,
     /// The filter for the packets of each link type, in the form of the numbers that `tcpdump -ddd`
-    /// prints. If the list is empty, no packet is filtered.
+    /// prints. If the list is empty, no packet is removed.
     pub filters: Vec<(u16, String)>,
 }
 
 impl Default for Wanted {
-    /// By default, all packets are copied completely, before the handler gets them.
+    /// By default, all packets are copied completely, before the handler gets the packets.
     fn default() -> Self {
         Self { cpus: Vec::new(), queues: Vec::new(), sample: 1, snap: u32::MAX, after: false, filters: Vec::new() }
     }
@@ -104,7 +104,8 @@ impl Session {
         };
         let filters = wanted.filters.iter().map(filter).collect::<Result<_, _>>()?;
         let share = (BUFFER_BYTES / cpus.len().max(1)).max(RING_BYTES_MIN);
-        // The size of a ring is the largest power of two that is not more than the CPU's share.
+        // The size of a ring is the largest power of two that is not more than the CPU's share of
+        // the total size.
         let words = 1 << (share / 8).ilog2();
         let is_wanted = |cpu: &&CpuId| wanted.cpus.is_empty() || wanted.cpus.contains(&cpu.0);
         let rings = cpus.iter().filter(is_wanted).map(|cpu| (*cpu, Ring::new(words))).collect();
@@ -128,7 +129,7 @@ impl Session {
         let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
         for packet in batch.iter_mut() {
             let Received { data, total_len, link, time, wire_len, .. } = packet.received();
-            // After the handler has run, the batch no longer has the packets that the handler
+            // After the handler has run, the batch no longer contains the packets that the handler
             // keeps.
             let is_kept = total_len == 0;
             if is_kept || !self.passes(data, link, wire_len) || !ring.is_sampled(*sample) {
@@ -146,8 +147,8 @@ impl Session {
         }
     }
 
-    /// Returns true if the packet passes the client's filter. A packet with a link type for which
-    /// there is no filter does not pass.
+    /// Returns true if the packet passes the client's filter. Packets with a link type for which
+    /// there is no filter do not pass.
     fn passes(&self, data: &[u8], link: LinkType, wire_len: usize) -> bool {
         let filter = || self.filters.iter().find(|(of, _)| *of == link);
         self.filters.is_empty() || filter().is_some_and(|(_, filter)| filter.run(data, wire_len as u32) > 0)
@@ -177,7 +178,7 @@ pub struct Attached {
 }
 
 impl Attached {
-    /// Passes packets to the client as [`Record`](super::Record)s until the client has closed its
+    /// Sends packets to the client as [`Record`](super::Record)s until the client has closed its
     /// connection or the instance has ended. This function runs on the calling thread.
     ///
     /// # Errors
@@ -186,8 +187,8 @@ impl Attached {
         to.set_write_timeout(Some(WRITE_LOOK))?;
         let (mut bytes, mut reported) = (Vec::new(), (0, 0));
         loop {
-            // The flag `has_ended` must be read before the rings are read. If it is true, the rings
-            // have all packets, because no more packets are copied after the end of the run.
+            // The flag `has_ended` must be read before the rings are read. If the flag is true, the
+            // rings have all packets, because no more packets are copied after the end of the run.
             let has_ended = self.tap.has_ended();
             self.session.drain(&mut bytes);
             let is_last = has_ended && bytes.is_empty();
@@ -208,7 +209,7 @@ impl Attached {
     }
 
     /// Writes to a client, which may read slowly. After the run has ended, the client gets a
-    /// limited time to read.
+    /// limited time to read the last packets.
     fn write(&self, mut bytes: &[u8], mut to: &UnixStream) -> io::Result<()> {
         let mut deadline = None;
         while !bytes.is_empty() {

@@ -18,9 +18,9 @@ use super::{Chunk, Writer};
 /// The interval at which a writer checks whether the run still waits for a stuck output.
 const STUCK_LOOK_MILLIS: u8 = 20;
 
-/// The state that only the thread uses.
+/// The state that only the writing thread uses.
 pub(super) struct Writing {
-    /// The current file. `None` before the first file of a series.
+    /// The current file. The file is `None` before the first file of a series.
     file: Option<Arc<File>>,
     /// The files of the series that follow the current file.
     series: Option<FileSeries>,
@@ -37,8 +37,8 @@ pub(super) struct Writing {
 
 /// The position in a chunk at which writing stopped before the end of the chunk.
 struct Stopped {
-    /// The number of bytes of the chunk that were written. The next field is the number of batches
-    /// that were written.
+    /// The number of bytes of the chunk that were written. The field `settled` is the number of
+    /// batches that were written.
     at: usize,
     settled: usize,
     cause: io::Error,
@@ -149,8 +149,8 @@ impl Writing {
     fn keep_until_read(&mut self, chunk: Chunk) -> Option<Chunk> {
         let Some(size) = self.pipe.as_ref().map(Room::size) else { return chunk.emptied() };
         self.unread.push_back((self.written, chunk));
-        // A pipe holds at most `size` bytes. Therefore all bytes that were written before the last
-        // `size` bytes have been read.
+        // This pipe holds at most `size` bytes. Therefore all bytes that were written before the
+        // last `size` bytes have been read.
         let (end, _) = self.unread.front()?;
         if end + size as u64 > self.written {
             return None;
@@ -211,8 +211,8 @@ impl Writing {
     }
 }
 
-/// Counts the packets of a chunk from the batch `from` on. Packets that are complete within the
-/// first `at` bytes count as sent, and all other packets count as lost.
+/// Counts the packets of a chunk beginning with the batch `from`. Packets that are complete within
+/// the first `at` bytes count as sent, and all other packets count as lost.
 fn settle(chunk: &Chunk, from: usize, at: usize, writer: &Writer) {
     for sent in chunk.sent.get(from..).unwrap_or_default() {
         let start = sent.start();

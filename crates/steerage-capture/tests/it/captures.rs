@@ -34,8 +34,8 @@ fn real_captures_hold_what_tshark_finds() {
     }
 }
 
-/// Wireshark's editcap converts each capture to other formats. The frames in the converted file
-/// must be the same, byte by byte.
+/// Wireshark's editcap converts each capture to other formats. The frames in a converted file must
+/// be the same, byte by byte.
 #[test]
 fn real_captures_are_the_same_in_every_format() {
     for path in tshark::captures() {
@@ -70,7 +70,7 @@ fn both_byte_orders_and_both_resolutions() {
 }
 
 /// Modified pcap, as FRITZ!Box routers write it, has eight more bytes in each record's header. If
-/// editcap is installed, its output must have the same packets.
+/// editcap is installed, editcap's output must have the same packets.
 #[test]
 fn modified_pcap_is_read() {
     let packets = packets_of([60, 0, 1500, 61]);

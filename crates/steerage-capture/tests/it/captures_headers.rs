@@ -161,8 +161,8 @@ fn a_time_that_cannot_be_is_no_time() {
     assert_eq!(info.times(), Some((WallTime::from_nanos(SECOND), WallTime::from_nanos(2 * SECOND))));
 }
 
-/// Files of versions before 2.4 store the two lengths in a different order. The rules are in
-/// libpcap's sf-pcap.c.
+/// Files of versions before 2.4 store the two lengths in a different order. The rules for the order
+/// of the lengths are in libpcap's sf-pcap.c.
 #[test]
 fn old_versions_have_their_lengths_in_another_order() {
     for (minor, first, second) in [(0, 70, 60), (1, 70, 60), (2, 70, 60), (3, 70, 60), (3, 60, 70), (4, 60, 70)] {

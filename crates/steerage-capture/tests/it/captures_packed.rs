@@ -81,8 +81,8 @@ fn packed_captures_hold_the_same_frames() {
     }
 }
 
-/// For every prefix, the complete frames are delivered, and then an error. The sizes of the pieces
-/// in which the compressed data arrives do not change the result.
+/// For every prefix, the complete frames are delivered, and then an error is returned. The sizes of
+/// the pieces in which the compressed data arrives do not change the result.
 #[test]
 fn cut_anywhere() {
     let packets = packets_of([60, 14, 300, 100]);
@@ -138,7 +138,7 @@ fn errors_say_what_is_wrong() {
     let mut sum = zstd(&pcap(false, MAGICS[0], &[]));
     *sum.last_mut().unwrap() ^= 1;
     assert!(error("sum.zst", &sum).contains("does not match its checksum"));
-    // A frame with a window of 3.75 TiB, and a frame with an unknown dictionary.
+    // A zstd frame with a window of 3.75 TiB, and a frame with an unknown dictionary.
     let wide = error("wide.zst", &[0x28, 0xb5, 0x2f, 0xfd, 0, 0xff, 1, 0, 0]);
     assert!(wide.contains("zstd: it needs a window of 4123168604160 bytes, more than 134217728: unpack it"), "{wide}");
     let dictionary = error("dictionary.zst", &[0x28, 0xb5, 0x2f, 0xfd, 1, 0, 7, 1, 0, 0]);
@@ -200,9 +200,9 @@ fn large_windows_are_read_and_dictionaries_named() {
     assert!(error.contains("it was packed with dictionary ") && !error.contains("damaged"), "{error}");
 }
 
-/// The file contains 3 MiB of incompressible data twice. Therefore its second half refers back by 3
-/// MiB, which is within the window of 4 MiB. If the decoder returned bytes of the window too early,
-/// they would be missing in the second half.
+/// The file contains 3 MiB of incompressible data twice. Therefore the second half of the file
+/// refers back by 3 MiB, which is within the window of 4 MiB. If the decoder returned bytes of the
+/// window too early, they would be missing in the second half.
 #[test]
 fn matches_reach_back_through_the_whole_window() {
     let random: Vec<u8> = {
@@ -252,7 +252,7 @@ fn bombs_do_not_go_off() {
     assert!(peak < PEAK_KIB, "{peak} KiB");
 }
 
-/// Polls until the queue hands over frames, and waits while it has none.
+/// Polls until the queue hands over frames, and waits while the queue has none.
 fn next_frames(tester: &mut QueueTester) -> Vec<Vec<u8>> {
     loop {
         let (polled, frames) = tester.poll(Timestamp::ZERO, 64).unwrap();

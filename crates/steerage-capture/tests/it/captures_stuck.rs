@@ -1,6 +1,6 @@
-//! Tests capture outputs that accept no data for a while, or forever. Such an output drops only its
-//! own packets. The output drops and counts packets without delay. No other part of a run waits for
-//! the output.
+//! Tests capture outputs that accept no data for a while, or forever. An output that accepts no
+//! data drops only its own packets. This output drops and counts its packets without delay. No
+//! other part of a run waits for an output that accepts no data.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -101,8 +101,8 @@ fn a_reader_that_pauses_costs_its_own_packets_while_it_pauses() {
     let file = target("pauses.pcapng");
     let running = over(traffic(None, Some(50_000)), [&pipe, &file]).start().unwrap();
     let handle = running.handle();
-    // While one output accepts no data, its drops are already visible in the counters, and the
-    // other output continues.
+    // In this test, while one output accepts no data, its drops are already visible in the
+    // counters, and the other output continues.
     wait_until(&handle, "drops", |now| now.outputs[0].dropped.get(DropReason::TxFull) > 100);
     let before = handle.snapshot().outputs;
     wait_until(&handle, "the other output", |now| now.outputs[1].packets > before[1].packets + 10_000);
@@ -155,7 +155,8 @@ fn the_end_of_the_input_waits_for_a_reader_and_not_for_ever() {
         let file = target("end.pcapng");
         let running = over(traffic(Some(2000), None), [&pipe, &file]).start().unwrap();
         let handle = running.handle();
-        // The last batches are handled after the input has ended, and then only the pipe has packets.
+        // The last batches are handled after the input has ended, and then packets are left only in
+        // the pipe.
         wait_until(&handle, "only the pipe has packets", |now| {
             handle.is_finished() && now.in_flight() > 0 && now.in_flight() == now.outputs[0].held
         });
@@ -184,8 +185,8 @@ fn a_slow_output_slows_a_source_that_can_wait() {
     let count = 100_000;
     let running = over(traffic(Some(count), None), [&pipe, &file]).start().unwrap();
     let handle = running.handle();
-    // The test waits until nearly half of a CPU's share of the 32 MiB is used. The source waits
-    // when half of the share is used.
+    // The test waits until nearly half of a CPU's share of the buffer of 32 MiB is used. The source
+    // waits when half of the CPU's share of the buffer is used.
     wait_until(&handle, "a full buffer", |now| now.outputs[0].held * 1500 > 7 << 20);
     go.send(()).unwrap();
     let ledger = running.join().snapshot;

@@ -53,7 +53,7 @@ fn a_pipe_is_read_as_it_comes() {
         assert_eq!(capture.info().bytes_total(), None);
         let mut tester = QueueTester::new(Box::new(capture)).unwrap();
         let mut all = Vec::new();
-        // At this point, no process writes to the pipe.
+        // At this point of the test, no process writes to the pipe.
         assert_eq!(poll_dry(&mut tester, Timestamp::ZERO, &mut all), Polled::Drained);
         assert!(tester.queue().capabilities().can_wait && !rings(&tester));
         let mut pipe = OpenOptions::new().write(true).open(&path).unwrap();
@@ -69,8 +69,8 @@ fn a_pipe_is_read_as_it_comes() {
         }
         assert_eq!(all, packets, "all that came is handed over before the pipe is closed");
         drop(pipe);
-        // A child process that another test has just forked keeps the pipe open until it runs its
-        // executable.
+        // A child process that another test has just forked keeps the pipe open until this child
+        // runs its executable.
         until("the pipe is closed", || rings(&tester));
         assert_eq!(poll_dry(&mut tester, Timestamp::ZERO, &mut all), Polled::Ended);
         fs::remove_file(path).unwrap();
@@ -192,8 +192,8 @@ fn several_files_are_one_capture() {
     [first, second, late, early].iter().for_each(|path| fs::remove_file(path).unwrap());
 }
 
-/// All files are checked before the first file is read. Later errors name the file that contains
-/// them.
+/// All files are checked before the first file is read. Errors after this check name the file that
+/// contains the error.
 #[test]
 fn the_second_file_may_be_wrong() {
     let good = pcap(false, MAGICS[0], &packets_of([60]));

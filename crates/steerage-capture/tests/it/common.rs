@@ -97,8 +97,8 @@ pub(crate) fn simple(big_endian: bool, original: u32, packet: &[u8]) -> Vec<u8> 
     block(big_endian, 3, &body)
 }
 
-/// Makes a file with every kind of block, in two sections with different byte orders. Also returns
-/// the packets, and the end of each packet's block.
+/// Makes a file with every kind of block, in two sections with different byte orders. The function
+/// also returns the packets, and the end of each packet's block.
 pub(crate) fn mixed_pcapng() -> (Vec<u8>, Vec<Vec<u8>>, Vec<usize>) {
     let (mut bytes, mut packets, mut ends) = (Vec::new(), Vec::new(), Vec::new());
     for big_endian in [false, true] {

@@ -1,4 +1,4 @@
-//! Tests filters of capture files. The filter must pass the same packets as `tcpdump -r FILE EXPR`.
+//! Tests filters of capture files. A filter must pass the same packets as `tcpdump -r FILE EXPR`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -101,8 +101,8 @@ fn thirty_expressions_pass_what_tcpdump_passes() {
             });
         }
     });
-    // The test is useful only if both results, passed and removed, occurred many times. Some filter
-    // expressions cannot be compiled for some link types.
+    // The test is useful only if many packets passed a filter and many packets were removed. Some
+    // filter expressions cannot be compiled for some link types.
     let counts = [passed, out, refused].map(AtomicUsize::into_inner);
     assert!(counts[0] > 4_000 && counts[1] > 10_000 && counts[2] > 10, "{counts:?}");
 }
@@ -143,7 +143,7 @@ fn each_link_type_of_a_file_has_its_own_program() {
     let piped = Capture::from_reader("pipe", Cursor::new(bytes.clone())).filtered("ip6").unwrap();
     let passed: Vec<_> = drain_with_links(Box::new(piped)).into_iter().map(|(frame, link)| (frame, link.0)).collect();
     assert_eq!(passed, wanted);
-    // A program in numbers is for one link type.
+    // A filter that is given as numbers is for one link type.
     let numbers = "4, 40 0 0 12, 21 0 1 34525, 6 0 0 262144, 6 0 0 0";
     let (frames, end, _) = drain(Box::new(Capture::open(&path).unwrap().filtered(numbers).unwrap()));
     let end = end.unwrap_err().to_string();
@@ -169,8 +169,8 @@ fn a_filter_that_cannot_be_is_an_error_at_once() {
     let error = open(&usb, "ip");
     assert!(error.contains("link-layer type filtering not implemented"), "{error}");
     // The link type of a pipe is unknown at first. An expression that is invalid for all link types
-    // is an error at once. An expression that is invalid only for some link types is an error
-    // later.
+    // causes an error at once. An expression that is invalid only for some link types causes an
+    // error later.
     let piped = |text| Capture::from_reader("pipe", Cursor::new(usb.clone())).filtered(text);
     let error = piped("tcp an udp").unwrap_err();
     assert!(error.is_mistake() && error.to_string().contains("syntax error"), "{error}");
@@ -184,7 +184,7 @@ fn a_filter_that_cannot_be_is_an_error_at_once() {
 }
 
 /// The filter program is the output of `tcpdump -s 96 -ddd`, as for an interface. Each packet is
-/// cut to 96 bytes, and its length on the wire stays the same.
+/// cut to 96 bytes, and its length on the wire is unchanged.
 #[test]
 fn a_program_may_cut_packets() {
     let file = pcap(true, 0xa1b2_c3d4, &[vec![1; 200], vec![2; 20]]);

@@ -28,7 +28,7 @@ fn is_mapped(path: &Path) -> bool {
     fs::read_to_string("/proc/self/maps").unwrap().contains(path.to_str().unwrap())
 }
 
-/// Skips a test if the file system of the path has no leases.
+/// Skips a test if the file system of the path does not support leases.
 fn can_be_mapped(tester: &mut QueueTester, path: &Path, all: &mut Vec<Vec<u8>>) -> bool {
     while all.is_empty() {
         all.extend(tester.poll(Timestamp::ZERO, 64).unwrap().1);
@@ -56,7 +56,7 @@ fn captures_have_the_same_values_in_place() {
     let mut paths = tshark::all_captures();
     paths.extend(fs::read_dir(tshark::folder().join("outside")).into_iter().flatten().map(|e| e.unwrap().path()));
     for path in paths.iter().filter(|path| path.extension().is_some_and(|e| e == "pcap" || e == "cap")) {
-        // A read-only folder of another user grants no leases, so the test reads a copy.
+        // Files in a read-only folder of another user get no leases, so the test reads a copy.
         let copy = temporary("same.pcap", &fs::read(path).unwrap());
         if let Ok(capture) = Capture::open(&copy) {
             let by_read = Capture::from_reader("read", File::open(&copy).unwrap());
@@ -71,7 +71,7 @@ fn captures_have_the_same_values_in_place() {
 /// header of its record has no link type.
 type Values = (u64, u32, Vec<u8>);
 
-/// The values of all frames, and the error at the end of reading, if any.
+/// The times, lengths and bytes of all frames, and the error at the end of reading, if any.
 fn all_of(capture: Capture) -> (Vec<Values>, Option<String>) {
     let mut tester = QueueTester::new(Box::new(capture)).unwrap();
     let mut all = Vec::new();
@@ -124,7 +124,7 @@ fn a_file_that_grows_is_read_to_its_new_end() {
     let info = capture.info();
     let (mut tester, mut all) = (QueueTester::new(Box::new(capture)).unwrap(), Vec::new());
     if can_be_mapped(&mut tester, &path, &mut all) {
-        // Opening the file blocks until the lease has been returned.
+        // Opening the file for writing blocks until the lease has been returned.
         let mut file = OpenOptions::new().append(true).open(&path).unwrap();
         let more = packets_of([700, 800]);
         file.write_all(&pcap(true, MAGICS[1], &more)[24..]).unwrap();
@@ -240,12 +240,12 @@ fn packets_of_a_truncated_file_stay_as_they_are() {
         .unwrap();
     has_started.recv().unwrap();
     let mapped = is_mapped(&path);
-    // Creating the file anew blocks until the lease has been returned.
+    // Truncating the file by `File::create` blocks until the lease has been returned.
     File::create(&path).unwrap();
     to.send(()).unwrap();
     let outcome = running.join();
     let handled = outcome.reports[0].1;
-    // The queue delivers only the packets that it had made readable before.
+    // The queue delivers only the packets that it had made readable before the file was truncated.
     if mapped {
         assert!(handled > 0 && handled < PACKETS as u64, "{handled}");
     } else {

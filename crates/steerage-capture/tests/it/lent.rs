@@ -1,5 +1,5 @@
 //! Tests frames in a device's own memory. Writing to a frame in a device's memory, or keeping such
-//! a frame, makes a copy. Afterwards, the pages of the copies return to the pool.
+//! a frame, makes a copy. When the copies are no longer used, their pages return to the pool.
 
 use std::path::PathBuf;
 
@@ -40,7 +40,7 @@ impl Handler for WritesAndKeeps {
         for mut packet in batch.iter_mut() {
             let before = packet.data().to_vec();
             // The kernel may preempt the receiving thread after the thread has collected the pages,
-            // and before it has returned them to the pool.
+            // and before the thread has returned these pages to the pool.
             until("a page for a copy is free", || packet.data_mut().is_ok());
             packet.data_mut().unwrap()[0] = 0xff;
             assert_eq!(packet.data()[1..], before[1..], "the copy is another frame");

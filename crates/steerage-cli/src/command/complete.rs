@@ -44,7 +44,7 @@ impl Values {
         }
     }
 
-    /// Returns the kind of values of the word that follows `words`. The first of these words is the
+    /// Returns the kind of values of the word that follows `words`. The first of the words is the
     /// name of the program.
     fn after(words: &[String]) -> Option<Self> {
         let mut program = args::program();
@@ -72,8 +72,8 @@ impl Values {
         Self::of(command, option.or_else(positional)?)
     }
 
-    /// Returns all values of this kind. Attributes are not included, because reading them needs a
-    /// connection to each running instance.
+    /// Returns all values of this kind. The attributes of runs are not included, because reading
+    /// them needs a connection to each running instance.
     fn all(self) -> BTreeSet<String> {
         let commands = || args::program().get_subcommands().filter(|of| !of.is_hide_set()).map(name).collect();
         match self {
@@ -106,8 +106,8 @@ fn waiting_for_its_value<'a>(command: &'a Command, word: &str) -> Option<&'a Arg
 }
 
 fn interfaces() -> impl Iterator<Item = String> {
-    // The entry of each interface is a link to a directory. `bonding_masters` is a file, and is not
-    // an interface.
+    // The entry of each interface in /sys/class/net is a link to a directory. `bonding_masters` is
+    // a file, and not an interface.
     let entries = fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
     entries.filter(|entry| entry.path().is_dir()).filter_map(|entry| entry.file_name().into_string().ok())
 }

@@ -12,8 +12,8 @@ use crate::terminal::{has_colours, width};
 
 pub(crate) fn run(args: &DoctorArgs) -> Result<(), Error> {
     let diagnosis = Diagnosis::of_this_machine(args.interface.as_deref())?;
-    // All checks of the machine are finished. The command now enters the same sandbox as a run, to
-    // report how much of the sandbox the kernel supports.
+    // All checks of the machine are finished at this point. The command `doctor` now enters the
+    // same sandbox as a run, to report how much of the sandbox the kernel supports.
     let in_force = sandbox::enter(Needs::of(SandboxProfile::Doctor), &args.sandbox)?;
     let diagnosis = diagnosis.with_sandbox(in_force);
     let text = if args.json {

@@ -61,7 +61,7 @@ pub(crate) fn run(args: &DumpArgs) -> Result<(), Error> {
                 packets.consume(length);
             }
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => continue,
-            // The connection was reset, because the process of the run was killed.
+            // The connection to the run was reset, because the process of the run was killed.
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
                 shown.is_cut = true;
                 break;
@@ -104,7 +104,7 @@ struct Shown<'a> {
     packets: u64,
     missed: u64,
     /// `has_last` is true if the run has said that it sends no more packets. `is_cut` is true if
-    /// the run ended without saying so.
+    /// the run ended without saying that it sends no more packets.
     has_last: bool,
     is_cut: bool,
 }

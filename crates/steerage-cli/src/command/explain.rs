@@ -201,7 +201,7 @@ fn survey<const BOTH: bool>(args: &ExplainArgs, hasher: &FlowHasher, verbose: bo
 
 /// Returns a note about the metadata that the driver reports to AF_XDP for each packet. Returns
 /// `None` if the driver reports no metadata, or if the kernel is older than 6.8 and does not
-/// describe it.
+/// describe this metadata.
 fn known_to_card(interface: &str) -> Option<String> {
     let support = if_nametoindex(interface).ok().and_then(|index| netdev::xdp_support(index).ok())?;
     let time = "the time at which it received the packet (on the card's clock)";

@@ -58,8 +58,8 @@ pub(crate) fn run(args: &FanoutArgs, verbose: bool) -> Result<(), Error> {
 struct Programs(Vec<(String, Child)>);
 
 impl Programs {
-    /// Starts the program of an output in a shell. The program reads the output's packets as a
-    /// capture from its standard input.
+    /// Starts the program of an output in a shell. The program of an output reads the output's
+    /// packets as a capture from its standard input.
     fn start(&mut self, command: &str) -> Result<Output, Error> {
         let failed = |error| Error::System { operation: "start the program of an output", error };
         let (reader, writer) = io::pipe().map_err(failed)?;
@@ -67,8 +67,8 @@ impl Programs {
         let options = StreamOptions::new(StreamFormat::PcapNanos);
         let (output, _) =
             capture::stream(spec.clone(), writer, options).map_err(|error| EndingError::Device(error.to_string()))?;
-        // The program gets its own process group, so that Ctrl-C sends it no signal. The program
-        // ends when its input ends.
+        // The program of an output gets its own process group, so that Ctrl-C sends it no signal.
+        // The program of an output ends when its input ends.
         let mut shell = Command::new("/bin/sh");
         shell.arg("-c").arg(command).stdin(reader).process_group(0);
         self.0.push((spec, program::start(&mut shell).map_err(failed)?));
@@ -90,8 +90,8 @@ impl Programs {
     }
 }
 
-/// Opens an output. Prints a line if the output waits for a reader, or if anybody can connect to it
-/// and get the packets. While the output waits, a stop signal ends the program.
+/// Opens an output. Prints a line if the output waits for a reader, or if anybody can connect to
+/// the output and get the packets. While the output waits, a stop signal ends the program.
 pub(super) fn open_output(spec: &str, cpus: usize) -> Result<Output, Error> {
     let waits = |path: &str, waiting: Waiting| {
         if let Some(line) = line_of(spec, path, waiting) {
@@ -112,7 +112,7 @@ fn line_of(spec: &str, path: &str, waiting: Waiting) -> Option<String> {
             "warning: whoever connects to {at} first gets the packets; listen at 127.0.0.1 if only this machine should"
         )),
         // A refused client may try to connect again and again. Therefore a line is printed only for
-        // the refusals number 1, 2, 4, 8 and so on.
+        // the 1st, 2nd, 4th, 8th refusal and so on.
         Waiting::Refused { client, uid, count } if count.is_power_of_two() => {
             let of = uid.map_or("has closed its connection".to_owned(), |uid| format!("belongs to user {uid}"));
             let only = match rustix::process::geteuid().as_raw() {
@@ -144,8 +144,8 @@ fn outputs(args: &FanoutArgs) -> Result<Vec<String>, Error> {
     let mut specs: Vec<String> = Vec::new();
     for spec in &args.to {
         match spec.strip_prefix(EXEC) {
-            // This function does not expand the braces in a command, because the shell expands
-            // them.
+            // This function does not expand the braces in a command, because the shell expands the
+            // braces.
             Some(command) if !command.trim().is_empty() => specs.push(spec.clone()),
             _ => specs.extend(output::expand(spec).map_err(Error::Output)?),
         }

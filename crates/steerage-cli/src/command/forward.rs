@@ -46,7 +46,7 @@ pub(crate) fn run(args: &ForwardArgs, verbose: bool) -> Result<(), Error> {
     let mut run = listening(&args.run, offloads);
     if devices.iter().all(|device| device.whole) {
         // By default, packets are not steered, because passing a super-frame to another CPU costs
-        // more than forwarding it.
+        // more than forwarding the super-frame.
         run.cpus.unsteered_by_default();
     }
     let cpus = instance::count_cpus(&run.cpus)?;
@@ -156,8 +156,8 @@ fn check(devices: &[ForwardDevice]) -> Result<(), Error> {
             continue;
         }
         // For IPv6, a single switch enables forwarding on all interfaces. The IPv6 switch of one
-        // interface does not enable forwarding. The switch only makes this interface behave like an
-        // interface of a router.
+        // interface does not enable forwarding. The IPv6 switch of one interface only makes this
+        // interface behave like an interface of a router.
         for switch in [format!("ipv4/conf/{name}/forwarding"), "ipv6/conf/all/forwarding".to_owned()] {
             if fs::read_to_string(format!("/proc/sys/net/{switch}")).is_ok_and(|text| text.trim() != "0") {
                 let message = format!(

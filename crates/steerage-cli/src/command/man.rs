@@ -56,8 +56,8 @@ fn pages() -> Vec<Page> {
     pages
 }
 
-/// Returns the command with a long help text for every option. Without this text, the manual page
-/// would not describe options that `-h` omits.
+/// Returns the command with a long help text for every option. Without such a long help text, the
+/// manual page would not describe options that `-h` omits.
 fn with_all_help(command: Command) -> Command {
     command.mut_args(|arg| match (arg.get_long_help(), arg.get_help().cloned()) {
         (None, Some(help)) => arg.long_help(help),
@@ -95,7 +95,8 @@ fn usage(command: &Command) -> String {
     usage.trim_start_matches("Usage: ").to_owned()
 }
 
-/// Adds paragraphs of text, whose lines `man` fills. Indented lines keep their line breaks.
+/// Adds paragraphs of text, whose lines `man` fills. Indented lines of the text keep their line
+/// breaks.
 fn filled(page: &mut Vec<u8>, heading: &str, text: &str) -> io::Result<()> {
     let text = text.trim_end();
     if text.is_empty() {

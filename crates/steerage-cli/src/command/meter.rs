@@ -24,13 +24,13 @@ use outputs::{Outputs, Writers};
 /// rates.
 const LIVE_FLOWS: usize = 200;
 
-/// The maximum number of flow records that `--by` adds up. If there are more records, those with
-/// the most bytes are added up.
+/// The maximum number of flow records that `--by` adds up. If there are more records, the records
+/// with the most bytes are added up.
 const SUMMED_RECORDS: usize = 1 << 18;
 
 /// The table of flows joins all records of a flow. `JOINED` records are kept for each line of the
-/// table. A flow that lasts a day has 288 records of five minutes, but only the largest flows
-/// matter.
+/// flow table. With records of five minutes, a flow that lasts a day has 288 records, but only the
+/// largest flows matter.
 const JOINED: usize = 32;
 
 pub(crate) fn run(args: &MeterArgs, verbose: bool) -> Result<(), Error> {
@@ -41,7 +41,7 @@ pub(crate) fn run(args: &MeterArgs, verbose: bool) -> Result<(), Error> {
     let outputs = Outputs::of(args)?;
     let written: Vec<_> = outputs.names().map(Path::to_owned).collect();
     let written: Vec<&Path> = written.iter().map(|path| path.as_path()).collect();
-    // The report goes to standard output only if no flows are written there.
+    // The report goes to standard output only if no flows are written to standard output.
     let printer = Printer::new(&args.run.report, outputs.takes_stdout());
     let connects = outputs.has_collectors();
     let outputs = outputs.open()?;

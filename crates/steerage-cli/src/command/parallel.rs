@@ -39,7 +39,7 @@ pub(crate) fn check(args: &ParallelArgs) -> Result<(), Error> {
 }
 
 /// Runs in a hidden process, which waits until the file of a job is complete and then becomes the
-/// job. `parallel` itself cannot start the job, because it is in its sandbox by then.
+/// job. `parallel` itself cannot start the job, because `parallel` is in its sandbox by then.
 pub(crate) fn exec_when_ready(args: &ExecWhenReadyArgs) -> Result<(), Error> {
     Ok(steerage_parallel::start_when_ready(&args.command)?)
 }
@@ -76,7 +76,8 @@ fn run_jobs(args: &ParallelArgs, verbose: bool) -> Result<(), Error> {
             true => serde_json::to_string(&summary).map_err(|error| EndingError::Report(error.into()))? + "\n",
             false => summary.to_string(),
         };
-        // An error of this write is ignored, because it means that standard error is closed.
+        // An error of this write to standard error is ignored, because it means that standard error
+        // is closed.
         let _ = io::stderr().lock().write_all(text.as_bytes());
     }
     ended.report.end_page();
@@ -131,8 +132,8 @@ fn run_args(args: &ParallelArgs) -> Result<RunArgs, Error> {
     run.report.json = args.output.json;
     // A virtual CPU is a thread that the scheduler can move to any CPU that the jobs leave idle.
     run.cpus.virtual_cpus = Some(1);
-    // With a single CPU, the policy has nothing to decide. Therefore the policy `hash` is used,
-    // which needs no measurements.
+    // With a single CPU, the policy has nothing to decide. Therefore `parallel` uses the policy
+    // `hash`, which needs no measurements.
     run.cpus.policy = "hash".to_owned();
     run.sandbox = args.sandbox.clone();
     if args.inputs.iter().any(|input| is_synthetic(input)) {

@@ -111,7 +111,8 @@ impl Search {
         }
         let stages = stages(args);
         let mut candidates = masks(&facts);
-        // The changes that the user has allowed explicitly are measured before other refinements.
+        // The changes that the user has allowed explicitly are measured before other refinements of
+        // the setting.
         candidates.extend(scoped::candidates(machine, interface, &stages, &facts.cpus));
         candidates.extend(refinements(&facts, args.global));
         let planned = candidates.into_iter().map(|candidate| {
@@ -213,8 +214,8 @@ fn confine(args: &TuneArgs, machine: &Machine, directory: &Path, undo: &[Undo]) 
     if args.write.is_some() || undo.iter().any(Undo::has_link_file) {
         paths.push(links);
     }
-    // A sandbox rule needs an existing file. Therefore `tune` cannot write to a file that does not
-    // exist yet.
+    // A sandbox rule needs an existing file. Therefore, in the sandbox, `tune` cannot write to a
+    // file that does not exist yet.
     let opened = paths.iter().filter_map(|path| File::open(path).ok());
     let needs = opened.fold(needs(args), |needs, file| needs.writes(OwnedFd::from(file)));
     let needed = Needed::default().network_administration();

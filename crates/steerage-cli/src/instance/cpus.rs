@@ -15,7 +15,7 @@ pub(crate) fn count_cpus(args: &CpuArgs) -> Result<usize, Error> {
 
 pub(super) struct CpuSelection {
     work: Option<CpuMask>,
-    /// The CPUs of `--rx-cpu`. The list is empty if the option is not given.
+    /// The CPUs of `--rx-cpu`. The list of CPUs is empty if the option is not given.
     pub(super) rx: Vec<CpuId>,
     /// The mask of `--rps-cpus` or `--rps-cpus-list`. An empty mask disables steering.
     pub(super) rps: Option<CpuMask>,

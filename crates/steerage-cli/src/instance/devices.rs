@@ -59,8 +59,8 @@ pub(crate) fn capture_options(filter: Option<&str>) -> CaptureOptions {
     set_if_given(CaptureOptions::new(), filter, CaptureOptions::filter)
 }
 
-/// Checks that no device name is the beginning of a filter without `-f`. If there is a filter, also
-/// checks that all devices support filters.
+/// Checks that no device name on the command line is the beginning of a filter without `-f`. If
+/// there is a filter, also checks that all devices support filters.
 pub(crate) fn check_filter(devices: &[String], filter: Option<&str>) -> Result<(), Error> {
     if let Some(filter) = habits::filter_among(devices) {
         return Err(CommandLineError::BareFilter { filter }.into());

@@ -10,7 +10,8 @@ use crate::args::HashArgs;
 use crate::error::Error;
 
 /// Sets how packets are hashed. `explain` and all commands that steer packets call this function.
-/// Only the handler determines which packets stay on the same CPU (`Handler::AFFINITY`).
+/// The hash does not determine which packets stay on the same CPU: only the handler does
+/// (`Handler::AFFINITY`).
 pub(crate) fn hashing(builder: Builder, args: &HashArgs, hasher: Option<FlowHasher>) -> Builder {
     let builder = builder.layers(args.layers()).device_hash(args.allows_device());
     set_if_given(builder, hasher, Builder::hash)

@@ -29,8 +29,8 @@ pub(super) fn poll_where_interrupts_are<H: Handler>(instance: &Instance<H>) {
         let Some((number, group)) = group.filter(|(_, group)| group.order.contains(&to)) else { continue };
         tracing::info!(device = %queue.device, queue = queue.queue, cpu = %snapshot.cpus[usize::from(to)].cpu,
             "polling begins where the interrupts are");
-        // The two CPUs exchange their buckets. Therefore packets that the polling CPU would have
-        // handled itself still stay on the polling CPU.
+        // The old and the new polling CPU exchange their buckets. Therefore packets that the old
+        // polling CPU would have handled itself stay on the polling CPU.
         let there = |cpu: &u16| {
             if *cpu == from {
                 to

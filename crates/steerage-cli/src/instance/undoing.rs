@@ -1,5 +1,6 @@
-//! Undoes the run's changes to the machine at the end of the run. There are two kinds of changes:
-//! XDP programs in libxdp's dispatchers, and the deferral of interrupts for busy polling.
+//! Undoes the run's changes to the machine at the end of the run. The run makes two kinds of
+//! changes to the machine: XDP programs in libxdp's dispatchers, and the deferral of interrupts for
+//! busy polling.
 
 use std::fmt;
 use std::io;
@@ -15,7 +16,7 @@ use crate::error::Error;
 use crate::helper::{self, Helper, say};
 use crate::terminal::{print_to_stderr, warn};
 
-/// The last line of the helper process if it has undone all changes.
+/// The last line that the helper process writes if it has undone all changes.
 const UNDONE: &str = "undone";
 
 /// A change that the run made to the machine.
@@ -51,7 +52,7 @@ impl FromStr for Done {
     }
 }
 
-/// A running helper process. When this value is dropped, the helper process undoes the changes.
+/// A running helper process. When this `Undoing` is dropped, the helper process undoes the changes.
 #[derive(Debug)]
 pub(crate) struct Undoing {
     helper: Helper,
@@ -68,7 +69,7 @@ impl Undoing {
             return Ok(None);
         }
         // The helper process starts before the first change. Therefore the helper process undoes
-        // the changes even if the run is killed while it makes them.
+        // the changes even if the run is killed while the run makes the changes.
         let mut helper = Helper::start("steerage-undo", "undo", done.iter().map(ToString::to_string))?;
         if let Some(reports) = helper.reports() {
             let stay = af_xdp::stay_in_dispatchers(reports.into());
@@ -125,7 +126,8 @@ impl Deferral {
         })
     }
 
-    /// Applies the deferral of interrupts. Returns a note for the user if the kernel refuses it.
+    /// Applies the deferral of interrupts. Returns a note for the user if the kernel refuses the
+    /// deferral.
     fn apply(&self) -> Option<String> {
         let error = self.ours.apply(&mut Machine::new()).err()?;
         Some(format!("{}: busy polling gains little, because the kernel also runs the driver: {error}", self.name))
@@ -156,8 +158,8 @@ pub(crate) fn run(args: &UndoArgs) -> Result<(), Error> {
     Ok(())
 }
 
-/// Undoes the deferral of an interface's interrupts. An error is reported at the end, when the
-/// deferral is undone once more.
+/// Undoes the deferral of an interface's interrupts. An error of `undo_deferral` is reported at the
+/// end, when the deferral is undone once more.
 fn undo_deferral(done: &[String], index: u32) {
     let of_interface = |done: &Done| matches!(done, Done::Knob { interface, .. } if *interface == index);
     let knobs = done.iter().filter_map(|done| done.parse().ok()).filter(of_interface);
@@ -173,7 +175,7 @@ fn undo_all(done: &[String]) -> String {
 }
 
 /// Watches the dispatchers until there is a line on standard input, or the run ends. Reports each
-/// program of the run that another process removes.
+/// XDP program of the run that another process removes.
 fn watch_components(done: &[String]) {
     let component = |done: &String| match done.parse() {
         Ok(Done::Component(component)) => Some(component),
@@ -196,7 +198,7 @@ fn undo(done: &Done) -> Result<(), String> {
             format!("cannot remove XDP program {program} from libxdp's dispatcher: {error}; the next start removes it")
         }),
         Done::Knob { interface, file, before, ours } => {
-            // If the interface no longer exists, there is nothing to restore.
+            // If the interface no longer exists, there is no value to restore.
             let Some((mut machine, name)) = found(*interface) else { return Ok(()) };
             let knob = Knob(format!("/sys/class/net/{name}/{file}"));
             // The old value is restored only if no other program has changed the value meanwhile.

@@ -1,8 +1,8 @@
 //! The report of a run as one JSON object. `--json` prints the report, the control socket sends it,
 //! and `top` reads it. docs/report.md describes its keys. A new version may add keys without
 //! changing [`SCHEMA`]. [`SCHEMA`] increases if the meaning of a key changes, or if a new drop
-//! reason or a new cause of moves is added. If a reader of the report ignored the new reason, the
-//! reader's sums would be wrong.
+//! reason or a new cause of moves is added. A reader that ignored a new drop reason would compute
+//! wrong sums.
 //!
 //! Every user of the machine may see a [`Document`], which contains counters. Only root and the
 //! user of the run may see the traffic itself, for which there is a separate type, [`Traffic`].
@@ -35,8 +35,9 @@ use crate::args::TOP_MAX;
 pub(crate) const SCHEMA: u32 = REPORT_SCHEMA;
 
 /// The maximum length of a list in a report, which is the maximum number of flows of `meter -t`.
-/// The limit is needed because a report comes from another process, perhaps of another user. Even a
-/// short entry could need much memory, such as a list of all CPUs for each of a million queues.
+/// The limit for lists is needed because a report comes from another process, perhaps of another
+/// user. Even a short entry of a list could need much memory, such as a list of all CPUs for each
+/// of a million queues.
 const LIST_MAX: usize = TOP_MAX;
 const _: () = assert!(LIST_MAX >= QUEUES_MAX && LIST_MAX >= CPUS_MAX && LIST_MAX >= OUTPUTS_MAX);
 
@@ -63,10 +64,10 @@ pub(crate) struct Document {
     pub(crate) ended_by: Option<EndedBy>,
     /// The ledger of the run.
     pub(crate) snapshot: Snapshot,
-    /// The counts that only the packet function of this command has.
+    /// The counts that only the packet function of this command counts.
     pub(crate) app: App,
-    /// For each CPU, the number of bytes that its packet function handled. The map is empty until
-    /// the run has ended.
+    /// For each CPU, the number of bytes that its packet function handled. The map of these numbers
+    /// is empty until the run has ended.
     pub(crate) handled_bytes: BTreeMap<u16, u64>,
     /// The contents of the capture files, if the run reads any.
     pub(crate) capture: Option<Recorded>,
@@ -92,7 +93,7 @@ impl Document {
     }
 
     /// Returns the document for `audience` in one line, without a newline. The document for the
-    /// public does not contain `traffic`.
+    /// public audience does not contain `traffic`.
     pub(super) fn line(&self, traffic: &Traffic<&FlowRecord>, audience: Audience) -> io::Result<String> {
         Ok(match audience {
             Audience::Public => serde_json::to_string(self)?,
@@ -212,7 +213,7 @@ pub(crate) enum EndedBy {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Recorded {
-    /// The names of the link types, in the order in which they appeared in the files.
+    /// The names of the link types, in the order in which the link types appeared in the files.
     pub(crate) links: Vec<String>,
     /// The times of the earliest packet (`first`) and of the latest packet (`last`).
     first: Option<Time>,

@@ -11,8 +11,8 @@ use steerage_text::{Column, counted, grouped, table};
 use super::Flows;
 use crate::terminal;
 
-/// The maximum number of protocols that the first line shows. The flows of all other protocols are
-/// added up.
+/// The maximum number of protocols that the first line of the flow report shows. The flows of all
+/// other protocols are added up.
 const KINDS_SHOWN: usize = 4;
 
 /// The totals of a run's flows: active flows, all flows so far, and evicted flows.
@@ -72,8 +72,8 @@ pub(crate) struct FlowOutputReport {
 
 impl FlowOutputReport {
     /// Returns the current counts of the outputs. During a run, call `of_all` before the counts of
-    /// the meters are read. In the other order, an output could have written a record that is
-    /// missing in the counts of the meters.
+    /// the meters are read. If the counts of the meters were read first, an output could have
+    /// written a record that is missing in the counts of the meters.
     pub(crate) fn of_all(outputs: &[FlowOutput]) -> Vec<Self> {
         let of = |output: &FlowOutput| Self { to: output.name().to_owned(), counts: output.counts(), waiting: 0 };
         outputs.iter().map(of).collect()
@@ -199,8 +199,8 @@ fn not_written(lost: u64) -> String {
     if lost > 0 { format!(", {} not written", grouped(lost)) } else { String::new() }
 }
 
-/// Returns a table of flows: a line of headings, and a line for each flow. The numbers have no
-/// separators and no units, so that `sort` and `awk` can read them.
+/// Returns a table of flows: a line of headings, and a line for each flow. The numbers in the table
+/// have no separators and no units, so that `sort` and `awk` can read them.
 fn lines(flows: &[Joined<'_>], earliest: WallTime, width: Option<usize>) -> Vec<String> {
     let of = |cell: &dyn Fn(&Joined<'_>) -> String| flows.iter().map(cell).collect::<Vec<_>>();
     let start = |flow: &Joined<'_>| flow.times.0.since(earliest).as_secs_f64();

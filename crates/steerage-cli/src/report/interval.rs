@@ -29,7 +29,7 @@ impl Intervals {
         Self { every, due: start + every, last: start, before: Read::default() }
     }
 
-    /// Returns the time at which the next report is due.
+    /// Returns the time at which the next interval report is due.
     pub(crate) fn due(&self) -> Instant {
         self.due
     }
@@ -89,8 +89,8 @@ struct CpuActivity {
     dropped: Drops,
     #[serde(serialize_with = "seconds")]
     busy_seconds: Duration,
-    /// The number of packets that wait at the time of the report. Unlike the other counts, this
-    /// number is not a difference between two reports.
+    /// The number of packets that wait for the CPU at the time of the report. Unlike the other
+    /// counts, this number is not a difference between two reports.
     backlog: u64,
 }
 

@@ -195,8 +195,8 @@ fn head(report: &Report) -> String {
 /// are spread.
 fn cpus(report: &Report) -> Vec<String> {
     let snapshot = report.snapshot();
-    // A CPU that only receives packets does not count for the evenness. A CPU that receives and
-    // handles packets counts.
+    // A CPU that only receives packets is not included in the evenness. A CPU that receives and
+    // handles packets is included in the evenness.
     let receives = |cpu: CpuId| snapshot.queues.iter().any(|queue| queue.cpu == cpu);
     let active: CpuMask = snapshot.groups.iter().flat_map(|group| group.active.iter().copied()).collect();
     let works = |cpu: CpuId, processed: u64| active.contains(cpu) || processed > 0;
@@ -237,8 +237,8 @@ fn stuck(cpus: &[CpuSnapshot]) -> Vec<String> {
     stuck.map(line).collect()
 }
 
-/// Puts all cells on one line if they fit. If they do not fit, arranges the cells in as many
-/// columns as the width allows.
+/// Puts all cells on one line if the cells fit. If the cells do not fit on one line, arranges the
+/// cells in as many columns as the width allows.
 fn in_columns(cells: &[String]) -> Vec<String> {
     let width = cells.iter().map(String::len).max().unwrap_or(0);
     let one_line = cells.join(GAP);

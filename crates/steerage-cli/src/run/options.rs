@@ -1,5 +1,5 @@
-//! The options of a run that do not concern packets. Also the [`Stopper`], with which another
-//! thread can stop the run.
+//! The options of a run that do not concern packets. This module also defines the [`Stopper`], with
+//! which another thread can stop the run.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -34,7 +34,7 @@ const ENDLESS_NOTE: &str = "10 s of synthetic traffic (--seconds 0 for no end, -
 pub(crate) struct RunOptions {
     pub(crate) seconds: Option<Duration>,
     /// The number of packets after which the run stops. The devices were opened with the same
-    /// limit.
+    /// packet limit.
     pub(crate) packets: Option<u64>,
     pub(crate) printer: Printer,
     pub(crate) interval: Option<Duration>,
@@ -55,16 +55,17 @@ pub(crate) struct RunOptions {
     pub(crate) verbose: bool,
     pub(crate) meters: Option<Metering>,
     pub(crate) keys: Option<Keys>,
-    /// The outputs of `meter`. If the user stops the run, the threads of these outputs end soon.
+    /// The outputs of `meter`. If the user or a time limit stops the run, the threads of these
+    /// outputs end soon.
     pub(crate) flow_outputs: Vec<FlowOutput>,
     pub(crate) sample: Option<u32>,
     pub(crate) stopper: Stopper,
     pub(crate) on_stop: Option<StopHook>,
 }
 
-/// A function that is called when the user requests a stop, even after the run while the program
-/// has not ended yet. The function returns true if the run must stop now, and false if the run will
-/// end on its own.
+/// A function that is called when the user or a time limit requests a stop, even after the run
+/// while the program has not ended yet. The function returns true if the run must stop now, and
+/// false if the run will end on its own.
 #[derive(Clone)]
 pub(crate) struct StopHook(Arc<dyn Fn(EndedBy) -> bool + Send + Sync>);
 
@@ -120,7 +121,8 @@ fn is_endless(args: &RunArgs) -> bool {
     args.stop.packets.is_none() && args.devices.iter().any(endless)
 }
 
-/// Can stop a run from any thread. If the run has not started yet, it stops as soon as it starts.
+/// A value that can stop a run from any thread. If the run has not started yet, it stops as soon as
+/// it starts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Stopper(Arc<Mutex<Stoppable>>);
 

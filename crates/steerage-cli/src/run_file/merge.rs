@@ -87,8 +87,9 @@ struct Overridden {
 }
 
 impl Overridden {
-    /// Finds the options on the command line. Mistakes are ignored here, because they are reported
-    /// when the merged arguments are parsed. Returns an error if the command line requests help.
+    /// Finds the options on the command line. Mistakes on the command line are ignored here,
+    /// because they are reported when the merged arguments are parsed. Returns an error if the
+    /// command line requests help.
     fn by(cli: &Command, command: &Command, more: &[String]) -> Result<Self, clap::Error> {
         let start = ["steerage", command.get_name()].into_iter();
         let arguments = start.chain(more.iter().map(String::as_str));
@@ -138,9 +139,9 @@ fn blamed<'a>(error: &clap::Error, options: &'a [GivenOption]) -> Option<&'a Giv
     options.iter().find(is_named)
 }
 
-/// Builds the merged command line. Options without a value come last. If they came earlier, clap
-/// would use a later word as the value of an option. Words after `--` on the command line replace
-/// the jobs' command in the run file.
+/// Builds the merged command line. In the merged command line, options without a value come last.
+/// If options without a value came earlier, clap would use a later word as the value of an option.
+/// Words after `--` on the command line replace the jobs' command in the run file.
 fn arguments(
     command: &Command,
     (options, devices, job): (&[GivenOption], &[GivenDevice], &[String]),

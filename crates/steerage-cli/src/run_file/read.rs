@@ -9,7 +9,7 @@ use toml::de::{DeTable, DeValue};
 
 use crate::error::RunFileError;
 
-/// The maximum length of a run file, in bytes. Even a file with all options and thousands of
+/// The maximum length of a run file, in bytes. Even a run file with all options and thousands of
 /// devices is far shorter.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
@@ -99,8 +99,8 @@ impl<'t> Keys<'t> {
 pub(super) fn as_text(value: &DeValue<'_>) -> Option<String> {
     match value {
         DeValue::String(text) => Some(text.to_string()),
-        // TOML also allows underscores and other bases in a number. Therefore the number is
-        // converted to decimal.
+        // TOML also allows underscores in numbers, and bases other than 10. Therefore a number from
+        // the file is converted to decimal.
         DeValue::Integer(number) => i128::from_str_radix(number.as_str(), number.radix()).ok().map(|n| n.to_string()),
         DeValue::Float(number) => number.as_str().parse::<f64>().ok().map(|number| number.to_string()),
         _ => None,

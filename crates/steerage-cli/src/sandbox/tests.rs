@@ -133,7 +133,7 @@ fn files_of_others_cannot_be_opened() {
     let ended = ran("files_of_others_cannot_be_opened", "file");
     let said = String::from_utf8_lossy(&ended.stdout).into_owned();
     assert!(ended.status.success(), "{ended:?}");
-    // If the kernel has no Landlock, the run reports that and continues.
+    // If the kernel has no Landlock, the run reports the lack of Landlock and continues.
     assert!(said.contains("denied: true") || said.contains("landlock: none"), "{said}");
 }
 
@@ -178,7 +178,7 @@ fn the_page_of_privileges_is_right() {
         let row = [label.to_owned(), names.join(", ")];
         assert!(rows.iter().any(|it| *it == row), "no such row in lab/notes/system-calls.md: | {} |", row.join(" | "));
     }
-    // Some of the system calls exist only on x86-64.
+    // Some of the listed system calls exist only on x86-64.
     if cfg!(target_arch = "x86_64") {
         for group in Group::ALL {
             let calls: BTreeSet<&str> = group.names().into_iter().collect();
@@ -198,8 +198,8 @@ const NUMBERS: u32 = 1024;
 #[cfg(target_arch = "x86_64")]
 const INVALID: [u32; 4] = [0x4000_0000, 0x4000_0001, 0x8000_0000, u32::MAX];
 
-/// Returns the threads of a command according to lab/notes/system-calls.md. Each thread has its
-/// groups of system calls.
+/// Returns the threads of a command according to lab/notes/system-calls.md. The result has, for
+/// each thread, its groups of system calls.
 #[cfg(target_arch = "x86_64")]
 fn threads(command: SandboxProfile) -> Vec<(String, Vec<Group>, Vec<&'static str>)> {
     let (rows, name) = (rows(), format!("`{}`", command.name()));
@@ -293,8 +293,8 @@ fn packet_threads_may_use_few_arguments() {
     // PACKET_STATISTICS.
     assert_eq!(low(allowed(&receives, "setsockopt", 2, [0, 263, 0, 0, 0, 0])), [2]);
     assert_eq!(low(allowed(&receives, "getsockopt", 2, [0, 263, 0, 0, 0, 0])), [6]);
-    // At the level SOL_SOCKET (1), the filter allows setting SO_ATTACH_FILTER. It also allows
-    // reading SO_ERROR, SO_MEMINFO and SO_INCOMING_NAPI_ID at this level.
+    // At the level SOL_SOCKET (1), the filter allows setting SO_ATTACH_FILTER. At the level
+    // SOL_SOCKET, the filter also allows reading SO_ERROR, SO_MEMINFO and SO_INCOMING_NAPI_ID.
     assert_eq!(low(allowed(&receives, "setsockopt", 2, [0, 1, 0, 0, 0, 0])), [26]);
     assert_eq!(low(allowed(&receives, "getsockopt", 2, [0, 1, 0, 0, 0, 0])), [4, 55, 56]);
     assert!(allowed(&receives, "sendto", 4, [0; 6]).is_empty());

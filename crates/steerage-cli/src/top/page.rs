@@ -38,7 +38,8 @@ impl Last {
 }
 
 /// Serves the live page until a signal ends the program. The instance gets one request in each
-/// interval, regardless of the number of clients. If the instance does not reply, the page says so.
+/// interval, regardless of the number of clients. If the instance does not reply, the page shows
+/// that the instance does not reply.
 pub(super) fn serve(mut remote: Remote, web: &Web, interval: Duration, ended: &AtomicBool) -> Result<(), Error> {
     let last = Arc::new(Mutex::new(Last::of(remote.report())));
     let served = Arc::clone(&last);

@@ -19,13 +19,13 @@ pub(crate) struct Event {
     pub(crate) is_bad: bool,
 }
 
-/// For these drop reasons, an event names the queue. For all other drop reasons, the event names
-/// the CPU, which is more informative.
+/// For the drop reasons in this list, an event names the queue. For all other drop reasons, the
+/// event names the CPU, which is more informative.
 const OF_QUEUES: [DropReason; 3] = [DropReason::Device, DropReason::NoPage, DropReason::Moving];
 
 /// Returns the events, in the order in which the report lists their queues and CPUs. `dropping`
 /// contains the drops that have begun and not ended: each entry names the queue or CPU, and the
-/// reason. Of such drops, only the start and the end are events.
+/// reason. For drops that continue over several snapshots, only the start and the end are events.
 pub(crate) fn between(before: &Snapshot, now: &Snapshot, dropping: &mut BTreeSet<String>) -> Vec<Event> {
     let mut events = Vec::new();
     let mut add = |what: String, is_bad| events.push(Event { at: now.elapsed, what, is_bad });

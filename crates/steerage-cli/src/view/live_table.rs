@@ -16,8 +16,8 @@ use crate::terminal;
 /// The interval at which the live table is drawn.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// If a run has more CPUs than this, the busiest CPUs come first, because a small terminal does not
-/// show all CPUs.
+/// If a run has more CPUs than this number, the busiest CPUs come first, because a small terminal
+/// does not show all CPUs.
 const CPUS_IN_ORDER: usize = 8;
 
 /// The width of the progress bar in characters, without the brackets at its ends.
@@ -158,7 +158,7 @@ impl LiveTable {
 }
 
 fn show(frame: &str) {
-    // An error is ignored, because the run continues even if the terminal is closed.
+    // A write error is ignored, because the run continues even if the terminal is closed.
     let _ = io::stderr().lock().write_all(frame.as_bytes());
 }
 
@@ -168,8 +168,8 @@ fn bar(done: u64, all: u64) -> String {
     format!("[{}{}]", "=".repeat(filled), " ".repeat(BAR_WIDTH - filled))
 }
 
-/// Returns the estimated time for the rest of a run: `done` of `all` units took the time `elapsed`.
-/// Returns `None` if no unit is done yet.
+/// Returns the estimated time for the rest of a run, given that `done` of `all` units took the time
+/// `elapsed`. Returns `None` if no unit is done yet.
 fn rest(elapsed: Duration, done: u64, all: u64) -> Option<Duration> {
     (done > 0).then(|| elapsed.mul_f64(all.saturating_sub(done) as f64 / done as f64))
 }
@@ -233,7 +233,7 @@ mod tests {
     fn the_bar_fits_a_line() {
         assert_eq!(bar(0, 10).len(), 78);
         assert_eq!(bar(5, 10), format!("[{}{}]", "=".repeat(38), " ".repeat(38)));
-        // If a file has grown during the run, more bytes were read than it had at first.
+        // If a file has grown during the run, more bytes were read than the file had at first.
         assert_eq!(bar(20, 10), format!("[{}]", "=".repeat(76)));
     }
 

@@ -14,11 +14,11 @@ use crate::report::{Document, Traffic};
 /// The maximum number of events that the model keeps. No screen shows more events.
 const EVENTS_MAX: usize = 200;
 
-/// The rate of a flow counts as 0 if its counts have not changed for this time. A meter publishes
-/// the counts of each flow several times per second.
+/// If the counts of a flow have not changed for this time, the screen shows 0 as the flow's rate. A
+/// meter publishes the counts of each flow several times per second.
 const QUIET_AFTER: Duration = Duration::from_secs(3);
 
-/// A report of the run, with its traffic if this user may see the traffic.
+/// A report of the run, with its flows and addresses if this user may see them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) document: Document,
@@ -41,16 +41,17 @@ pub(crate) struct Model {
     /// The active flows of the last report with their rates. A report contains only the largest
     /// flows.
     pub(crate) flows: Vec<FlowRates>,
-    /// The drops of packets that have begun and not ended. Each entry names the queue or CPU, and
-    /// the drop reason.
+    /// The series of packet drops that have begun and not ended. Each entry names the queue or CPU,
+    /// and the drop reason.
     dropping: BTreeSet<String>,
     /// The events of the run, from the newest to the oldest.
     pub(crate) events: VecDeque<Event>,
-    /// The buckets of the selected queue, as they were last read and as they were read before that.
+    /// The buckets of the selected queue, as they were at the last reading and at the reading
+    /// before it.
     pub(crate) buckets: Vec<Bucket>,
     buckets_before: Vec<Bucket>,
     buckets_of: usize,
-    /// The reason why no newer snapshot could be read, if there is a problem.
+    /// The reason why no newer snapshot could be read, or `None` if the last attempt succeeded.
     pub(crate) gone: Option<String>,
 }
 
@@ -58,13 +59,13 @@ pub(crate) struct Model {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Bucket {
     pub(crate) cpu: u16,
-    /// The approximate number of packets that the bucket has had so far.
+    /// The approximate number of packets that the bucket has received since the start of the run.
     pub(crate) packets: u64,
 }
 
 impl Model {
-    /// Returns true if a report has been received. Before the first report, the model contains a
-    /// placeholder whose run began in 1970.
+    /// Returns true if the model has received a report. Before the first report, the model contains
+    /// a placeholder whose run began in 1970.
     pub(crate) fn has_report(&self) -> bool {
         self.seen.document.started != SystemTime::UNIX_EPOCH
     }
@@ -75,7 +76,7 @@ impl Model {
     }
 
     /// Updates the model with the next report. If the report belongs to another run, or if counters
-    /// have decreased, the model starts from the beginning.
+    /// have decreased, the model discards its earlier rates.
     pub(crate) fn take(&mut self, seen: Seen) {
         let (started, is_first) = (self.seen.document.started, !self.has_report());
         let (old, new) = (self.now(), &seen.document.snapshot);
@@ -118,7 +119,7 @@ impl Model {
     }
 
     /// Updates the buckets of the selected queue. If another queue was selected before, all packets
-    /// of the buckets so far count as new.
+    /// that the buckets have received count as new packets.
     pub(crate) fn take_buckets(&mut self, queue: usize, buckets: Vec<Bucket>) {
         self.buckets_before = std::mem::replace(&mut self.buckets, buckets);
         if std::mem::replace(&mut self.buckets_of, queue) != queue {
@@ -126,8 +127,8 @@ impl Model {
         }
     }
 
-    /// Returns, for each bucket of the selected queue, its CPU and the number of its packets
-    /// between the last two readings.
+    /// Returns, for each bucket of the selected queue, its CPU and the number of packets that it
+    /// received between the last two readings.
     pub(crate) fn bucket_loads(&self) -> Vec<(u16, u64)> {
         let before = self.buckets_before.iter().map(|bucket| bucket.packets).chain(std::iter::repeat(0));
         let pairs = self.buckets.iter().zip(before);
@@ -229,14 +230,14 @@ fn wanted(pool: &PoolSnapshot) -> u64 {
     pool.alloc_fast + pool.alloc_slow + pool.alloc_empty
 }
 
-/// The rates of a CPU per second, and shares with values from 0 to 1.
+/// The rates of a CPU per second, and its shares (of time or packets) from 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct CpuRates {
     pub(crate) cpu: u16,
     pub(crate) rate: f64,
     pub(crate) share: f64,
     pub(crate) busy: f64,
-    /// The share of the CPU's handled packets that the CPU had received itself. The value is `None`
+    /// The share of the CPU's handled packets that the CPU had received itself. The share is `None`
     /// if the CPU handled no packets.
     pub(crate) own: Option<f64>,
     pub(crate) backlog: u64,
@@ -256,8 +257,8 @@ pub(crate) struct FlowRates {
 }
 
 impl FlowRates {
-    /// Returns the rates since the flow's counts last changed. The rates of a new flow are averages
-    /// since its first packet.
+    /// Returns a flow's rates for the time since its counts last changed. The rates of a new flow
+    /// are averages since its first packet.
     fn of(before: Option<&Self>, flow: Flow, now: Duration) -> Self {
         let duration = flow.duration();
         let over = |bytes: u64, packets: u64, time: Duration| {
@@ -286,7 +287,7 @@ pub(crate) struct QueueRates<'a> {
     pub(crate) queue: &'a QueueSnapshot,
     pub(crate) rate: f64,
     pub(crate) drops: f64,
-    /// The share of pages that the queue got from its local page cache. The value is `None` if the
-    /// queue needed no page.
+    /// The share of its pages that a queue got from its local page cache. The share is `None` if
+    /// the queue needed no page.
     pub(crate) cache_hits: Option<f64>,
 }

@@ -42,7 +42,7 @@ pub(crate) struct Flow {
     bytes_back: u64,
 }
 
-/// The fields by which a flow differs from all other flows.
+/// The fields that identify a flow.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(default)]
 pub(crate) struct FlowId {
@@ -55,12 +55,12 @@ pub(crate) struct FlowId {
 }
 
 impl Flow {
-    /// Returns the number of packets in both directions.
+    /// Returns the number of packets of the flow in both directions.
     pub(crate) fn packets(&self) -> u64 {
         self.packets.saturating_add(self.packets_back)
     }
 
-    /// Returns the number of bytes in both directions.
+    /// Returns the number of bytes of the flow in both directions.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.saturating_add(self.bytes_back)
     }
@@ -77,7 +77,7 @@ impl FlowId {
     /// destination is an address with a port, such as `10.0.0.1:80` or `[fd00::1]:80`, an address
     /// without a port, or `-`.
     pub(crate) fn ends(&self) -> [String; 2] {
-        // The ports of an ICMP flow are not shown, because these fields contain the ICMP
+        // The ports of an ICMP flow are not shown, because the port fields contain the ICMP
         // identifier.
         let has_ports = ["tcp", "udp", "sctp"].contains(&&*self.kind);
         let end = |address: &Option<String>, port: Option<u16>| match (

@@ -1,5 +1,5 @@
-//! Draws the screen as lines of text. Each section of the screen has a heading and as many rows as
-//! fit. Wherever a colour has a meaning, a sign or a word has the same meaning.
+//! Draws the screen of `top` as lines of text. Each section of the screen has a heading and as many
+//! rows as fit. Each colour that has a meaning comes with a sign or a word of the same meaning.
 
 use ratatui_core::layout::Rect;
 use ratatui_core::style::{Color, Modifier, Style};
@@ -19,7 +19,8 @@ use crate::report::FlowTotals;
 use crate::report::steering::regimes;
 
 /// The minimum number of rows that each section keeps if not all rows fit on the screen. The
-/// section with the CPUs keeps the most rows. The last section is shortened first.
+/// section with the CPUs keeps the most rows. If the screen is too low, the last section is
+/// shortened first.
 const CPUS_MIN: usize = 4;
 const QUEUES_MIN: usize = 3;
 const BUCKETS_MIN: usize = 2;
@@ -32,18 +33,17 @@ const EVENTS_MIN: usize = 1;
 /// names, longer bars, and several CPUs side by side.
 const WIDTH: usize = 80;
 
-/// If the list of CPUs has at least this number of rows, a wide screen shows several CPUs side by
-/// side.
+/// If the list of CPUs has at least this number of rows, a wide screen shows several CPUs in each
+/// row.
 const CPU_ROWS: usize = 8;
 
 /// The space in characters between two CPUs in the same row.
 const CPU_GAP: usize = 3;
 
-/// The width of a load bar on a narrow screen, and the maximum width of a load bar.
+/// The width in characters of a load bar on a narrow screen, and the maximum width on any screen.
 const BAR_WIDTHS: (usize, usize) = (8, 48);
 
-/// The maximum number of characters that a narrow screen shows of the name of an output or a
-/// counter.
+/// The maximum length, in characters, of the name of an output or a counter on a narrow screen.
 const NAME_CHARS: usize = 24;
 
 /// If a run has at most this number of queues, most screens show all of them.
@@ -103,14 +103,15 @@ impl Section {
         Self { head, things: rows.len(), rows, rows_min, across: 1 }
     }
 
-    /// Returns the number of objects in the section whose rows do not fit on the screen.
+    /// Returns the number of the section's objects that are hidden because their rows do not fit.
     fn hidden(&self) -> usize {
         self.things.saturating_sub(self.rows.len() * self.across)
     }
 }
 
-/// Returns the width in characters of a column with these names, on a screen of this width. The
-/// result is at least `least`, and at most the width of the longest name.
+/// Returns the width in characters of a column that shows `names`, on a screen of `width`
+/// characters. The result is at least `least`. A wider screen increases it, up to the width of the
+/// longest name.
 fn room_for<'a>(names: impl Iterator<Item = &'a str>, least: usize, width: usize) -> usize {
     let longest = names.map(|name| printable(name).chars().count()).max().unwrap_or(0);
     longest.min(least + width.saturating_sub(WIDTH)).max(least)
@@ -130,8 +131,8 @@ pub(crate) fn draw(frame: &mut Frame<'_>, model: &Model, ui: &Ui, colours: Colou
     frame.render_widget(footer(model, ui, colours), foot);
 }
 
-/// Returns the screen as lines of text. There are at most `height` lines. If `height` is `None`,
-/// all rows are included.
+/// Returns the screen as lines of text. The result has at most `height` lines. If `height` is
+/// `None`, all rows are included.
 pub(crate) fn lines(model: &Model, ui: &Ui, width: usize, height: Option<usize>) -> Vec<String> {
     let page = page(model, ui, Colours::No, width, height);
     page.iter().take(height.unwrap_or(usize::MAX)).map(|line| line.to_string().trim_end().to_owned()).collect()
@@ -174,15 +175,15 @@ fn page(model: &Model, ui: &Ui, colours: Colours, width: usize, height: Option<u
 /// Shortens the sections until all of them fit, beginning with the last section. If the shortened
 /// sections still do not fit, the end of the page is cut off.
 fn fit(sections: &mut [Section], height: usize) {
-    // Each section has an empty line, the heading, and the rows.
+    // Each section consists of an empty line, a heading, and rows.
     let lines: usize = sections.iter().map(|section| 2 + section.rows.len()).sum();
     let mut over = lines.saturating_sub(height);
     for section in sections.iter_mut().rev().filter(|section| section.rows.len() > section.rows_min) {
         if over == 0 {
             return;
         }
-        // One additional row is removed, to make room for the line that says how many rows are
-        // hidden.
+        // One more row of the section is removed, to make room for the line that says how many rows
+        // are hidden.
         let cut = (over + 1).min(section.rows.len() - section.rows_min);
         section.rows.truncate(section.rows.len() - cut);
         over = over.saturating_sub(cut - 1);
@@ -276,7 +277,7 @@ fn cpu_head(ui: &Ui, bar_width: usize) -> String {
     )
 }
 
-/// Returns the cells of a CPU. The cells have the widths of the headings from [`cpu_head`].
+/// Returns the cells of a CPU. The cells are as wide as the headings that [`cpu_head`] returns.
 fn cpu_cells(cpu: &CpuRates, bar_width: usize, colours: Colours) -> [Span<'static>; 4] {
     let own = cpu.own.map_or("-".to_owned(), |share| format!("{:.0} %", 100.0 * share));
     let rest = format!(" {own:>6} {:>9} {:>8.0} ", grouped(cpu.backlog), cpu.wakes);
@@ -305,12 +306,13 @@ fn bar(part: f64, width: usize) -> String {
 fn queues(model: &Model, ui: &Ui, colours: Colours, width: usize) -> Section {
     let devices = model.now().queues.iter().map(|queue| &*queue.device);
     let chars = room_for(devices, names::DEVICE_CHARS, width);
-    // The column contains the mark of the selected queue, the device, and the number of the queue.
+    // The first column shows a mark if the queue is selected, the queue's device, and the queue's
+    // number.
     let column = chars + 8;
     let head =
         format!("{:<column$} {:>4} {:>11} {:>10}   {:>6}  {}", "  queue", "on", "rate", "drops/s", "cache", "CPUs");
-    // If the run has many queues, the rows begin near the selected queue, so that the selected
-    // queue is always visible.
+    // If the run has many queues, the list of queues begins near the selected queue, so that the
+    // selected queue is always visible.
     let first = if model.now().queues.len() > QUEUES_SHOWN { ui.queue.saturating_sub(QUEUES_MIN - 1) } else { 0 };
     let rows = model.queues().into_iter().enumerate().skip(first).map(|(at, of)| {
         let queue = of.queue;

@@ -1,24 +1,25 @@
-//! Draws the buckets of a queue as a strip of characters. For each range of buckets, one character
-//! shows the CPU of the range, and the character above it shows the load.
+//! Draws the hash buckets of a queue as a strip of characters. For each range of buckets, one
+//! character shows which CPU has these buckets. The character above it shows their load.
 
 use ratatui_core::style::Color;
 
-/// The characters that stand for CPUs. If there are more CPUs than characters, several CPUs have
-/// the same character. The legend distinguishes these CPUs.
+/// The characters that represent CPUs in the strip. If there are more CPUs than characters, several
+/// CPUs have the same character. The legend of the strip distinguishes CPUs that have the same
+/// character.
 const NAMES: &[u8] = b"0123456789abcdefghijklmnopqrstuvwxyz";
 
-/// The characters that stand for loads, from the lowest load to the highest load.
+/// The characters that represent loads in the strip, from the lowest load to the highest load.
 const HEAT: &[u8] = b" .:-=+*#";
 
-/// The number of cells in a strip that fits in 80 columns. Each of these cells stands for 64
-/// buckets. On a wider screen, the strip has two or four times as many cells.
+/// The number of cells in a strip that fits in 80 columns. Each cell of an 80-column strip
+/// represents 64 buckets. On a wider screen, the strip has two or four times as many cells.
 const CELLS: usize = 64;
 
-/// A part of a line of the strip, and the CPU to which this part belongs.
+/// Some characters of a line of the strip, and the CPU that these characters represent.
 type Cell = (String, Option<u16>);
 
-/// Returns the heading and the lines of the strip: the loads and the CPUs. `buckets` contains, for
-/// each bucket, its CPU and its packets.
+/// Returns the heading of the strip and its two lines: one of loads and one of CPUs. `buckets`
+/// contains, for each bucket, its CPU and the number of its packets.
 pub(crate) fn of(buckets: &[(u16, u64)], width: usize) -> (String, Vec<Vec<Cell>>) {
     if buckets.is_empty() {
         return (String::new(), Vec::new());
@@ -37,7 +38,7 @@ pub(crate) fn of(buckets: &[(u16, u64)], width: usize) -> (String, Vec<Vec<Cell>
     (head, vec![indent().chain(warmth).collect(), indent().chain(names).collect()])
 }
 
-/// Returns the CPU to which most buckets of this range belong.
+/// Returns the CPU that has the most buckets in this range.
 fn owner(stretch: &[(u16, u64)]) -> u16 {
     let has = |cpu: u16| stretch.iter().filter(|(other, _)| *other == cpu).count();
     let mut cpus: Vec<u16> = stretch.iter().map(|(cpu, _)| *cpu).collect();

@@ -13,8 +13,8 @@ use super::keys::{Mode, SortBy, Ui};
 use super::model::{Bucket, Model, Seen};
 use super::screen::{self, Colours};
 
-/// Returns a report that is made after this many seconds of a run. One queue receives 1000 packets
-/// per second, and two CPUs handle these packets alternately.
+/// Returns a report that a run makes after `seconds` seconds. One queue receives 1000 packets per
+/// second, and two CPUs handle these packets alternately.
 fn report(seconds: u64) -> Value {
     let cpu = |number: u64, busy: f64| {
         json!({ "cpu": number, "processed": 500 * seconds, "inline": if number == 0 { 500 * seconds } else { 0 },
@@ -69,7 +69,7 @@ fn lines(buffer: &Buffer) -> Vec<String> {
 #[test]
 fn rates_are_differences_over_the_instances_own_time() {
     let mut model = model();
-    // The rate is correct even if a snapshot comes late.
+    // The rates are correct even if a snapshot arrives late.
     model.take(seen(with(report(6), &[("/snapshot/cpus/1/processed", json!(5000))])));
     assert_eq!((model.interval().as_secs(), model.rate(Snapshot::received)), (4, 1000.0));
     let cpus = model.cpus();
@@ -77,7 +77,8 @@ fn rates_are_differences_over_the_instances_own_time() {
     assert_eq!((cpus[1].rate, cpus[1].own), (1000.0, Some(0.0)));
     assert!((cpus[1].share - 2.0 / 3.0).abs() < 1e-9 && (cpus[1].busy - 0.95).abs() < 1e-9);
     assert_eq!(model.queues()[0].cache_hits, Some(0.9));
-    // The model takes the same snapshot a second time. No time has passed, so all rates are 0.
+    // The model receives the same snapshot a second time. No time has passed between the two
+    // snapshots, so all rates are 0.
     model.take(seen(report(6)));
     assert_eq!((model.rate(Snapshot::received), model.cpus()[0].rate), (0.0, 0.0));
 }
@@ -122,7 +123,8 @@ fn events_tell_what_changed() {
         )
     };
     model.take(seen(drops(3, 10)));
-    // While drops continue, there is no new event. The end of the drops is an event.
+    // While packet drops continue, the model adds no new event. When packet drops end, the model
+    // adds an event.
     model.take(seen(drops(4, 20)));
     model.take(seen(drops(5, 20)));
     let moved = json!({ "mask": 1024, "cpu_died": 0 });
@@ -147,7 +149,7 @@ fn events_tell_what_changed() {
     assert_eq!(model.events.iter().filter(|event| event.is_bad).count(), 3);
 }
 
-/// The host of a virtual machine may move its CPUs, so the screen shows only facts about them that
+/// A virtual machine's host may move its CPUs, so the screen shows only facts about the CPUs that
 /// are certain.
 #[test]
 fn cpus_that_a_host_moves_are_told() {
@@ -173,7 +175,7 @@ fn cpus_that_a_host_moves_are_told() {
     assert_eq!((shown(&model), said(&model).len()), (String::new(), 2));
 }
 
-/// The expected screen is the screen in docs/top.md.
+/// The test expects the screen that docs/top.md shows.
 #[test]
 fn a_screen_of_80_by_24() {
     let screen = lines(&drawn(&model(), &Ui::default(), Colours::Yes, 80, 24));
@@ -216,14 +218,14 @@ fn no_size_is_too_small() {
             }
         }
     }
-    // If a run has many CPUs and queues, the screen shows some of them, and the number of hidden
-    // CPUs and queues.
+    // If a run has many CPUs and queues, the screen shows some CPUs and queues, and how many are
+    // hidden.
     let screen = lines(&drawn(&crowded, &Ui::default(), Colours::No, 80, 24));
     assert_eq!(screen.iter().filter(|line| line.trim_start().ends_with(" more")).count(), 2, "{screen:#?}");
     assert!(screen.iter().any(|line| line.starts_with("  buckets of")), "{screen:#?}");
 }
 
-/// Returns a report with two flows. The second flow has this many packets of 100 bytes.
+/// Returns a report with two flows. The second flow has `packets` packets of 100 bytes each.
 fn with_flows(seconds: u64, packets: u64) -> Value {
     let flow = |kind: &str, port: u16, last: &str, packets: u64| {
         json!({ "first": "2026-11-21T17:00:00.5Z", "last": format!("2026-11-21T17:00:{last}Z"), "kind": kind,
@@ -246,12 +248,14 @@ fn the_rate_of_a_flow_is_that_since_its_counts_changed() {
     // The rates of a new flow are averages since its first packet, over at least one second.
     assert_eq!(rate(10, 20), [2000.0, 20.0]);
     assert_eq!(rate(12, 80), [3000.0, 30.0]);
-    // A meter may publish new counts more rarely than `top` reads reports. In the reports between,
-    // the rate stays the same. If the counts do not change for a long time, the rate is 0.
+    // A meter may publish new counts more rarely than `top` reads reports. If a report contains no
+    // new counts of a flow, the flow's rate stays the same. If the counts of a flow do not change
+    // for a long time, its rate is 0.
     assert_eq!(rate(13, 80), [3000.0, 30.0]);
     assert_eq!(rate(14, 140), [3000.0, 30.0]);
     assert_eq!([rate(17, 140), rate(18, 140)], [[3000.0, 30.0], [0.0, 0.0]]);
-    // The run has started again. The rates of the previous run do not continue.
+    // The run has started again. When a new run begins, the model discards the rates of the
+    // previous run.
     assert_eq!(rate(1, 30), [3000.0, 30.0]);
 }
 
@@ -329,8 +333,8 @@ fn the_width_is_used() {
     assert!(screen.iter().any(|line| *line == format!("{:>8} more", 20 - 2 * shown)), "{shown}: {screen:#?}");
 }
 
-/// A sign marks each value that shows a problem. The colour of the value has the same meaning as
-/// the sign.
+/// The screen marks each value that shows a problem with a sign. The colour of the value has the
+/// same meaning as the sign.
 #[test]
 fn it_is_readable_without_colours() {
     let mut model = model();
@@ -366,7 +370,7 @@ fn a_run_that_is_gone_is_told_of() {
     assert_eq!(screen[23], "CPUs for eth1 rx-0: 0-3_  (Enter writes, Esc leaves)");
 }
 
-/// The documentation explains the columns of the screen.
+/// docs/top.md explains each column of the screen.
 #[test]
 fn the_documentation_has_each_column() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/top.md");
@@ -409,8 +413,8 @@ fn counters_of_the_packet_function_have_rows() {
     assert_eq!(words(passed + 1), ["a\\u{1b}[2J", "0", "1", "packets"]);
 }
 
-/// In a report with another schema, a key may have another meaning. Therefore `top` shows no number
-/// of such a report.
+/// If a report has an unknown schema version, its keys may have other meanings. Therefore `top`
+/// shows no numbers of a report with an unknown schema version.
 #[test]
 fn another_schema_is_refused_in_a_line() {
     let refused = Seen::of(with(report(1), &[("/schema", json!(1)), ("/version", json!("0.0.9"))])).unwrap_err();

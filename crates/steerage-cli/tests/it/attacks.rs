@@ -1,6 +1,6 @@
-//! Tests what an attacker can do who controls a thread of a run. The tests use ptrace to inject
-//! system calls into the threads of a run. An attacker who controls a thread could make the same
-//! calls. lab/notes/system-calls.md lists the allowed system calls.
+//! Tests what an attacker can do after taking control of a thread of a run. The tests use ptrace to
+//! inject system calls into the threads of a run. An attacker who controls a thread could make the
+//! same system calls. lab/notes/system-calls.md lists the allowed system calls.
 #![cfg(target_arch = "x86_64")]
 
 use std::collections::BTreeSet;
@@ -32,15 +32,15 @@ const NUMBERS: u64 = 512;
 const INSTRUCTION_BYTES: u64 = 2;
 
 /// The system calls uretprobe and uprobe, which no seccomp filter can deny, because the kernel's
-/// probes use them (`arch/x86/kernel/uprobes.c`). If a process calls them outside of a probe,
-/// uretprobe ends the process by SIGILL, and uprobe fails.
+/// probes use these calls (`arch/x86/kernel/uprobes.c`). Outside of a probe, uretprobe ends the
+/// process by SIGILL, and uprobe fails.
 const PASSED_BY: [u64; 2] = [335, 336];
 
 /// The result of a system call that was injected into a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
-    /// The seccomp filter denied the system call. The thread got SIGSYS, which ends a process that
-    /// is not traced.
+    /// The seccomp filter denied the system call. The thread got the signal SIGSYS, which would end
+    /// the process if ptrace did not trace it.
     Denied,
     /// The kernel executed the call. The value is its result.
     Made(i64),
@@ -49,7 +49,7 @@ enum Outcome {
 /// A thread of a run that ptrace has stopped at the start of a system call.
 struct Hijacked {
     id: Pid,
-    /// The registers of the thread at the start of the system call at which ptrace has stopped it.
+    /// The thread's registers at the start of the system call at which ptrace stopped the thread.
     own: user_regs_struct,
 }
 
@@ -69,7 +69,7 @@ impl Hijacked {
     }
 
     /// Makes the thread execute another system call in place of its own system call. Afterwards,
-    /// the thread is again at the start of its own system call.
+    /// the thread is stopped again at the start of its own system call.
     fn make(&mut self, number: u64, arguments: [u64; 6]) -> Outcome {
         let [rdi, rsi, rdx, r10, r8, r9] = arguments;
         ptrace::setregs(self.id, user_regs_struct { orig_rax: number, rdi, rsi, rdx, r10, r8, r9, ..self.own })
@@ -85,7 +85,8 @@ impl Hijacked {
             ..self.own
         };
         ptrace::setregs(self.id, again).unwrap();
-        // A denied system call also reaches its end, and the signal SIGSYS arrives there.
+        // ptrace also reports the end of a denied system call. The signal SIGSYS arrives after this
+        // report.
         let (own, is_denied) = until_system_call(self.id);
         self.own = own;
         if is_denied { Outcome::Denied } else { Outcome::Made(result) }
@@ -118,7 +119,7 @@ fn waited(id: Pid) -> WaitStatus {
 }
 
 /// Continues to the start of the thread's next system call. Returns the registers at the start of
-/// that call, and whether a SIGSYS arrived before the call. The SIGSYS is not delivered to the
+/// the next system call, and whether a SIGSYS arrived before it. The SIGSYS is not delivered to the
 /// thread.
 fn until_system_call(id: Pid) -> (user_regs_struct, bool) {
     let (mut passed_on, mut is_denied) = (None, false);
@@ -127,8 +128,8 @@ fn until_system_call(id: Pid) -> (user_regs_struct, bool) {
         passed_on = match waited(id) {
             WaitStatus::PtraceSyscall(_) => {
                 let registers = ptrace::getregs(id).unwrap();
-                // Before the kernel executes a system call, it sets the register of the result to
-                // this value.
+                // Before the kernel executes a system call, it sets the result register (`rax`) to
+                // `-ENOSYS`.
                 if registers.rax as i64 == -i64::from(Errno::ENOSYS as i32) {
                     return (registers, is_denied);
                 }
@@ -160,9 +161,9 @@ fn rows() -> Vec<Vec<&'static str>> {
         .collect()
 }
 
-/// The system calls that lab/notes/system-calls.md allows for the threads of a command. Column 1 of
-/// the table applies to all threads, and column 2 applies to packet threads. `devices` names the
-/// rows of the table that apply to the run's devices.
+/// The system calls that lab/notes/system-calls.md allows for the threads of a command. `column` 1
+/// of the table applies to all threads, and `column` 2 to packet threads. `devices` contains the
+/// names of the table rows that apply to the run's devices.
 fn listed(command: &str, column: usize, devices: &[&str]) -> BTreeSet<&'static str> {
     let rows = rows();
     let row = rows.iter().find(|row| row.len() == 3 && row[0] == format!("`{command}`")).unwrap();
@@ -198,10 +199,10 @@ fn handles_packets(name: &str) -> bool {
     name.strip_prefix("steerage/").is_some_and(|cpu| cpu.parse::<u16>().is_ok())
 }
 
-/// For each thread name, injects system calls into one thread: every system call that
+/// Injects system calls into one thread of each thread name: every system call that
 /// lab/notes/system-calls.md does not list, with several arguments. Finally, `attack` injects a few
-/// allowed system calls. If these calls succeed, the denied calls before them have not changed the
-/// thread.
+/// allowed system calls. If the allowed calls succeed, the denied calls before them have not
+/// changed the thread.
 fn attack(run: &Started, command: &str, devices: &[&str]) {
     let mut met = BTreeSet::new();
     for (id, name) in threads(run) {
@@ -228,8 +229,8 @@ fn attack(run: &Started, command: &str, devices: &[&str]) {
         assert!(denied > 300, "{name}: {denied}");
         if handles_packets(&name) {
             attack_packets(&mut thread, process);
-            // The test sends no stop signal to this thread, because the signal's handler makes a
-            // system call that this thread may not make. The test sends stop signals to other
+            // The test sends no stop signal to a packet thread, because the signal's handler makes
+            // a system call that a packet thread may not make. The test sends stop signals to other
             // threads.
             assert_eq!(thread.is_allowed("tgkill", [process, id as u64, libc::SIGTERM as u64, 0, 0, 0]), 0);
         }
@@ -253,7 +254,7 @@ fn attack_packets(thread: &mut Hijacked, process: u64) {
         thread.is_denied("fcntl", [0, command as u64, process, 0, 0, 0]);
     }
     for request in [0x8901, 0x8902, 0x5452, 0x5412] {
-        // These requests of the system call `ioctl` are FIOSETOWN, SIOCSPGRP, FIOASYNC and TIOCSTI.
+        // The numbers above are the `ioctl` requests FIOSETOWN, SIOCSPGRP, FIOASYNC and TIOCSTI.
         thread.is_denied("ioctl", [0, request, stack, 0, 0, 0]);
     }
     let [code, read] = [libc::PROT_EXEC as u64, libc::PROT_READ as u64];
@@ -294,18 +295,20 @@ fn a_hijacked_thread_makes_no_other_system_call() {
         runs.push(("explain", vec!["synthetic:rate=20000", "--seconds", "600", "--json"], &[]));
     }
     for (command, args, devices) in runs {
-        // The arguments after the options of `parallel` are its program and the program's options.
+        // After the options of `parallel` come the program to start and the program's own options,
+        // so `-v` is inserted first.
         let run = Started::of(program::command(&[&[command, "-v"][..], &args].concat()).spawn().unwrap());
         attack(&run, command, devices);
         run.signal(Signal::SIGTERM);
         let ran = run.end();
-        // The packets of this run are Ethernet frames, which cannot be sent as datagrams, so `send`
-        // and `fanout` fail.
+        // `send` and `fanout` fail in this test, because their packets are Ethernet frames, which
+        // cannot be sent as datagrams.
         assert!(ran.code.is_some() && !ran.err.contains("sandbox"), "{ran:?}");
     }
 }
 
-/// `forward` sends through interfaces, and talks to the kernel about routes and neighbours.
+/// `forward` sends through interfaces, and exchanges netlink messages with the kernel about routes
+/// and neighbours.
 #[test]
 fn a_hijacked_thread_of_forward_makes_no_other_system_call() {
     if !attacks_all() {
@@ -335,7 +338,7 @@ fn listed_sockets(run: &Started, kind: &str) -> Vec<Vec<String>> {
     table.lines().skip(1).map(|line| line.split_whitespace().map(str::to_owned).collect()).collect()
 }
 
-/// The packet sockets of a run: the descriptor of each, and whether it receives packets.
+/// The packet sockets of a run: each socket's descriptor, and whether the socket receives packets.
 fn packet_sockets(run: &Started) -> Vec<(u64, bool)> {
     let rows = listed_sockets(run, "packet");
     let row = |inode: &String| rows.iter().find(|row| row.last() == Some(inode));
@@ -346,8 +349,8 @@ fn packet_sockets(run: &Started) -> Vec<(u64, bool)> {
 /// stack.
 const FRAME_BYTES: u64 = 60;
 
-/// A thread that only listens cannot send through its socket with any system call. A sending thread
-/// can send only through its own interface.
+/// A thread that only listens cannot send through its socket with any system call. A thread that
+/// sends can send only through the interface of its own output.
 #[test]
 fn a_hijacked_thread_sends_only_what_its_command_sends() {
     if !is_root() {
@@ -393,8 +396,8 @@ fn a_hijacked_thread_sends_only_what_its_command_sends() {
     }
 }
 
-/// A thread could send a packet socket to another process in a message, and that process could then
-/// send through any interface. A thread could also send the socket to its own process. The socket
+/// If a thread could pass a packet socket to another process in a message, that process could send
+/// through any interface. A thread could also pass the socket to its own process. The packet socket
 /// would then have a second descriptor.
 #[test]
 fn a_hijacked_thread_passes_no_descriptor_on() {
@@ -419,7 +422,8 @@ fn a_hijacked_thread_passes_no_descriptor_on() {
     for (socket, inode) in sockets(&run) {
         let message = [socket, 0, 0, 0, 0, 0];
         if has(&udp, 9, &inode) {
-            // The argument points to no valid message, so the allowed call fails with EFAULT.
+            // The message argument of `sendmsg` is a null pointer, so the allowed call fails with
+            // EFAULT.
             assert_eq!(thread.is_allowed("sendmsg", message), -i64::from(libc::EFAULT));
             stays_open(&mut thread, socket);
             by_udp += 1;

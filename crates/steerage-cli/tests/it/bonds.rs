@@ -1,6 +1,7 @@
-//! Tests of runs that take packets from bonds and from VLAN interfaces. Each of the two network
-//! namespaces has a bond, and two cables join the bonds. The running kernel may not support bonds
-//! and VLAN interfaces. The script `.ci/other-kernel` starts a kernel that supports them.
+//! Tests of runs that take packets from bonds and from VLAN interfaces. Each of two network
+//! namespaces has a bond, and two cables (veth pairs) connect the bonds. The running kernel may not
+//! support bonds and VLAN interfaces. The script `.ci/other-kernel` starts a kernel that supports
+//! bonds and VLAN interfaces.
 
 use std::fs;
 use std::net::UdpSocket;
@@ -24,14 +25,14 @@ const FAR: &str = "10.210.0.2";
 /// that of LACP's fast rate (IEEE 802.1AX, 6.4.4).
 const LACP_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The state of an end of a cable that the bond uses, with all bits but those for errors (IEEE
-/// 802.1AX, 6.4.2.3). A port shows its own state, and that of the other end.
+/// The LACP state of a port that its bond uses: all bits are set except the two error bits (IEEE
+/// 802.1AX, 6.4.2.3). The kernel lists each port's own state and its partner's state.
 const LACP_IN_USE: &str = "port state: 63";
 
-/// Two bonds that are joined by two cables, `p0` to `q0` and `p1` to `q1`.
+/// Two bonds that are connected by two cables, `p0` to `q0` and `p1` to `q1`.
 struct Bonds {
     ends: Namespaces,
-    /// A UDP socket at the near end, which receives the packets that go to the kernel.
+    /// A UDP socket at the near end, which receives the packets that the run leaves to the kernel.
     kernel: UdpSocket,
 }
 
@@ -54,7 +55,7 @@ impl Bonds {
         setsockopt(&kernel, RcvBufForce, &(8 << 20)).unwrap();
         let bonds = Self { ends, kernel };
         until("both ports are in use", || bonds.ports_up() == [2, 2]);
-        // The kernels of both ends resolve their neighbours before the run takes packets.
+        // Both network namespaces resolve their neighbours before the run takes packets.
         bonds.send(1);
         until("the first datagram arrives", || bonds.passed() == 1);
         Some(bonds)
@@ -66,16 +67,17 @@ impl Bonds {
         ends.must(end, &format!("link set {port} up"));
     }
 
-    /// For each end, the number of the bond's ports that the kernel uses, or could use.
+    /// Returns, for each of the two bonds, the number of ports that the kernel uses or could use.
     fn ports_up(&self) -> [usize; 2] {
         [0, 1].map(|end| {
             let text = self.ends.within(end, || fs::read_to_string("/proc/thread-self/net/bonding/bond0").unwrap());
             let count = |wanted: &str| text.lines().filter(|line| line.trim() == wanted).count();
             if text.contains("802.3ad info") {
-                // Both ends of such a cable receive and send.
+                // If both ends of a cable receive and send, the file has this line twice.
                 count(LACP_IN_USE) / 2
             } else {
-                // The file has such a line for each port, and one more line for the bond itself.
+                // The file has an "MII Status" line for each port, and one more for the bond
+                // itself.
                 count("MII Status: up") - 1
             }
         })
@@ -126,7 +128,7 @@ impl Bonds {
         })
     }
 
-    /// Makes this port of each end the active one.
+    /// Makes port number `port` the active port of both bonds.
     fn activate(&self, port: usize) {
         for (end, side) in [(0, 'p'), (1, 'q')] {
             self.ends.must(end, &format!("link set bond0 type bond active_slave {side}{port}"));
@@ -142,7 +144,8 @@ impl Bonds {
         })
     }
 
-    /// Returns the number of datagrams that the kernel has received since the last call.
+    /// Returns the number of datagrams that the kernel has received since the last call of this
+    /// function.
     fn passed(&self) -> usize {
         std::iter::from_fn(|| self.kernel.recv(&mut [0; 100]).ok()).count()
     }
@@ -167,8 +170,8 @@ fn a_port_leaves_a_bond_and_returns() {
         let Some(bonds) = Bonds::new(options) else { return };
         let started = bonds.count("af_xdp:bond0");
         let sent = bonds.send_during(|| {
-            // The sender's port leaves its bond first. If it left second, datagrams would go to a
-            // receiving port that has already left its bond.
+            // The sender's port leaves its bond first. If the receiver's port left first, datagrams
+            // would be sent to a port that has already left its bond.
             bonds.ends.must(1, "link set q1 nomaster");
             bonds.ends.must(0, "link set p1 nomaster");
             Bonds::add(&bonds.ends, 0, "p1");
@@ -197,8 +200,8 @@ fn the_active_port_of_a_bond_changes() {
     bonds.activate(0);
     let started = bonds.count("af_xdp:bond0");
     bonds.send(100);
-    // Here, the far end sends packets through a port that is not active at the near end. The kernel
-    // also drops packets from such a port.
+    // Now the far end sends packets to a port that is not the active port of the near bond. The
+    // kernel also drops packets that arrive at an inactive port.
     bonds.ends.must(1, "link set bond0 type bond active_slave q1");
     bonds.send(10);
     bonds.activate(1);
@@ -211,8 +214,8 @@ fn the_active_port_of_a_bond_changes() {
     assert!(by_queue[0] == 5_000 && by_queue[1] > 0, "{by_queue:?}");
 }
 
-/// The run takes the packets of a port that joins the bond under load, and of a port that replaces a
-/// deleted one. No datagram is missing.
+/// The run takes the packets of a port that joins the bond under load, and of a port that replaces
+/// a deleted port. No datagram is missing.
 #[test]
 fn a_new_port_of_a_bond_is_taken_from() {
     let Some(bonds) = Bonds::new("mode balance-xor xmit_hash_policy layer3+4") else { return };
@@ -238,7 +241,8 @@ fn a_new_port_of_a_bond_is_taken_from() {
             sent += 100;
             queues(&started)[2] > before
         });
-        // The sender's port leaves first, and what it has sent arrives before the port is deleted.
+        // The sender's port leaves its bond first. All its datagrams arrive before the receiving
+        // port is deleted.
         bonds.ends.must(1, &format!("link set {peer} nomaster"));
         until("all datagrams have arrived", || {
             passed += bonds.passed();
@@ -265,7 +269,8 @@ fn a_new_port_of_a_bond_is_taken_from() {
     assert_eq!(snapshot["pages"], snapshot["pages_free"], "{report}");
 }
 
-/// Without room for a new port, its packets go to the kernel. The run says so, and counts them.
+/// If the run has no room for a new port of the bond, the kernel gets the port's packets. The run
+/// reports that it has no room for the port, and counts the port's packets.
 #[test]
 fn a_new_port_without_room_is_left_to_the_kernel() {
     let Some(bonds) = Bonds::new("mode balance-xor xmit_hash_policy layer3+4") else { return };
@@ -287,7 +292,8 @@ fn a_new_port_without_room_is_left_to_the_kernel() {
     assert!(counted >= passed as u64, "{report}");
 }
 
-/// Packets of a port are taken again after the port has lost its link and the link has returned.
+/// After a port has lost its link and the link has returned, the run takes the port's packets
+/// again.
 #[test]
 fn a_port_of_a_bond_loses_its_link() {
     const MODES: [&str; 3] = [
@@ -309,7 +315,7 @@ fn a_port_of_a_bond_loses_its_link() {
             passed += bonds.passed();
             received_so_far(&started) > 0
         });
-        // The near end only loses its carrier, because the cable ends at an interface that is down.
+        // The near port stays up but loses its carrier, because the other end of its cable is down.
         bonds.ends.must(1, "link set q0 down");
         until("one port is in use", || bonds.ports_up() == [1, 1]);
         if is_backup {
@@ -332,12 +338,13 @@ fn received_so_far(started: &Started) -> u64 {
     ran.out.trim().parse().unwrap_or_else(|_| panic!("{ran:?}"))
 }
 
-/// For a VLAN interface on a bond, the XDP program runs after the driver, in skb mode.
+/// For a VLAN interface on a bond, the XDP program runs in skb mode, that is, after the driver.
 #[test]
 fn a_vlan_on_a_bond_is_taken_from() {
     let Some(bonds) = Bonds::new("mode balance-xor") else { return };
     for end in [0, 1] {
-        // The run takes all packets, so the kernel must not send IPv6 packets of its own.
+        // The run takes all packets, so the kernel must not send its own IPv6 packets, which the
+        // run would count.
         bonds.ends.within(end, || fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").unwrap_or_default());
         let Some(vlan) = bonds.ends.vlan(end, "bond0", 5) else { return };
         bonds.ends.must(end, &format!("addr add 10.211.0.{}/24 dev {vlan}", end + 1));
@@ -371,7 +378,8 @@ fn packets_are_forwarded_between_vlans() {
     let hosts = [("a0", "a1", 5), ("b0", "b1", 6)];
     for (nth, (inner, outer, id)) in (1..).zip(hosts) {
         ends.veth((0, inner), (nth, outer));
-        // With AF_XDP, a packet leaves the router with the checksum with which it arrived.
+        // With AF_XDP, the router does not change a packet's checksum. Therefore the sender
+        // computes complete checksums.
         ends.features(nth, outer, "tx off");
         let Some(inner) = ends.vlan(0, inner, id) else { return };
         let Some(outer) = ends.vlan(nth, outer, id) else { return };
@@ -382,8 +390,8 @@ fn packets_are_forwarded_between_vlans() {
     let sink = ends.within(2, || bind_when_free(("10.212.0.2", 9)));
     setsockopt(&sink, RcvBufForce, &(8 << 20)).unwrap();
     sink.set_nonblocking(true).unwrap();
-    // Datagrams to this port are empty. The router's own kernel sends them, so that it resolves the
-    // address of the neighbour.
+    // Empty datagrams are not counted. The router's own kernel sends empty datagrams to resolve the
+    // neighbour's address.
     let arrived = || std::iter::from_fn(|| sink.recv(&mut [0; 100]).ok()).filter(|len| *len > 0).count();
     let send = |count: usize| {
         ends.within(1, || {

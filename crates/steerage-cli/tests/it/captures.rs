@@ -29,7 +29,7 @@ fn afs_is_601_packets_in_order() {
     let Some(afs) = tshark::capture("afs.pcap") else { return };
     let afs = afs.to_str().unwrap();
     let report = report(&["count", afs, "--virtual-cpus", "2", "--cpus", "0-1", "--check-order"]);
-    // The expected counts are from capinfos.
+    // The expected numbers of packets and bytes are from the program capinfos.
     let got = ["received", "received_bytes", "delivered", "reordered"].map(|key| report["snapshot"][key].as_u64());
     assert_eq!(got, [601, 512_276, 601, 0].map(Some));
     assert_eq!((&report["ended_by"], &report["snapshot"]["queues"][0]["kind"]), (&json!("input"), &json!("capture")));
@@ -82,7 +82,7 @@ fn three_commands_receive_what_capinfos_counts() {
 }
 
 /// This compressed file can be read only with a zstd dictionary, which the commands do not have.
-/// capinfos also refuses to read the file.
+/// capinfos also refuses to read the compressed file.
 #[test]
 fn three_commands_name_the_dictionary_that_a_file_needs() {
     let Some(capture) = tshark::capture("repro/dict.zst") else { return };
@@ -198,7 +198,7 @@ fn a_tunnel_can_stay_together() {
     assert_eq!((cpus_at_work(&[]), cpus_at_work(&["--outer"])), (4, 1));
 }
 
-/// gzip(1) and tshark also read 5 packets from this file.
+/// gzip(1) and tshark also read exactly 5 packets from this damaged file.
 #[test]
 fn bytes_after_compressed_data_are_named_on_standard_error() {
     let Some(path) = tshark::capture("outside/gzip-trailing-zeros.pcapng.gz") else { return };

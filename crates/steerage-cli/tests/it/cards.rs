@@ -1,6 +1,6 @@
-//! Tests with emulated network cards and their real drivers. The cards are connected in pairs.
-//! `.ci/other-kernel` with `STEERAGE_CARDS` runs these tests. Each test prints its results for the
-//! table of docs/af_xdp.md.
+//! Tests with emulated network cards and their real drivers. The emulated cards are connected in
+//! pairs. `.ci/other-kernel` with the variable `STEERAGE_CARDS` runs these tests. Each test prints
+//! its results for the table of docs/af_xdp.md.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -43,19 +43,19 @@ const FRAME_BYTES: usize = 14 + 20 + 8 + BYTES;
 /// its length.
 const LAST_BYTES: usize = BYTES + 1;
 
-/// After this many datagrams, the sender waits for a moment, because emulated cards are slow.
+/// After each burst of this many datagrams, the sender pauses, because emulated cards are slow.
 const BURST: usize = 32;
 const AFTER_BURST: Duration = Duration::from_millis(2);
 
-/// Zero-copy mode needs 400 MB of huge pages.
+/// The number of huge pages. Zero-copy mode needs 400 MB.
 const HUGE_PAGES: usize = 200;
 
 /// The expected properties of a driver, according to its source code and to earlier runs of these
 /// tests.
 struct Expected {
-    /// Whether XDP programs run in the driver.
+    /// Whether the driver itself can run XDP programs (native mode).
     native: bool,
-    /// Whether AF_XDP sockets can receive in zero-copy mode.
+    /// Whether AF_XDP sockets of this driver can receive in zero-copy mode.
     zero_copy: bool,
     /// Whether the card can add a timestamp to received PTP event messages.
     stamps_ptp: bool,
@@ -84,7 +84,7 @@ struct Pair {
 /// The lock lets only one test at a time use the cards.
 static CARDS: Mutex<()> = Mutex::new(());
 
-/// Returns, for each driver with two cards in this machine, the two interfaces.
+/// Returns the names of the two interfaces of each driver that has two cards in this machine.
 fn pairs() -> BTreeMap<String, Vec<String>> {
     let mut all: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for entry in fs::read_dir("/sys/class/net").unwrap() {
@@ -98,7 +98,7 @@ fn pairs() -> BTreeMap<String, Vec<String>> {
     all
 }
 
-/// Calls `test` with each pair of cards.
+/// Calls `test` once for each pair of cards.
 fn each_pair(test: impl Fn(&Pair)) {
     each_of(false, test);
 }
@@ -131,7 +131,8 @@ fn each_of(modes: bool, test: impl Fn(&Pair)) {
 impl Pair {
     fn new(driver: &str, huge_pages: usize) -> Self {
         set_huge_pages(huge_pages);
-        // When a namespace is deleted, its cards return to the initial namespace after some time.
+        // When a namespace is deleted, its cards return to the initial namespace only after some
+        // time.
         until("both cards are there", || pairs().contains_key(driver));
         let names = pairs().remove(driver).unwrap();
         let ends = Namespaces::new(2).unwrap();
@@ -161,7 +162,7 @@ impl Pair {
         self.ends.within(1, || send_from(FAR, to, count, bytes));
     }
 
-    /// Returns the number of datagrams of this length that the kernel has received since the last
+    /// Returns the number of datagrams of `bytes` bytes that the kernel has received since the last
     /// call.
     fn passed(&self, bytes: usize) -> usize {
         arrived_at(&self.kernel, bytes)
@@ -189,7 +190,7 @@ impl Pair {
         self.count_now(started).0
     }
 
-    /// Waits until all sent datagrams have arrived, either at the run or at the kernel. The
+    /// Waits until each datagram that was sent has arrived, either at the run or at the kernel. The
     /// datagrams of a flow stay in order, so the last datagram of each flow arrives after the
     /// flow's other datagrams.
     fn settle(&self, started: Option<&Started>) {
@@ -211,7 +212,7 @@ impl Pair {
         (count, bytes.saturating_sub(FRAME_BYTES * count) / (LAST_BYTES - BYTES))
     }
 
-    /// The number of receive queues that the driver reports to ethtool.
+    /// Returns the number of receive queues that ethtool shows for the near card.
     fn channels(&self) -> usize {
         let shown = self.ends.command(0, &["ethtool", "-l", &self.near]).output().unwrap();
         let shown = String::from_utf8(shown.stdout).unwrap();
@@ -222,9 +223,9 @@ impl Pair {
         (count("Combined:") + count("RX:")).max(1)
     }
 
-    /// Sends datagrams, and waits until each datagram has gone to the run or to the kernel. Returns
-    /// the number of datagrams that went to the kernel. `before` is the number of datagrams that
-    /// the run had received before this call.
+    /// Sends datagrams, and waits until either the run or the kernel has received each of them.
+    /// Returns the number of datagrams that the kernel received. `before` is the number of
+    /// datagrams that the run had received before this call.
     fn pass(&self, started: &Started, before: usize) -> usize {
         self.send(NEAR, COUNT, BYTES);
         let mut passed = 0;
@@ -244,7 +245,7 @@ impl Pair {
     }
 }
 
-/// Reserves this many huge pages. If the driver supports zero-copy mode, a run with huge pages
+/// Reserves this many huge pages. If the driver supports zero-copy mode, a run that uses huge pages
 /// receives packets in zero-copy mode.
 fn set_huge_pages(count: usize) {
     fs::write("/proc/sys/vm/nr_hugepages", count.to_string()).unwrap();
@@ -277,7 +278,7 @@ fn send_from(from: &str, to: &str, count: usize, bytes: usize) {
     let sockets: Vec<UdpSocket> =
         (0..count.min(FLOWS) as u16).map(|flow| bind_when_free((from, 20_000 + flow))).collect();
     for (nth, socket) in sockets.iter().cycle().take(count).enumerate() {
-        // A send error means that the link is down.
+        // An error of `send_to` means that the link is down, so it is ignored.
         let _ = socket.send_to(&vec![0; bytes], (to, 9));
         if nth % BURST == BURST - 1 {
             thread::sleep(AFTER_BURST);
@@ -285,7 +286,8 @@ fn send_from(from: &str, to: &str, count: usize, bytes: usize) {
     }
 }
 
-/// Returns the number of datagrams of this length that have arrived since the last call.
+/// Returns the number of datagrams of `bytes` bytes that have arrived at `socket` since the last
+/// call.
 fn arrived_at(socket: &UdpSocket, bytes: usize) -> usize {
     let lengths = std::iter::from_fn(|| socket.recv(&mut [0; 2 * BYTES]).ok());
     lengths.filter(|len| *len == bytes).count()
@@ -305,7 +307,7 @@ fn cards_are_listened_to() {
         for hash in ["auto", "device"] {
             let started = pair.steerage(&["count", &pair.near, "-f", "udp port 9", "-Q", "in", "--hash", hash]);
             pair.send(NEAR, COUNT, BYTES);
-            // Emulated cards deliver some datagrams long after they were sent.
+            // Emulated cards deliver some datagrams late, so the test waits for them.
             let mut passed = 0;
             until("the kernel has all datagrams", || {
                 passed += pair.passed(BYTES);
@@ -319,7 +321,7 @@ fn cards_are_listened_to() {
     });
 }
 
-/// What the commands print about each card must match the behaviour of its driver.
+/// The facts that the commands print about each card must match the behaviour of its driver.
 #[test]
 fn cards_are_described() {
     each_pair(|pair| {
@@ -454,8 +456,8 @@ fn pci_device(pair: &Pair) -> PathBuf {
 }
 
 /// None of the emulated cards supports rules that assign packets to queues, although the driver igb
-/// reports this feature. The program refuses a rule with an error message of one line, and changes
-/// nothing.
+/// reports this feature. `tune` refuses such a rule with an error message of one line, and changes
+/// no setting.
 #[test]
 fn a_rule_that_the_card_does_not_have_is_refused() {
     each_pair(|pair| {
@@ -531,7 +533,7 @@ fn packets_are_forwarded_from_a_card() {
 }
 
 /// A script that sends PTP event messages from one interface to the link address of another
-/// interface. The igb card adds a timestamp to these packets.
+/// interface. The igb card adds a timestamp to received PTP event messages.
 const SEND_PTP: &str = "\
 import socket, sys
 out = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
@@ -554,10 +556,11 @@ clock = os.open('/dev/ptp' + re.search(r'(?:Clock|index): (\\d+)', shown)[1], os
 time.clock_settime(~clock << 3 | 3, 1e6)
 ";
 
-/// With `time=card`, packets have the time of the card's clock, which differs from the system's
-/// clock. Frames to which the card has not added a timestamp have the system's time. After a reset,
-/// the emulated card adds a timestamp to only one frame. The card keeps this timestamp until the
-/// register `RXSATRH` is read (`igb_core.c` of qemu), and the driver does not read this register.
+/// With `time=card`, packets get timestamps from the card's clock, which differs from the system's
+/// clock. Frames to which the card has not added a timestamp get the system's time. After a reset,
+/// the emulated card adds a timestamp to only one frame. The card keeps its first timestamp until
+/// the register `RXSATRH` is read (`igb_core.c` of qemu), and the driver does not read this
+/// register.
 #[test]
 fn the_card_stamps_packets() {
     const FRAMES: usize = 20;
@@ -568,7 +571,7 @@ fn the_card_stamps_packets() {
             assert!(started.said().iter().any(is_note), "{}: {:?}", pair.driver, started.said());
             started.stop_at_rest();
         }
-        // The emulated e1000e card adds no timestamps, although its driver reports that it does.
+        // The emulated e1000e card adds no timestamps, although its driver reports this feature.
         if pair.driver != "igb" {
             return;
         }

@@ -1,6 +1,6 @@
 //! Uses the definition of the command line to list the arguments of all commands that can be paths.
 //! The list includes the arguments of hidden commands, and hidden options. If a new argument is
-//! added, each test that needs a row for every argument fails.
+//! added, each test fails that has a table with a row for every such argument.
 
 use std::collections::BTreeSet;
 
@@ -59,14 +59,14 @@ pub(crate) fn paths() -> BTreeSet<Argument> {
 }
 
 fn can_be_a_path(argument: &Arg) -> bool {
-    // The words after `--` are a program and its arguments, so they may contain a path.
+    // The words after `--` are a program and its arguments, so one of these words may be a path.
     let is_known = |name: &str| NO_PATHS.contains(&name) && !argument.is_last_set();
     let names = argument.get_value_names().unwrap_or_default();
     argument.get_action().takes_values() && (names.is_empty() || !names.iter().all(|name| is_known(name)))
 }
 
-/// Checks that each argument that can be a path has a row in the test's table, and that each row
-/// belongs to such an argument.
+/// Checks that each argument that can be a path has a row in the test's table, and that no row
+/// belongs to any other argument.
 pub(crate) fn assert_complete(rows: impl Iterator<Item = Argument>) {
     let (found, rows) = (paths(), rows.collect::<BTreeSet<_>>());
     let missing: Vec<_> = found.difference(&rows).collect();

@@ -1,5 +1,5 @@
-//! Tests that read and change the settings of a running instance. They use the commands `get` and
-//! `set`, and common programs that access the mounted control tree.
+//! Tests that read and change the settings of a running instance. The tests use the commands `get`
+//! and `set`, and common programs that access the mounted control tree.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -24,8 +24,8 @@ use steerage_fixtures::{HANG, NOBODY, is_installed, is_root, skip, until};
 use crate::program::{Ends, Ran, Started, assert_balanced, command};
 
 const MASK: &str = "sys/class/net/synthetic/queues/rx-0/rps_cpus";
-/// The time limit for unmounting the control tree. fusermount3 takes less time, even on a busy
-/// machine.
+/// The time limit for unmounting the control tree. fusermount3 unmounts the tree in less time, even
+/// on a busy machine.
 const UNMOUNT_MAX: Duration = Duration::from_secs(15);
 
 const ENDLESS: [&str; 7] =
@@ -139,8 +139,8 @@ fn get_and_set_ask_the_only_instance() {
         assert_eq!(refused.code, Some(1));
         assert!(refused.complaint().contains(&format!("{code}: ")), "{refused:?}");
     }
-    // The synthetic device does not support `copybreak`: it never copies a frame out of a ring,
-    // because it writes each frame directly to a page.
+    // The synthetic device does not support `copybreak` (the length up to which frames are copied
+    // out of a ring), because it writes each frame directly to a page.
     let copybreak = "sys/class/net/synthetic/queues/rx-1/copybreak";
     let refused = place.run(&["set", copybreak, "200"]);
     let says = ": cannot set copybreak of receive queue 1: Operation not supported: ";
@@ -160,8 +160,8 @@ fn get_and_set_ask_the_only_instance() {
     assert_eq!(fs::read_dir(&place.0).unwrap().count(), 1, "the socket is left behind");
 }
 
-/// The control tree shows the same values for a queue that starts with an empty mask and for a
-/// queue whose mask is emptied later.
+/// In the control tree, a mask that is empty from the start looks like a mask that is emptied
+/// later.
 #[test]
 fn masks_of_the_start_are_shown() {
     let place = Place::new();
@@ -257,11 +257,11 @@ fn cat_echo_ls_and_find_work() {
     };
     assert_eq!(said(&format!("cat {MASK}")), "f\n");
     assert_eq!(said(&format!("echo 3 > {MASK}; cat {MASK}; printf c >> {MASK}; cat {MASK}")), "3\nc\n");
-    // Users often set RPS on all queues of an interface with a shell loop like this one.
+    // Users often set RPS on all queues of an interface with such a shell loop.
     let script = "for f in sys/class/net/synthetic/queues/rx-*/rps_cpus; do echo 6 > $f || exit; done";
     assert_eq!(said(script), "");
     assert_eq!(said("cat sys/class/net/*/queues/rx-*/rps_cpus"), "6\n6\n");
-    // The next commands write to files that users often set together with RPS.
+    // The next commands use files that users often read or write when they set up RPS.
     assert_eq!(
         said("echo 500 > proc/sys/net/core/netdev_max_backlog; cat proc/sys/net/core/netdev_max_backlog"),
         "500\n"
@@ -274,7 +274,7 @@ fn cat_echo_ls_and_find_work() {
     assert!(refused.code != Some(0) && refused.err.contains("Invalid argument"), "{refused:?}");
     let refused = shell(&format!("/bin/echo 10 > {MASK}"));
     assert!(refused.code != Some(0) && refused.err.contains("Value too large for defined data type"), "{refused:?}");
-    // This file is read-only, even for root.
+    // The file `softnet_stat` is read-only, even for root.
     assert!(shell("echo 1 > proc/net/softnet_stat").err.contains("Permission denied"));
     assert!(shell("rm proc/net/softnet_stat").code != Some(0) && shell("touch x").code != Some(0));
     assert_eq!(said(&format!("cat {MASK}")), "6\n");
@@ -289,7 +289,7 @@ fn cat_echo_ls_and_find_work() {
     assert_eq!(found, told);
     assert_eq!(said("find . -type f -exec cat {} + > /dev/null"), "");
 
-    // The run ends although one process has a file of the tree open, and another process has its
+    // The run can end although one process has a file of the tree open and another process has its
     // working directory in the tree.
     let open = fs::File::open(place.tree().join(MASK)).unwrap();
     let mut inside = Ends(Command::new("sleep").arg("60").current_dir(place.tree()).spawn().unwrap());
@@ -314,8 +314,8 @@ fn others_may_look_and_not_write() {
     let script = format!("echo 3 > {}", path.display());
     let written = as_nobody(Command::new("sh").args(["-c", &script]));
     assert!(written.code != Some(0) && written.err.contains("Permission denied"), "{written:?}");
-    // A process of another user may inherit the open file. Then the permission check must apply to
-    // the user who writes, and not to the user who opened the file.
+    // A process of another user may inherit the open file. The permission check must apply to the
+    // user who writes to the file, and not to the user who opened it.
     let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
     let given = as_nobody(Command::new("sh").args(["-c", "/bin/echo 3"]).stdout(file));
     assert!(given.code != Some(0) && given.err.contains("Operation not permitted"), "{given:?}");
@@ -326,8 +326,8 @@ fn others_may_look_and_not_write() {
     run.stop(Signal::SIGTERM);
 }
 
-/// The process `fusermount3` is the only process with a privilege. `fusermount3` unmounts the tree,
-/// and ends together with the run.
+/// During a run, only the process `fusermount3` has a privilege. `fusermount3` unmounts the control
+/// tree, and ends together with the run.
 #[test]
 fn the_run_keeps_no_privilege_to_unmount() {
     let place = Place::new();
@@ -343,8 +343,8 @@ fn the_run_keeps_no_privilege_to_unmount() {
     assert!(!place.is_mounted());
 }
 
-/// If a run is killed, `fusermount3` unmounts the tree. If `fusermount3` is killed too, the next
-/// run takes over the mount.
+/// If a run is killed, `fusermount3` unmounts the run's control tree. If `fusermount3` is killed
+/// too, the next run replaces the dead mount.
 #[test]
 fn a_killed_instance_leaves_no_mount_that_is_in_the_way() {
     let place = Place::new();
@@ -353,7 +353,8 @@ fn a_killed_instance_leaves_no_mount_that_is_in_the_way() {
         return;
     }
     // If other mounts change at the same moment, fusermount3 may not find the mount in
-    // /proc/mounts. The mount then remains without a server, and the next run replaces it.
+    // /proc/mounts. The mount then remains although no process serves it, and the next run replaces
+    // the mount.
     let is_taken_away = (0..3).any(|_| {
         let run = first.take().or_else(|| place.mounted()).unwrap();
         run.signal(Signal::SIGKILL);
@@ -406,12 +407,12 @@ fn a_mount_that_hangs_is_not_asked() {
     first.stop(Signal::SIGTERM);
 }
 
-/// Another user repeatedly exchanges a directory on the path. The program refuses to mount the tree
-/// there, because the tree could hide a directory of root.
+/// In this test, another user repeatedly exchanges a directory on the path of the mount point. The
+/// program refuses to mount the tree at this path, because the tree could hide a directory of root.
 #[test]
 fn a_path_that_another_user_can_change_is_refused() {
-    /// The number of runs that the test starts. When the program did not check the path yet, about
-    /// one of twelve runs mounted the tree at the exchanged path.
+    /// The number of runs that the test starts. Before the program checked the path, about one of
+    /// twelve runs mounted the tree at the exchanged path.
     const TRIES: usize = 60;
     let place = Place::new();
     if place.mounted().map(|run| run.stop(Signal::SIGTERM)).is_none() {
@@ -474,7 +475,7 @@ fn metrics(address: &str) -> Vec<String> {
 fn node_exporter_reads_the_tree() {
     const EXPORTER: &str = "prometheus-node-exporter";
     let place = Place::new();
-    // The devices of this run are an interface to which it only listens, and a source of 30,000
+    // This run has two devices: an interface to which the run only listens, and a source of 30,000
     // packets.
     let devices =
         ["count", "lo", "synthetic:packets=30000,rate=100000", "--virtual-cpus", "2", "--seconds", "0", "-Q", "in"];
@@ -507,9 +508,9 @@ fn node_exporter_reads_the_tree() {
         place.ok(&["get", &format!("sys/class/net/synthetic/statistics/{name}")]).trim().parse().unwrap()
     };
     until("all packets have come", || count("rx_packets") + count("rx_missed_errors") == 30_000);
-    // Other programs may use the interface lo at any time. The exporter's values must therefore lie
-    // between two values: those that the test reads before the export and those that it reads after
-    // it.
+    // Other programs may send packets over the interface lo at any time. The exporter's values must
+    // therefore lie between two values: those that the test reads before the export and those that
+    // it reads after it.
     let softnet = || -> Vec<Vec<u64>> {
         let column = |text: &str| u64::from_str_radix(text, 16).unwrap();
         place.ok(&["get", "proc/net/softnet_stat"]).lines().map(|line| line.split(' ').map(column).collect()).collect()
@@ -544,8 +545,8 @@ fn node_exporter_reads_the_tree() {
     run.stop(Signal::SIGTERM);
 }
 
-/// Renames the interface `near0`. Older kernels allow an interface to be renamed only while it is
-/// down.
+/// Renames the interface `near0`. With older kernels, an interface must be down while it is
+/// renamed.
 fn rename(net: &Net) {
     for change in ["near0 down", "near0 name renamed0", "renamed0 up"] {
         let words = ["-n", &net.near, "link", "set", "dev"].into_iter().chain(change.split(' '));
@@ -559,7 +560,8 @@ fn rename(net: &Net) {
 fn a_renamed_interface_is_followed() {
     let Some(net) = Net::new() else { return };
     let place = Place::new();
-    // `ip netns exec` lets the program see the namespace's interfaces in /sys.
+    // `ip netns exec` mounts the namespace's /sys, so that the program finds the namespace's
+    // interfaces.
     let program = place.command(&["count", "near0", "--seconds", "0", "--json", "-v"]);
     let mut command = Command::new("ip");
     command.args(["netns", "exec", &net.near]).arg(program.get_program()).args(program.get_args());
@@ -584,7 +586,8 @@ fn a_renamed_interface_is_followed() {
     assert_eq!(report["snapshot"]["queues"][0]["device"], "renamed0");
 }
 
-/// The kernel may cache most file names of the tree for an hour, but not the names of interfaces.
+/// The kernel may cache most file names of the tree for an hour, but not the names of the
+/// interfaces' directories.
 #[test]
 fn a_renamed_interface_has_its_new_name_where_the_tree_is_mounted() {
     let Some(net) = Net::new() else { return };

@@ -1,5 +1,5 @@
-//! Checks `examples/demo.pcapng`, which the README's examples read. tshark must find in this
-//! capture what the documentation says about it.
+//! Checks `examples/demo.pcapng`, which the README's examples read. tshark must find the protocols
+//! in this capture that the documentation names.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -29,8 +29,8 @@ fn fields(filter: &str, fields: &[&str]) -> Option<Vec<Vec<String>>> {
 fn tshark_finds_nothing_wrong() {
     let Some(all) = fields("frame", &["frame.number"]) else { return };
     assert_eq!(all.len(), PACKETS);
-    // The filter selects malformed frames, and frames for which tshark has warnings or errors.
-    // It does not select frames for which tshark has only remarks, such as that a connection begins.
+    // The filter selects malformed frames, and frames for which tshark has warnings or errors. The
+    // filter ignores tshark's mere remarks, such as that a connection begins.
     let wrong = "_ws.malformed || _ws.expert.severity > 0x400000 || tcp.analysis.flags || ip.checksum.status == 0 || \
                  udp.checksum.status == 0 || tcp.checksum.status == 0";
     let found = fields(wrong, &["frame.number", "_ws.expert.message"]).unwrap();
@@ -60,8 +60,7 @@ fn it_has_what_the_documentation_says() {
         let Some(found) = fields(filter, &["frame.number"]) else { return };
         assert!(found.len() >= at_least, "{filter}: {}", found.len());
     }
-    // The times of the packets increase over a few seconds, and one flow has more than half of all
-    // bytes.
+    // The packets' times increase over a few seconds, and one flow has more than half of all bytes.
     let all = fields("frame", &["frame.time_relative", "frame.len", "tcp.stream"]).unwrap();
     let times: Vec<f64> = all.iter().map(|frame| frame[0].parse().unwrap()).collect();
     assert!(times.is_sorted() && *times.last().unwrap() > 3.0);

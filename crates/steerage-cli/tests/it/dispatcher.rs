@@ -1,5 +1,6 @@
-//! Tests with interfaces that steerage shares with other XDP programs through the dispatcher of
-//! libxdp. The tools xdp-loader and xdp-filter of Debian's package xdp-tools load these programs.
+//! Tests with interfaces on which steerage and other XDP programs run together, through the
+//! dispatcher of libxdp. The tools xdp-loader and xdp-filter of Debian's package xdp-tools load the
+//! other XDP programs.
 
 use std::fs;
 use std::net::UdpSocket;
@@ -21,7 +22,7 @@ use crate::program::{Ran, Started, command};
 struct Shared {
     net: Net,
     pins: PathBuf,
-    /// UDP sockets on ports 9 and 10, for the packets that go to the kernel.
+    /// UDP sockets on ports 9 and 10, which receive the packets that XDP passes to the kernel.
     kernel: [UdpSocket; 2],
 }
 
@@ -51,11 +52,12 @@ impl Shared {
         has_dispatcher.then_some(shared)
     }
 
-    /// Runs a program of xdp-tools. The test fails if the program fails. The programs of xdp-tools
+    /// Runs a program of xdp-tools. If the program fails, the test fails. The programs of xdp-tools
     /// use a lock file. If another program holds the lock, the programs of xdp-tools fail instead
-    /// of waiting. xdp-filter ignores LIBXDP_BPFFS: it uses /sys/fs/bpf or, if no BPF file system is
-    /// mounted there, the first one in /proc/mounts, which may be that of another test. So the
-    /// program gets a mount namespace in which /sys/fs/bpf is this test's file system.
+    /// of waiting. xdp-filter ignores LIBXDP_BPFFS. xdp-filter uses the BPF file system in
+    /// /sys/fs/bpf. If there is none, xdp-filter uses the first one in /proc/mounts, which may be
+    /// that of another test. Therefore the program runs in a mount namespace in which /sys/fs/bpf
+    /// is this test's BPF file system.
     fn tool(&self, words: &str) -> String {
         static ALONE: Mutex<()> = Mutex::new(());
         let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -68,7 +70,7 @@ impl Shared {
         ran.out
     }
 
-    /// Loads an XDP program that passes all packets, with xdp-loader.
+    /// Uses xdp-loader to load an XDP program that passes all packets to the kernel.
     fn load_pass(&self, mode: &str) {
         self.tool(&format!("xdp-loader load near0 {} -m {mode} -n xdp_pass", object("xdp-dispatcher.o")));
     }
@@ -113,13 +115,14 @@ impl Shared {
         });
     }
 
-    /// The number of datagrams that the kernel received on both ports since the last call.
+    /// Returns the number of datagrams that both UDP sockets received since the last call of this
+    /// function.
     fn passed(&self) -> usize {
         let of = |socket: &UdpSocket| std::iter::from_fn(|| socket.recv(&mut [0; 100]).ok()).count();
         self.kernel.iter().map(of).sum()
     }
 
-    /// Waits until no dispatcher is pinned. A dispatcher is unpinned after it is detached.
+    /// Waits until no dispatcher is pinned. A dispatcher is first detached and then unpinned.
     fn is_clean(&self) {
         until("nothing is pinned", || fs::read_dir(self.pins.join("xdp")).unwrap().count() == 0);
         assert!(!self.tool("ip link show near0").contains("xdp"));
@@ -133,7 +136,7 @@ impl Drop for Shared {
     }
 }
 
-/// Returns the path of an object file of libxdp.
+/// Returns the path of an object file (compiled BPF program) of libxdp.
 fn object(name: &str) -> String {
     let folders = fs::read_dir("/usr/lib").unwrap().map(|entry| entry.unwrap().path().join("bpf").join(name));
     let mut there = folders.filter(|path| path.exists());
@@ -148,7 +151,7 @@ fn received(report: &Value) -> usize {
     report["snapshot"]["received"].as_u64().unwrap() as usize
 }
 
-/// The helper process that removes the XDP program at the end of the run.
+/// Returns the helper process that removes the XDP program at the end of the run.
 fn helper(started: &Started) -> Pid {
     let id = started.id();
     let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
@@ -161,7 +164,7 @@ fn a_dispatcher_that_is_there_is_joined_and_left() {
         let Some(shared) = Shared::new() else { return };
         shared.load_pass(mode);
         let started = shared.count(&["--hash", "device"]);
-        // If two XDP programs have the same priority, they are ordered by name.
+        // If two XDP programs have the same priority, the dispatcher orders them by name.
         shared.has_programs(&[OURS, PASS]);
         let note = "near0: the hash of the card is not available in a dispatcher of libxdp";
         assert!(started.said().iter().any(|line| line.contains(note)), "{:?}", started.said());
@@ -178,8 +181,8 @@ fn a_dispatcher_that_is_there_is_joined_and_left() {
     }
 }
 
-/// xdp-filter has priority 10, and drops packets to port 9. The run receives these packets only if
-/// steerage's XDP program runs before xdp-filter.
+/// xdp-filter has priority 10, and drops packets to port 9. The run receives packets to port 9 only
+/// if steerage's XDP program runs before xdp-filter.
 #[test]
 fn the_priority_decides_who_sees_packets_first() {
     for (priority, order, received_of_9) in [("5", [OURS, FILTER], 100), ("60", [FILTER, OURS], 0)] {
@@ -230,12 +233,12 @@ fn the_program_of_a_killed_run_is_removed() {
     started.signal(Signal::SIGKILL);
     assert_eq!(started.end_unread(), None);
     until("the helper removes it", || shared.programs() == [PASS]);
-    // The directory that contains the lock of the XDP program is removed too.
+    // The directory that contains the XDP program's lock file is removed too.
     until("the helper ends", || kill(the_helper, None).is_err());
     assert_eq!(fs::read_dir(shared.pins.join("xdp")).unwrap().count(), 1);
 
-    // At this point, all processes that could remove the XDP program have ended. The XDP program
-    // then passes all packets to the kernel.
+    // At this point, all processes that could remove the XDP program have ended. If no process is
+    // left that could remove the XDP program, the program passes all packets to the kernel.
     let started = shared.count(&[]);
     kill(helper(&started), Signal::SIGKILL).unwrap();
     started.signal(Signal::SIGKILL);
@@ -264,7 +267,7 @@ fn two_runs_do_not_share_an_interface() {
     assert_eq!(received(&started.stop_at_rest()), 0);
 }
 
-/// If a later device cannot be opened, the run itself removes the XDP program of the first device,
+/// If a run cannot open a later device, the run itself removes the XDP program of the first device,
 /// without the helper process.
 #[test]
 fn a_run_that_does_not_start_leaves_the_dispatcher() {
@@ -275,8 +278,8 @@ fn a_run_that_does_not_start_leaves_the_dispatcher() {
     shared.has_programs(&[PASS]);
 }
 
-/// If the user requests another XDP mode than the mode of the dispatcher, the run is refused, and
-/// nothing changes.
+/// If the requested XDP mode differs from the dispatcher's mode, the run does not start, and the
+/// dispatcher stays unchanged.
 #[test]
 fn the_mode_is_that_of_the_dispatcher() {
     let Some(shared) = Shared::new() else { return };

@@ -24,11 +24,11 @@ use crate::pages::{CARGO_RUN, Example, examples};
 /// The path at which the Debian package installs the folder `examples`.
 const PACKAGED: &str = "/usr/share/doc/steerage/examples/";
 
-/// The maximum time for one command, in seconds. Only a command that hangs takes this long.
+/// The maximum time for one command, in seconds. Only a command that hangs exceeds this time.
 const PATIENCE: &str = "60";
 
-/// A command runs only if its first word, the name of a program, is in this list. `time` is a
-/// keyword of bash.
+/// The test runs a command only if the command's first word, the name of a program, is in this
+/// list. `time` is a keyword of bash.
 const PROGRAMS: [&str; 11] =
     ["steerage", "time", "tshark", "tcpdump", "mkdir", "ls", "cat", "head", "sed", "gzip", "printf"];
 
@@ -36,8 +36,7 @@ const PROGRAMS: [&str; 11] =
 /// interface.
 const INTERFACES: [&str; 6] = ["eth0", "eth1", "eth2", "any", "lo", "tap"];
 
-/// Returns the reason why a command of a page does not run in this test. `None` if the command
-/// runs.
+/// Returns the reason why the test does not run a command of a page. `None` if the command runs.
 fn kept_back(command: &str) -> Option<&'static str> {
     let command = command.split(" #").next().unwrap_or_default().trim_end();
     let mut words = command.split(' ');
@@ -90,11 +89,13 @@ fn run(command: &str, directory: &Path, programs: &Path) -> Output {
         .unwrap()
 }
 
-/// Describes how the result of an example differs from the page. `None` if it does not differ.
+/// Describes how the result of an example command differs from the result that the page shows.
+/// `None` if it does not differ.
 fn fault(example: &Example, output: &Output) -> Option<String> {
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     let error = example.output.first().filter(|line| line.starts_with("steerage: "));
-    // Generated traffic differs between runs, so the test does not compare this output.
+    // Generated traffic differs between runs, so the test does not compare the output of commands
+    // that use it.
     let is_compared = !example.output.is_empty() && !example.command.contains("synthetic");
     let is_right = match error {
         Some(error) => matches!(output.status.code(), Some(1 | 2)) && err.lines().any(|line| line == error),

@@ -1,5 +1,5 @@
-//! `steerage dump` copies the packets of a run. Only root and the user who started the run get the
-//! packets, and the run never waits for a reader.
+//! `steerage dump` copies the packets of a run. Only root and the user who started the run get
+//! these copies. The run never waits for a reader of the copies.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -22,11 +22,12 @@ use steerage_fixtures::{NOBODY, is_root, until};
 use crate::live::start;
 use crate::program::{Ends, Ran, Started, command, run};
 
-/// The compiled filter `udp`, as `tcpdump -ddd` prints it. Because of this constant, the tests do
-/// not need tcpdump.
+/// The compiled filter `udp`, as `tcpdump -ddd` prints it. With this constant, the tests need no
+/// tcpdump to compile the filter.
 const UDP: &str = "4,48 0 0 23,21 0 1 17,6 0 0 262144,6 0 0 0";
 
-/// A run that reads a capture from a pipe, so that the test decides when packets arrive.
+/// A run that reads a capture from a pipe. The test writes to the pipe, so it decides when packets
+/// arrive.
 struct Fed {
     run: Started,
     input: ChildStdin,
@@ -43,8 +44,8 @@ impl Fed {
         Self { run: Started::of(child), input, socket }
     }
 
-    /// Writes these packets to the pipe from which the run reads. The first of these packets has
-    /// the time 1 s, the second packet has the time 2 s, and so on.
+    /// Writes `packets` to the pipe from which the run reads. The first packet has the timestamp 1
+    /// s, the second packet 2 s, and so on.
     fn feed(&mut self, packets: impl Iterator<Item = Vec<u8>>) {
         let records = (1..).zip(packets).map(|(second, packet)| (second, 0, packet));
         self.input.write_all(&pcap(records)[24..]).unwrap();
@@ -82,8 +83,8 @@ impl Dump {
         Self { child, capture: thread::spawn(read) }
     }
 
-    /// Waits for the end. Waits for the end of `dump`. Returns the capture, and the line that
-    /// `dump` printed to standard error.
+    /// Waits for the end of `dump`. Returns the capture, and the line that `dump` printed to
+    /// standard error.
     fn end(mut self) -> (Vec<u8>, String) {
         let capture = self.capture.join().unwrap();
         let mut err = String::new();
@@ -133,7 +134,7 @@ fn every_packet_arrives_as_it_is_wanted() {
     fs::write(&file, &capture).unwrap();
     if let Some(mut rows) = tshark(&file, &["frame.time_epoch", "frame.len", "ip.proto"]) {
         // Packets that different CPUs handled are not in order in the capture, because one CPU may
-        // be ahead of another CPU.
+        // have handled later packets than another CPU.
         rows.sort_by_key(|row| row[1].parse::<usize>().unwrap());
         let rows: Vec<String> = rows.iter().map(|row| row.join(" ")).collect();
         let expected =
@@ -156,8 +157,9 @@ fn packets_are_lines_without_a_file() {
     let scratch = Scratch::new();
     let mut fed = Fed::new(&scratch, "1");
     let dump = command(&["dump", &fed.socket, "-c", "2"]).spawn().unwrap();
-    // In this format, `dump` writes no header, so the test cannot see when `dump` is connected. The
-    // test therefore sends packets until `dump` has received enough packets and ends.
+    // As text, `dump` writes no header, so the test cannot see when `dump` has connected to the
+    // run. The test therefore sends packets until `dump` has received the requested two packets and
+    // ends.
     let ended = thread::spawn(|| Ran::of(dump.wait_with_output().unwrap()));
     while !ended.is_finished() {
         fed.feed([frame(17, 53, 100), frame(6, 80, 60)].into_iter());
@@ -190,8 +192,8 @@ fn a_client_that_does_not_read_misses_packets_and_the_run_loses_none() {
         let mut head = [[0; 8]; 3];
         head.iter_mut().for_each(|word| packets.read_exact(word).unwrap());
         let [first, lengths, last] = head.map(u64::from_ne_bytes);
-        // If the length has one of the two highest values, the record contains counts instead of a
-        // packet.
+        // If the second word (the lengths) has one of its two highest values, the record contains
+        // counts instead of a packet.
         if lengths >= u64::MAX - 1 {
             counts = (first, last);
             continue;
@@ -259,7 +261,7 @@ fn a_run_that_is_killed_ends_its_dump() {
     assert_eq!(dump.end().1, "0 packets, 0 missed; the run ended before its last packets were read\n");
 }
 
-/// `dump` shows packets that AF_XDP takes from the kernel. tcpdump does not see these packets.
+/// `dump` shows packets that AF_XDP takes from the kernel, which tcpdump cannot see.
 #[test]
 fn packets_that_are_taken_from_the_kernel_are_shown() {
     let Some(net) = Net::with("numrxqueues 2 numtxqueues 2") else { return };

@@ -1,5 +1,5 @@
-//! Tests `steerage explain`, which explains flows, single packets, and whether traffic can be
-//! spread.
+//! Tests `steerage explain`, which describes flows and single packets, and whether the traffic can
+//! be spread over CPUs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,13 +20,13 @@ pub(crate) fn explained(args: &[&str]) -> Value {
     serde_json::from_str(&ran.out).unwrap_or_else(|error| panic!("{error}: {ran:?}"))
 }
 
-/// A frame of 60 bytes: Returns a UDP packet over IPv4 from 10.0.0.`from` to 10.0.0.`to`, with port
+/// Returns a frame of 60 bytes: a UDP packet over IPv4 from 10.0.0.`from` to 10.0.0.`to`, with port
 /// 9 on both sides.
 pub(crate) fn udp(from: u8, to: u8) -> Vec<u8> {
     FrameBuilder::udp(([10, 0, 0, from], 9), ([10, 0, 0, to], 9)).frame_of(60)
 }
 
-/// Writes a pcap file of [`udp`] packets, with the given pairs `(from, to)`.
+/// Writes a pcap file of UDP packets. [`udp`] makes each packet from a pair `(from, to)`.
 fn written(name: &str, packets: &[(u8, u8)]) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     fs::write(&path, pcap(packets.iter().map(|(from, to)| (0, 0, udp(*from, *to))))).unwrap();
@@ -57,7 +57,7 @@ fn without_packets_there_are_no_tables() {
 }
 
 /// Checks the hash with a test vector of Microsoft's "RSS hash verification suite". As in steering,
-/// the hash uses the lower of the two endpoints as the source.
+/// the lower of the two endpoints is hashed as the source, whichever endpoint sent the packet.
 #[test]
 fn toeplitz_is_that_of_network_cards() {
     let explained = explained(&["tcp 66.9.149.187:2794 > 161.142.100.80:1766", "--hash", "toeplitz"]);
@@ -89,16 +89,16 @@ fn a_packet_is_taken_apart() {
     let headers: Vec<_> = packet["headers"].as_array().unwrap().iter().map(|h| (&h["kind"], &h["offset"])).collect();
     assert_eq!(headers, [(&json!("Ethernet"), &json!(0)), (&json!("IPv4"), &json!(14)), (&json!("UDP"), &json!(34))]);
 
-    // A flow is in the same bucket whether `explain` finds it in the capture or reads it from the
-    // command line.
+    // `explain` shows the same bucket for a flow in a capture and for the same flow on the command
+    // line.
     let named = explained(&["udp 10.0.0.3:9 > 10.0.0.4:9", "--hash-key", KEY]);
     assert_eq!(named["flow"]["bucket"], packet["bucket"]);
-    // The capture has only three packets.
+    // The capture has only three packets, so there is no packet 4.
     assert!(explained(&[path, "--packet", "4"])["traffic"]["packet"].is_null());
 }
 
-/// If the requested packet does not exist, or if the program does not parse packets of its type,
-/// the output says so in words. The output has no empty fields and no zeros.
+/// `explain` reports in words that the requested packet does not exist, or that the program does
+/// not parse packets of this type. In these cases, `explain` prints no empty fields and no zeros.
 #[test]
 fn what_is_not_there_or_not_read_is_said() {
     let page = |path: &Path, args: &[&str]| {
@@ -126,14 +126,15 @@ fn what_is_not_there_or_not_read_is_said() {
             assert!(text.lines().any(|of_page| of_page == line), "{line}: {text}");
         }
         assert!(text.contains(&format!("100.0 %    {what}, 20 packets")), "{text}");
-        // All packets of this capture are in one bucket. But these packets are not one flow, so the
-        // output reports no large flow.
+        // All packets of this capture are in one bucket. But packets that cannot be parsed are not
+        // a flow, so `explain` reports no large flow.
         assert!(!text.contains("00:00:00") && !text.contains("bytes ,") && !text.contains("\nelephants: "), "{text}");
         assert!(text.contains("\nnot IP: 100.0 % "), "{text}");
     }
 }
 
-/// For a packet in a tunnel of IPv4 in IPv4, the explanation uses the same header as steering uses.
+/// For a packet in an IPv4-in-IPv4 tunnel, `explain` shows the flow of the header that steering
+/// uses (inner or outer).
 #[test]
 fn a_tunnel_goes_by_its_inner_flow_or_its_outer() {
     let path = written("explain-tunnel.pcap", &[(1, 2)]);
@@ -163,7 +164,7 @@ fn one_large_flow_is_an_elephant() {
     let explained = explained(&[path.to_str().unwrap()]);
     let traffic = &explained["traffic"];
     assert_eq!((&traffic["packets"], &traffic["bytes"], &traffic["flows"]), (&json!(100), &json!(6000), &json!(61)));
-    // The ledger in an explanation has the same JSON format as the ledger in a report.
+    // The packet counts in the output of `explain` have the same JSON format as those in a report.
     assert_balanced(&json!({ "ended_by": "input", "snapshot": explained["snapshot"] }));
     assert_eq!(explained["snapshot"]["received"], 100);
     let largest = &traffic["largest"][0];
@@ -189,8 +190,7 @@ fn a_file_that_breaks_off_is_explained_up_to_there() {
     ran.complaint();
 }
 
-/// For each real capture, `explain` counts as many packets as capinfos counts, and each packet is
-/// in a bucket.
+/// For each real capture, `explain` counts as many packets as capinfos counts.
 #[test]
 fn every_capture_is_explained() {
     let has_capinfos = is_installed("capinfos", "tshark");

@@ -14,7 +14,8 @@ use crate::program::{Ran, command};
 /// The maximum number of datagrams that a test sends.
 const DATAGRAMS_MAX: usize = 300_000;
 
-/// Runs `explain near0` in the near namespace, with its own /sys, while datagrams arrive.
+/// Runs `explain near0` in the near network namespace, with the namespace's /sys, while datagrams
+/// arrive.
 fn flooded(net: &Net, args: &[&str]) -> Ran {
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -22,7 +23,7 @@ fn flooded(net: &Net, args: &[&str]) -> Ran {
             net.far(|| {
                 let sockets: Vec<_> = (0..20).map(|_| UdpSocket::bind((FAR, 0)).unwrap()).collect();
                 for socket in sockets.iter().cycle().take(DATAGRAMS_MAX) {
-                    // No socket listens on this port, so the kernel reports an error for some
+                    // No socket listens on port 9, so `send_to` returns an error for some
                     // datagrams.
                     let _ = socket.send_to(&[0; 64], (NEAR, 9));
                     if over.load(Ordering::Relaxed) {

@@ -1,5 +1,5 @@
-//! Tests `steerage meter --export`: the messages on the wire, and the errors if no collector
-//! accepts the messages.
+//! Tests `steerage meter --export`: the IPFIX messages that it sends, and its errors if no
+//! collector accepts them.
 //!
 //! `export_collectors` tests `--export` with real collectors.
 
@@ -18,7 +18,7 @@ use steerage_fixtures::tshark;
 
 use crate::program::{Started, assert_lost_only_under_load, report, run, sum};
 
-/// Creates an empty directory for this test.
+/// Creates an empty directory for the test with this name.
 pub(crate) fn directory(name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("export").join(name);
     // A directory of an earlier test run may still exist, so it is removed first.
@@ -35,7 +35,7 @@ pub(crate) struct Header {
     domain: u32,
 }
 
-/// Parses the messages in these bytes.
+/// Parses the IPFIX messages in `bytes`.
 pub(crate) fn messages(mut bytes: &[u8]) -> Vec<(Header, Vec<Set>)> {
     let mut messages = Vec::new();
     while let Some(header) = bytes.first_chunk::<16>() {
@@ -54,7 +54,7 @@ pub(crate) fn messages(mut bytes: &[u8]) -> Vec<(Header, Vec<Set>)> {
 /// The smallest template id that steerage uses for options templates.
 pub(crate) const OPTIONS: u16 = 33_024;
 
-/// A set in an IPFIX message: the id and the bytes of the set.
+/// A set in an IPFIX message: the set's id and its bytes.
 pub(crate) type Set = (u16, Vec<u8>);
 
 fn sets(mut bytes: &[u8]) -> Vec<Set> {
@@ -72,7 +72,7 @@ fn sets(mut bytes: &[u8]) -> Vec<Set> {
 pub(crate) struct Decoder(BTreeMap<u16, usize>);
 
 impl Decoder {
-    /// Counts the flow records and the options records in these sets.
+    /// Counts the flow records and the options records in `sets`.
     pub(crate) fn records(&mut self, sets: &[Set]) -> (usize, usize) {
         let (mut flows, mut options) = (0, 0);
         for (id, bytes) in sets {
@@ -89,8 +89,8 @@ impl Decoder {
         (flows, options)
     }
 
-    /// Learns the templates of a set. In each kind of template, the list of information elements
-    /// begins at this offset.
+    /// Learns the templates of a set. In a template of this set, the list of information elements
+    /// begins at the offset `elements`.
     fn learn(&mut self, mut set: &[u8], elements: usize) {
         while !set.is_empty() {
             let word = |at: usize| u16::from_be_bytes([set[at], set[at + 1]]);
@@ -111,7 +111,7 @@ pub(crate) fn output<'a>(report: &'a Value, to: &str) -> &'a Value {
 }
 
 /// Exports all flows of a capture to a file, which tshark reads. For each flow key, the sums of the
-/// exported counts equal the sums of the counts in the CSV.
+/// exported counts equal the sums of the counts in the CSV file.
 #[test]
 fn a_file_says_what_the_csv_says() {
     let directory = directory("file");
@@ -140,8 +140,8 @@ fn a_file_says_what_the_csv_says() {
         ];
         let Some(messages) = tshark::tshark(&ipfix, &fields) else { return };
         assert!(!messages.is_empty(), "{name}");
-        // tshark returns each field of a message as a list. The sums do not depend on how records
-        // are grouped into these lists.
+        // For each field of a message, tshark returns a list with the values of all records. The
+        // sums over these lists do not depend on how records are grouped into messages.
         let sum = |nth: usize| numbers(&messages, nth).sum::<u64>();
         let total = |nth: usize| expected.iter().map(|row| row[nth].parse::<u64>().unwrap_or(0)).sum::<u64>();
         assert_eq!(sum(7), total(9) + total(12), "{name}: packets");
@@ -180,7 +180,7 @@ fn numbers(messages: &[Vec<String>], nth: usize) -> impl Iterator<Item = u64> {
     messages.iter().flat_map(move |message| message[nth].split(',')).filter_map(|number| number.parse().ok())
 }
 
-/// tshark reads the exported times with nanoseconds, and the exported tunnel identifiers.
+/// tshark reads the exported tunnel identifiers.
 #[test]
 fn times_and_tunnels() {
     let directory = directory("tunnels");
@@ -202,8 +202,8 @@ fn times_and_tunnels() {
     assert_eq!(keys, ["10", "11"]);
 }
 
-/// Each message fits into the MTU, and its sequence number is the number of records in all earlier
-/// messages. Templates are repeated.
+/// Each IPFIX message fits into the MTU, and its sequence number is the number of records in all
+/// earlier messages. Templates are repeated.
 #[test]
 fn datagrams_fit_and_are_numbered() {
     for (mtu, most) in [("1500", 1472), ("1280", 1252)] {
@@ -215,8 +215,8 @@ fn datagrams_fit_and_are_numbered() {
             let (mut all, mut buffer) = (Vec::new(), [0; 65_535]);
             let (mut decoder, mut flows) = (Decoder::default(), 0);
             loop {
-                // On the loopback interface, a datagram can be received immediately after it was
-                // sent.
+                // On the loopback interface, each datagram that was sent before this check can
+                // already be received.
                 let was_over = has_ended.try_recv().is_ok();
                 while let Ok(length) = socket.recv(&mut buffer) {
                     let message = messages(&buffer[..length]).remove(0);
@@ -243,8 +243,8 @@ fn datagrams_fit_and_are_numbered() {
         }
         let full = all.iter().filter(|((header, _), _)| header.length > most - 120).count();
         assert!(full > all.len() / 2, "{full} full messages of {}", all.len());
-        // Templates are sent every 50 ms. The exporter sends thousands of records at a rate of one
-        // record per 50 us.
+        // The exporter repeats its templates every 50 ms. The exporter sends thousands of records,
+        // one record per 50 us, so the export takes several times 50 ms.
         let with_templates = all.iter().filter(|((_, sets), _)| sets.iter().any(|(id, _)| *id == 2)).count();
         assert!(with_templates >= 3, "{with_templates}");
         let output = output(&report, &to);
@@ -265,8 +265,8 @@ fn a_collector_that_comes_and_goes_costs_no_packets() {
     let (done, is_done) = mpsc::channel();
     let collector = thread::spawn(move || {
         let mut connections = Vec::new();
-        // The collector reads at least one whole message from each of the first connections, and
-        // everything from the last connection.
+        // The collector reads at least one whole message from each of the first three connections,
+        // and all bytes of the last one.
         for taken in [20_000, 40_000, 70_000, usize::MAX] {
             let (mut stream, _) = listener.accept().unwrap();
             if taken == usize::MAX {
@@ -286,7 +286,8 @@ fn a_collector_that_comes_and_goes_costs_no_packets() {
         connections
     });
     let to = format!("ipfix+tcp://{address}");
-    // Each flow has a packet every 2 s, and the timeout ends the flow after 1 s.
+    // Each flow has a packet every 2 s, but the inactive timeout is 1 s. Therefore each packet
+    // begins a new flow and becomes a record.
     let device = "synthetic:flows=40000,rate=20000";
     let args = ["meter", device, "--inactive", "1", "--seconds", "0", "--virtual-cpus", "2", "--json", "--export", &to];
     let run = Started::new(&args);
@@ -304,7 +305,8 @@ fn a_collector_that_comes_and_goes_costs_no_packets() {
     assert_eq!((written + lost, made), (total, 3), "{output}");
     let mut arrived = 0;
     for bytes in &connections {
-        // The decoder can read a record only if the record's template arrived earlier.
+        // The decoder can read a record only if the connection contained the record's template
+        // before the record.
         let (messages, mut decoder) = (messages(bytes), Decoder::default());
         assert_eq!(messages[0].0.sequence, 0, "a connection begins anew");
         arrived += messages.iter().map(|(_, sets)| decoder.records(sets).0 as u64).sum::<u64>();
@@ -313,12 +315,12 @@ fn a_collector_that_comes_and_goes_costs_no_packets() {
 }
 
 /// If no collector listens, a run with a live source continues and counts the records that are
-/// lost. With a capture as its source, the program refuses to start, because no record of a capture
-/// may be lost.
+/// lost. A run that reads a capture does not start without a collector, because no record of a
+/// capture may be lost.
 #[test]
 fn a_collector_that_is_down() {
-    // The test binds a socket to this port and closes the socket again, so no process listens on
-    // the port.
+    // The test has bound a socket to this port and closed the socket, so no process listens on the
+    // port.
     let nowhere = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let to = format!("ipfix+tcp://{nowhere}");
     let live =
@@ -336,8 +338,8 @@ fn a_collector_that_is_down() {
     assert!(ran.complaint().starts_with(&expected) && ran.err.contains("start the collector"), "{ran:?}");
 }
 
-/// The exporter cannot know which UDP datagrams arrive, but the kernel reports datagrams that the
-/// host refused.
+/// The exporter does not learn which UDP datagrams arrive, but the kernel reports those that the
+/// collector's host refused.
 #[test]
 fn refused_datagrams_are_seen() {
     let nowhere: SocketAddr = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();

@@ -17,11 +17,11 @@ use steerage_fixtures::{skip, tshark};
 use crate::export::directory;
 use crate::program::{Ends, report};
 
-/// The time limit for the start of a collector, and for its end. All collectors need less time.
+/// The time limit for a collector to start, to read its input, and to end. All collectors need less
+/// time.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The captures of these tests. The captures of these tests contain fragments, ICMP, TCP, IPv6,
-/// tunnels, and VLAN tags.
+/// The captures of these tests contain fragments, ICMP, TCP, IPv6, tunnels, and VLAN tags.
 const CAPTURES: [&str; 7] = [
     "afs.pcap",
     "dns_tcp.pcap",
@@ -32,12 +32,14 @@ const CAPTURES: [&str; 7] = [
     "802.1ad_QinQ.pcap",
 ];
 
-/// The numbers of packets and octets that the source of a flow sent. The key of the map consists of
-/// addresses, ports and protocol.
+/// A map from each flow direction to the numbers of packets and octets that the source sent. The
+/// map's key consists of the source address and port, the destination address and port, and the
+/// protocol.
 pub(crate) type Directions = BTreeMap<(String, String, String, String, String), (u64, u64)>;
 
-/// Reads the IP flows of a CSV file. Each direction of a flow has its own entry. For ICMP flows,
-/// the entry has no ports, because collectors show the ICMP type instead of ports.
+/// Reads the IP flows of a CSV file that steerage wrote. Each direction of a flow has its own
+/// entry. For ICMP flows, the entry has no ports, because collectors show the ICMP type instead of
+/// ports.
 fn directions(csv: &Path) -> Directions {
     let mut all = Directions::new();
     let text = fs::read_to_string(csv).unwrap();
@@ -71,8 +73,8 @@ pub(crate) fn free_port() -> u16 {
     UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// The number of bytes in the receive buffer of a port, or `None` if no process listens on the
-/// port.
+/// Returns the number of bytes in the receive buffer of a UDP port, or `None` if no process listens
+/// on the port.
 fn waiting(port: u16) -> Option<u64> {
     let sockets = fs::read_to_string("/proc/net/udp").unwrap();
     let address = format!("0100007F:{port:04X}");
@@ -90,9 +92,9 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Starts a collector and exports the flows of a capture to it. The collector's log shows when the
-/// collector is ready. Waits until the collector has read all flows, and returns the collector and
-/// the report of the run.
+/// Starts a collector and exports the flows of a capture to it. The collector is ready when its log
+/// contains the text `ready`. Waits until the collector has read all flows, and returns the
+/// collector and the report of the run.
 pub(crate) fn collect(
     collector: &mut Command,
     port: u16,
@@ -151,7 +153,7 @@ fn nfcapd_counts_what_the_csv_counts() {
             let &[source, source_port, destination, destination_port, protocol, ..] = &row[..] else {
                 panic!("{line}");
             };
-            // In nfdump's output, frames without IP have no protocol.
+            // nfdump prints frames without an IP header with the source address 0.0.0.0.
             if source == "0.0.0.0" {
                 continue;
             }
@@ -196,7 +198,8 @@ fn nfacctd_counts_what_the_csv_counts() {
 /// The text with which the printing process of nfacctd reports that it is ready.
 pub(crate) const NFACCTD_IS_READY: &str = "cache entries";
 
-/// An nfacctd with a default receive buffer, which prints its records to a file each second.
+/// Returns a command that starts nfacctd with its default receive buffer. nfacctd prints its
+/// records to a file each second.
 pub(crate) fn nfacctd(directory: &Path, port: u16, printed: &Path) -> Command {
     let config = directory.join("nfacctd.conf");
     fs::write(
@@ -221,7 +224,7 @@ pub(crate) fn printed_so_far(csv: &Path) -> Directions {
     let text = fs::read_to_string(csv).unwrap_or_default();
     for line in text.lines().filter(|line| !line.starts_with("SRC_IP")) {
         let row: Vec<&str> = line.split(',').collect();
-        // The last line may be incomplete, because nfacctd may be in the middle of writing it.
+        // The last line may be incomplete, because nfacctd may not have finished writing the line.
         let [source, destination, source_port, destination_port, protocol, packets, octets] = row[..] else { continue };
         let key = [source, source_port, destination, destination_port];
         let names = [("icmp", "1"), ("tcp", "6"), ("udp", "17"), ("ipv6-icmp", "58")];

@@ -21,13 +21,13 @@ use crate::program::{Started, report, run};
 /// The default export rate that docs/meter.md states, in records per second.
 const RATE: f64 = 10_000.0;
 
-/// Receives messages at `address` while `send` runs. Returns the time from the first to the last
-/// message, according to the kernel's timestamps, and the result of `send`.
+/// Receives IPFIX messages at `address` while `send` runs. Returns the time from the first to the
+/// last message, according to the kernel's timestamps, and the result of `send`.
 fn span<R>(address: &str, send: impl FnOnce(&str) -> R) -> (Duration, R) {
     let socket = UdpSocket::bind(address).unwrap();
     socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
     setsockopt(&socket, sockopt::ReceiveTimestampns, &true).unwrap();
-    // The kernel limits the size of the socket's receive buffer to `net.core.rmem_max`.
+    // The kernel limits the size of the socket's receive buffer to twice `net.core.rmem_max`.
     setsockopt(&socket, sockopt::RcvBuf, &(4 << 20)).unwrap();
     let to = format!("ipfix://{}", socket.local_addr().unwrap());
     let (ended, has_ended) = mpsc::channel();
@@ -58,8 +58,8 @@ fn span<R>(address: &str, send: impl FnOnce(&str) -> R) -> (Duration, R) {
     (receiver.join().unwrap(), result)
 }
 
-/// The export rate is limited for captures, and also for the flows that are still open when a live
-/// run is stopped.
+/// The exporter limits its rate for captures, and also for the flows that are still open when a
+/// live run is stopped.
 #[test]
 fn udp_is_paced() {
     let capture = ["meter", "synthetic:packets=5000,flows=5000", "--virtual-cpus", "2"];
@@ -112,7 +112,7 @@ fn the_user_sets_the_rate() {
     }
 }
 
-/// If the flows of a file are exported over UDP, the program recommends TCP, which loses no
+/// If the user exports the flows of a file over UDP, the program recommends TCP, which loses no
 /// records.
 #[test]
 fn tcp_is_recommended_for_a_file() {
@@ -131,15 +131,15 @@ fn tcp_is_recommended_for_a_file() {
     assert!(!advice("synthetic:packets=1000,flows=10,rate=100000", &[]).contains("tcp"));
 }
 
-/// The maximum number of times that the flows are exported. If a busy machine does not run the
-/// collector for a fifth of a second, the collector's receive buffer may overflow. The flows are
-/// then exported again.
+/// The maximum number of times that the test exports the flows. If a busy machine does not run the
+/// collector for a fifth of a second, the collector's receive buffer may overflow. If the collector
+/// did not store all flows, the test exports the flows again.
 const ATTEMPTS_MAX: usize = 3;
 
-/// Exports many flows until the collector stores all of them. The function `store` receives a
-/// directory, the collector's port, and arguments for the export. `store` returns the number of
-/// flows that the collector stored and the number of flows that were sent, or `None` if the
-/// collector is not installed.
+/// Repeats an export of many flows until the collector stores all flows of one export. The function
+/// `store` receives a directory, the collector's port, and arguments for the export. `store`
+/// returns the number of flows that the collector stored and the number of flows that were sent, or
+/// `None` if the collector is not installed.
 fn all_arrive(name: &str, options: &str, store: impl Fn(&Path, u16, &[&str]) -> Option<(u64, u64)>) {
     let mut found = Vec::new();
     for attempt in 0..ATTEMPTS_MAX {

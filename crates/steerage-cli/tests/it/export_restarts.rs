@@ -19,7 +19,7 @@ use serde_json::Value;
 use crate::export::{Decoder, OPTIONS, Set, messages, output};
 use crate::program::Started;
 
-/// The time between the end of a collector and the start of the next one.
+/// The time from the end of a collector to the start of the next collector.
 const AWAY: Duration = Duration::from_millis(500);
 /// The size of the collector's receive buffer in bytes.
 const BUFFER: usize = 8 << 20;
@@ -47,10 +47,10 @@ struct Collected {
     /// The number of missing records. The number of missing records is computed from gaps in the
     /// sequence numbers, both within the messages of one collector and between two collectors.
     missing: u64,
-    /// The expected sequence number of the next message.
+    /// The sequence number that the next message must have if no record is missing.
     next: u32,
-    /// The exporter's last statistics about itself: the number of flow records that it sent, and
-    /// the number that it did not send.
+    /// The last statistics that the exporter sent about itself: how many flow records it sent, and
+    /// how many it did not send.
     stated: Option<(u64, u64)>,
 }
 
@@ -60,8 +60,9 @@ impl Collected {
         self.missing += u64::from(sequence.wrapping_sub(self.next));
         self.next = sequence.wrapping_add((flows + options) as u32);
         (self.flows, self.options) = (self.flows + flows as u64, self.options + options as u64);
-        // The options records describe the exporting process: its id, and how many messages,
-        // records and bytes it has sent. They also have the number of records that it did not send.
+        // The options records contain statistics of the exporting process: its id, and how many
+        // messages, records and bytes it has sent. The options records also contain the number of
+        // records that the process did not send.
         for (_, bytes) in sets.iter().filter(|(id, _)| *id == OPTIONS) {
             let number = |at: usize| u64::from_be_bytes(bytes[at..at + 8].try_into().unwrap());
             self.stated = Some((number(12), number(28)));
@@ -69,20 +70,21 @@ impl Collected {
     }
 }
 
-/// Runs `meter` for the configured time, with a collector that is restarted repeatedly. Returns the
-/// report and the collected counts.
+/// Runs `meter` for the configured time. During this time, the collector is restarted repeatedly.
+/// Returns the report and the collected counts.
 fn run(to: &str, collector: impl FnOnce(&Stop) -> Collected + Send + 'static) -> (Value, Collected) {
     let stop = Arc::new(Stop::default());
     let of_collector = Arc::clone(&stop);
     let collector = thread::spawn(move || collector(&of_collector));
-    // Each flow has a packet every 2 s, and the timeout ends the flow after 1 s. At the end of the
-    // run, the records of the last one or two seconds arrive together. These records take 100 kB, which the
-    // kernel counts as 200 kB of buffer space. The collector's buffer has room for all of these
-    // records, even if the collector gets no CPU time in the meantime.
+    // Each flow has a packet every 2 s, but the inactive timeout is 1 s. Therefore each packet
+    // becomes a record. At the end of the run, the records of the last one or two seconds arrive
+    // together. The records of one or two seconds take 100 kB, which the kernel counts as 200 kB of
+    // buffer space. The collector's buffer has room for all of these records, even if the collector
+    // gets no CPU time in the meantime.
     let rate = setting("STEERAGE_EXPORT_RATE", 500);
     let device = format!("synthetic:flows={},rate={rate}", 2 * rate);
-    // The run has only one CPU. The run has only one CPU. With a second CPU, the backlog of that
-    // CPU could overflow if the machine stalls for seconds, whatever the collector does.
+    // The run has only one CPU. If it had a second CPU, that CPU's backlog could overflow when the
+    // machine stalls for seconds, whatever the collector does.
     let args = ["meter", &device, "--inactive", "1", "--seconds", "0", "--virtual-cpus", "1", "--json", "--export", to];
     let started = Started::new(&args);
     // The last collector runs until the end of the test.
@@ -97,14 +99,14 @@ fn run(to: &str, collector: impl FnOnce(&Stop) -> Collected + Send + 'static) ->
 /// The signals to the collector.
 #[derive(Debug, Default)]
 struct Stop {
-    /// True if the running collector is the last collector, which is not restarted any more.
+    /// True if the running collector is the last one, which the test does not restart.
     is_last: AtomicBool,
-    /// True after the exporter has ended.
+    /// True after the run with the exporter has ended.
     ended: AtomicBool,
 }
 
 impl Stop {
-    /// Prints that a collector is running after `after` restarts.
+    /// Records that a collector is running after `after` restarts.
     fn is_there(&self, after: u64) {
         self.is_last.store(after >= restarts().1, Ordering::Relaxed);
     }
@@ -145,7 +147,8 @@ fn export_restarts_udp() {
     ));
     assert_eq!(stated, Some((written, lost)), "the exporter and the report agree");
     // Each record that was sent has either arrived, or it is counted as missing because of a gap in
-    // the sequence numbers. Each message that contains options records has two of them.
+    // the sequence numbers. Each message that contains options records contains two options
+    // records.
     let options_sent = u64::from(next) - written;
     assert!(flows <= written && options <= options_sent && options_sent % 2 == 0, "{flows} {options} {options_sent}");
     assert_eq!(missing, (written - flows) + (options_sent - options));
@@ -169,7 +172,8 @@ fn collect_datagrams(address: SocketAddr, stop: &Stop) -> Collected {
         let (since, mut decoder) = (Instant::now(), Decoder::default());
         stop.is_there(all.restarts);
         while !stop.is_over(since) {
-            // On the loopback interface, a datagram can be received immediately after it was sent.
+            // On the loopback interface, each datagram that was sent before this check can already
+            // be received.
             let ended = stop.ended.load(Ordering::Relaxed);
             match socket.recv(&mut buffer) {
                 Ok(length) => {
@@ -201,7 +205,7 @@ fn export_restarts_tcp() {
         written - flows
     ));
     assert_eq!(stated, Some((written, lost)), "the exporter and the report agree");
-    // Within a connection, the sequence numbers show that no record is missing.
+    // The sequence numbers of each connection show that no record is missing within the connection.
     assert_eq!(missing, 0, "{options} options");
     assert!(restarts > 0 && flows > 0 && flows <= written, "{flows} of {written}");
     assert!(output["connections"].as_u64().unwrap() >= restarts, "{output}");

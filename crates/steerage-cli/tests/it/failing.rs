@@ -22,14 +22,15 @@ use crate::program::run;
 
 const PACKETS: u32 = 100_000;
 
-/// The number of bytes of the capture that the disk can read.
+/// The number of bytes at the start of the capture that can be read.
 const SOUND_BYTES: usize = 1 << 20;
 
 fn capture() -> Vec<u8> {
     pcap((0..PACKETS).map(|second| (second, 0, [0; 60])))
 }
 
-/// A file system with the single file `1.pcap`. Only the first bytes of the file can be read.
+/// A file system with the single file `1.pcap`. Only the first `SOUND_BYTES` bytes of the file can
+/// be read.
 struct Failing(Vec<u8>);
 
 impl Failing {
@@ -73,7 +74,8 @@ impl Filesystem for Failing {
     }
 }
 
-/// Runs `body` in its own mount namespace, so that its mounts disappear even if the test fails.
+/// Runs `body` in a separate mount namespace, so that the mounts of `body` disappear even if the
+/// test fails.
 fn in_namespace(body: impl FnOnce(&Path) + Send + 'static) {
     if !nix::unistd::geteuid().is_root() {
         return skip("only root can mount");
@@ -109,8 +111,8 @@ fn a_file_system_that_fails_gives_one_line() {
     });
 }
 
-/// In this test, a mounted disk loses its end, because the file of its loop device is truncated. On
-/// ext4, the kernel grants leases, so the program maps the capture into memory.
+/// In this test, a mounted disk loses its end, because the file of its loop device is truncated.
+/// ext4 supports file leases, so the program maps the capture into memory.
 #[test]
 fn a_disk_that_fails_gives_one_line() {
     const DISK_BYTES: u64 = 64 << 20;
@@ -128,7 +130,7 @@ fn a_disk_that_fails_gives_one_line() {
         }
         let path = at.join("1.pcap");
         fs::write(&path, capture()).unwrap();
-        // A process that another test is starting may hold the file open for a moment.
+        // A process that another test is starting may hold a file of the disk open for a moment.
         until("the disk is unmounted", || umount2(at, MntFlags::empty()).is_ok());
         // The disk is unmounted and mounted again, so that no byte of the capture is in the page
         // cache.

@@ -27,8 +27,8 @@ fn place(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
 }
 
-/// The captures of the test, if they are available. The captures contain TCP, UDP, fragments and
-/// tunnels. The test uses only a few captures, because tshark is slow.
+/// Returns the captures of the test that are available. The captures contain TCP, UDP, fragments
+/// and tunnels. The test uses only a few captures, because tshark is slow.
 fn captures() -> Vec<PathBuf> {
     let folder = tshark::folder();
     let names = ["afs.pcap", "dns_tcp.pcap", "mptcp-v1.pcap", "various_gre.pcap", "vxlan.pcap"];
@@ -39,10 +39,11 @@ fn captures() -> Vec<PathBuf> {
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Frame {
     time: String,
-    /// The addresses and ports of the innermost headers. The order of the two endpoints is the same
-    /// for both directions of a flow. `None` if there are no ports.
+    /// The addresses and ports of the frame's innermost headers. The order of the two endpoints is
+    /// the same for both directions of a flow. `None` if there are no ports.
     flow: Option<[String; 4]>,
-    /// If the frame is a fragment, the values that identify its datagram.
+    /// The values that identify the datagram of a fragment, or `None` if the frame is not a
+    /// fragment.
     datagram: Option<String>,
 }
 
@@ -83,8 +84,8 @@ fn parts_of_a_capture_are_all_of_it() {
         let Some(mut all) = frames(capture) else { return };
         let to = format!("pcap:{}", place("part{0..2}.pcapng").display());
         let from = capture.to_str().unwrap();
-        // With one CPU, `fanout` must still hash packets and track fragments. With one CPU, the
-        // other commands neither hash packets nor track fragments.
+        // With one CPU, `fanout` must still hash packets and track fragments. If other commands
+        // have only one CPU, they neither hash packets nor track fragments.
         let report = report(&["fanout", from, "--to", &to, "--virtual-cpus", cpus]);
         assert_eq!(report["snapshot"]["received"].as_u64(), Some(all.len() as u64));
         assert_eq!(report["snapshot"]["verdicts"]["transmitted"], report["snapshot"]["received"]);
@@ -141,8 +142,8 @@ fn what_would_be_overwritten_is_refused() {
     assert_eq!((ran.code, std::fs::read(&one).unwrap()), (Some(1), before), "{ran:?}");
 }
 
-/// Lists the captures in a directory. For each capture, returns its name, its number of packets and
-/// its length.
+/// Lists the captures in a directory. Returns each capture's name, with its number of packets and
+/// its length in bytes.
 fn captures_in(directory: &Path) -> BTreeMap<String, (u64, u64)> {
     let entries = std::fs::read_dir(directory).unwrap().map(Result::unwrap);
     let counted = entries.map(|entry| {
@@ -184,7 +185,8 @@ fn files_rotate_by_packet_time_without_loss() {
 }
 
 /// If several files begin in the same second, numbers are added to their names. No file is longer
-/// than the limit. The newest files are kept, even if an earlier run wrote them.
+/// than the limit of `--rotate`. With `--keep`, the newest files are kept, even if an earlier run
+/// wrote them.
 #[test]
 fn files_rotate_by_size_and_the_newest_are_kept() {
     let scratch = Scratch::new();
@@ -197,7 +199,7 @@ fn files_rotate_by_size_and_the_newest_are_kept() {
     let files = captures_in(&scratch);
     assert_eq!(files.values().map(|(packets, _)| packets).sum::<u64>(), 10_000, "{files:?}");
     assert!(files.len() >= 6 && files.values().all(|(_, length)| *length <= 1 << 20), "{files:?}");
-    // A file that does not fit the pattern of names is not deleted.
+    // `--keep` does not delete a file whose name does not fit the pattern of the output's names.
     std::fs::write(scratch.join("notes.txt"), "kept").unwrap();
     // A file's name does not show which run wrote the file, because a run reuses the names of
     // deleted files.
@@ -233,7 +235,7 @@ fn an_output_that_fails_fails_the_run() {
 }
 
 /// In this test, programs that were not written for steerage share the packets of an interface.
-/// Each program reads from its own TAP.
+/// Each program reads from its own TAP interface.
 #[test]
 fn an_interface_is_dealt_out_to_taps() {
     let Some(net) = Net::new() else { return };
@@ -244,7 +246,7 @@ fn an_interface_is_dealt_out_to_taps() {
     net.far(|| {
         let sockets: Vec<UdpSocket> = (0..60).map(|_| UdpSocket::bind((FAR, 0)).unwrap()).collect();
         for socket in sockets.iter().cycle().take(600) {
-            // The socket is not connected, so it gets no errors for refused datagrams.
+            // The UDP socket is not connected, so the kernel reports no refused datagrams to it.
             socket.send_to(&[0; 100], (NEAR, 9)).unwrap();
         }
     });
@@ -262,8 +264,8 @@ fn an_interface_is_dealt_out_to_taps() {
 
 /// The flows of an interface go to two outputs. The reader of the first output stalls, and the
 /// reader of the second output keeps up. The first output loses packets, and the report contains
-/// their number. The second output gets all packets of its flows, and neither output waits for the
-/// other output.
+/// the number of lost packets. The second output gets all packets of its flows, and neither output
+/// waits for the other output.
 #[test]
 fn a_slow_output_loses_its_own_packets_only() {
     const FLOWS: usize = 60;
@@ -274,7 +276,7 @@ fn a_slow_output_loses_its_own_packets_only() {
     let _ = std::fs::remove_file(&slow);
     mkfifo(&slow, Mode::S_IRWXU).unwrap();
     let (to_slow, to_fast) = (format!("fifo:{}", slow.display()), format!("pcap:{}", fast.display()));
-    // The test has opened the FIFO, but does not read from it yet.
+    // The test opens the FIFO now, but reads from it only later.
     let mut reader = File::options().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(&slow).unwrap();
     let args = ["fanout", "near0", "-Q", "in", "-f", "udp", "--to", &to_slow, "--to", &to_fast, "--virtual-cpus", "2"];
     let args = [&args[..], &["--check-order", "--json", "-v"]].concat();
@@ -282,7 +284,7 @@ fn a_slow_output_loses_its_own_packets_only() {
     net.far(|| {
         let sockets: Vec<UdpSocket> = (0..FLOWS).map(|_| UdpSocket::bind((FAR, 0)).unwrap()).collect();
         for socket in sockets.iter().cycle().take(FLOWS * EACH) {
-            // The socket is not connected, so it gets no errors for refused datagrams.
+            // The UDP socket is not connected, so the kernel reports no refused datagrams to it.
             socket.send_to(&[0; 1400], (NEAR, 9)).unwrap();
         }
     });
@@ -299,7 +301,8 @@ fn a_slow_output_loses_its_own_packets_only() {
         assert!(asked.elapsed() < HANG, "{report}");
     };
     assert_eq!(so_far["snapshot"]["outputs"][1]["dropped"], json!({}), "{so_far}");
-    // When the FIFO's reader continues, it receives all packets that are completely in the buffer.
+    // When the FIFO's reader continues, it receives each packet that was completely written to the
+    // FIFO's buffer.
     dealing.signal(Signal::SIGINT);
     let mut kept = Vec::new();
     loop {

@@ -1,5 +1,5 @@
-//! Tests the option `-f` with capture files. Every command must get the same packets that `tcpdump
-//! -r FILE EXPR` shows.
+//! Tests the packet filter option `-f` with capture files. Every command must get the same packets
+//! that `tcpdump -r FILE EXPR` shows.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,8 @@ use steerage_fixtures::{skip, tshark};
 use crate::parallel::summary;
 use crate::program::{Ran, command, report, run};
 
-/// A filter that some of the capture's 601 packets match. No two of the matching packets are equal.
+/// A filter expression that only some of the 601 packets of the capture match. All packets that
+/// match the filter differ from each other.
 const EXPRESSION: &str = "udp src port 7001 or (ip[6:2] & 0x1fff != 0)";
 
 /// The path of the capture, and the packets that pass the filter, as tcpdump prints them. Each
@@ -29,8 +30,7 @@ fn afs() -> Option<(String, Vec<String>)> {
 /// Returns tcpdump's lines for the packets of a file that pass the filter, sorted.
 fn shown(file: &str, expression: &str) -> Option<Vec<String>> {
     let output = Command::new("tcpdump").args(["-nn", "-tt", "-xx", "-r", file, "--", expression]).output().ok()?;
-    // In tcpdump's output, each packet has one line, which is followed by indented lines with the
-    // packet's bytes.
+    // tcpdump prints one line for each packet, and then indented lines with the packet's bytes.
     let text = String::from_utf8(output.stdout).unwrap().replace("\n\t", " ");
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
     lines.sort();
@@ -73,7 +73,7 @@ fn a_pipe_is_filtered_too() {
         [&report["snapshot"]["received"], &report["capture"]["filtered"]],
         [&json!(passed.len()), &json!(601 - passed.len())]
     );
-    // The link type of a real pipe is unknown until data arrives.
+    // If the input is a real pipe, the program does not know the link type until data arrives.
     let mut cat = Command::new("cat").arg(&afs).stdout(std::process::Stdio::piped()).spawn().unwrap();
     let mut piped = command(&["count", "-", "-f", EXPRESSION, "--virtual-cpus", "1", "--json"]);
     let report = Ran::of(piped.stdin(cat.stdout.take().unwrap()).output().unwrap()).report();
@@ -123,8 +123,8 @@ fn the_jobs_of_parallel_read_what_passes() {
         first.sort();
         first
     };
-    // The output of jobs is merged line by line. The lines with the bytes of a packet may therefore
-    // be separated from the packet's first line.
+    // The output of jobs is merged line by line. Therefore other lines may separate the lines with
+    // a packet's bytes from the packet's first line.
     let lines: Vec<String> = ran.out.lines().filter(|line| !line.starts_with('\t')).map(str::to_owned).collect();
     assert_eq!(first(&lines), first(&passed).iter().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>());
 }

@@ -1,6 +1,6 @@
 //! Tests which counts `steerage meter` reports if it cannot write flow records. Each output counts
-//! every record as either written or lost, and its file contains exactly the records that were
-//! counted as written.
+//! every flow record as either written or lost. The output's file contains exactly the records that
+//! are counted as written.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -36,14 +36,15 @@ fn assert_counted(report: &Value) -> u64 {
     total
 }
 
-/// Returns the report of a run that writes its flows to standard output.
+/// Returns the report of a run that writes its flows to standard output, and therefore its report
+/// to standard error.
 fn report_of(err: &str) -> Value {
     let line = err.lines().find(|line| line.starts_with('{')).unwrap_or_else(|| panic!("{err}"));
     serde_json::from_str(line).unwrap()
 }
 
-/// Finds the only file in the directory whose name begins with `name`, and returns its name and its
-/// contents.
+/// Returns the name and the contents of the only file in the directory whose name begins with
+/// `name`.
 fn part(directory: &Path, name: &str) -> (String, Vec<u8>) {
     let names = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let names: Vec<String> = names.filter(|file| file.starts_with(name)).collect();
@@ -59,8 +60,8 @@ fn a_full_disk_has_what_counts_as_written() {
     let scratch = Scratch::new();
     let (small, saved) = (scratch.join("small"), scratch.join("saved"));
     [&small, &saved].into_iter().for_each(|path| fs::create_dir(path).unwrap());
-    // The run has three outputs. In this test, each output is on a file system that is too small
-    // for it.
+    // The run has three outputs. The file of each output is on a file system that is too small for
+    // all records.
     let names = ["a.csv", "b.jsonl", "c.ipfix"];
     let script = "cd \"$1\" && mkdir a b c || exit 99
         for each in a b c; do mount -t tmpfs -o size=300k tmpfs $each || exit 99; done
@@ -155,14 +156,15 @@ fn a_reader_that_has_enough_leaves_the_rest_lost() {
     assert!(counts["written"].as_u64() > Some(0) && counts["lost"].as_u64() > Some(0), "{counts} {total}");
 }
 
-/// In this test, a collector ends while a source waits for it, and does not start again. The run
-/// then reports the lost records and fails.
+/// In this test, a collector ends while the packet source waits for the collector. The collector
+/// does not start again. If a collector ends and does not return, the run reports the lost records
+/// and fails.
 #[test]
 fn a_collector_that_goes_away_leaves_the_rest_lost() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    // The records of all flows do not fit into the kernel's buffers for a connection, which are
-    // about 4 MB at the sender. Therefore some records are not written yet when the collector
-    // closes the connection.
+    // The records of all flows need more space than the kernel's buffers for a connection, which
+    // are about 4 MB at the sender. Therefore the exporter has not written all records yet when the
+    // collector closes the connection.
     setsockopt(&listener, RcvBuf, &8192).unwrap();
     let to = format!("ipfix+tcp://{}", listener.local_addr().unwrap());
     let collector = thread::spawn(move || {
@@ -196,7 +198,7 @@ fn datagrams_that_nobody_takes_are_counted() {
     assert_eq!(ran.code, Some(i32::from(counts["lost"].as_u64() > Some(0))), "{ran:?}");
 }
 
-/// During the run, the counts of records add up in each report and in the metrics. At the end, no
+/// During the run, each report and the metrics count every flow record exactly once. At the end, no
 /// record waits.
 #[test]
 fn counts_add_up_during_the_run() {

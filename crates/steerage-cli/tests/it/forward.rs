@@ -1,5 +1,5 @@
-//! Tests `steerage forward` as the only path between two hosts. The hosts and the router are
-//! network namespaces.
+//! Tests `steerage forward` as the router on the only path between two hosts. The hosts and the
+//! router are network namespaces.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -20,14 +20,13 @@ pub(crate) const ONE: usize = 0;
 pub(crate) const ROUTER: usize = 1;
 pub(crate) const OTHER: usize = 2;
 
-/// The addresses of the host on the other side of the router.
+/// The addresses of the second host (namespace `OTHER`), behind the router.
 pub(crate) const FAR4: &str = "10.210.1.2";
 pub(crate) const FAR6: &str = "fd00:211::2";
 
 struct Net(Namespaces);
 
-/// Creates the links from `one0` to `r0` and from `r1` to `other0`, with their addresses and
-/// routes.
+/// Creates the cables from `one0` to `r0` and from `r1` to `other0`, with addresses and routes.
 pub(crate) fn linked() -> Option<Namespaces> {
     linked_by(None)
 }
@@ -61,12 +60,14 @@ pub(crate) fn linked_by(vlan: Option<u16>) -> Option<Namespaces> {
 }
 
 impl Net {
-    /// Creates the links of [`linked`]. The hosts send no merged packets.
+    /// Creates the cables between hosts and router, like [`linked`]. The hosts send no super-frames
+    /// (merged packets).
     fn new() -> Option<Self> {
         let namespaces = linked()?;
         for (nth, device) in [(ONE, "one0"), (OTHER, "other0")] {
-            // With `gso_max_segs 1`, the kernel cuts segments that are too long for a real cable.
-            // The kernel does not compute the checksums that a sender has left to an offload.
+            // With `gso_max_segs 1`, the sending kernel cuts packets that are too long for a real
+            // cable. The kernel does not compute the checksums that the checksum offload leaves
+            // out.
             namespaces.must(nth, &format!("link set dev {device} gso_max_segs 1"));
         }
         Some(Self(namespaces))
@@ -127,8 +128,7 @@ fn error_about(to: &str, hops: u32, expected: (u8, u8)) -> IpAddr {
     let (start, mut answer) = (Instant::now(), [0; 2048]);
     loop {
         assert!(start.elapsed() < HANG, "no ICMP error {expected:?} about {to}");
-        // Sending may fail because of ICMP errors about earlier datagrams, so the result of sending
-        // is ignored.
+        // `send_to` may return ICMP errors about earlier datagrams, so its result is ignored.
         let _ = asks.send_to(&[0x5a; 40], SocketAddr::new(to, 33434));
         while let Ok((len, from)) = errors.recv_from(&mut answer) {
             let answer = &answer[..len];
@@ -144,7 +144,7 @@ fn error_about(to: &str, hops: u32, expected: (u8, u8)) -> IpAddr {
 fn two_kernels_talk_through_it() {
     let Some(net) = Net::new() else { return };
     let started = net.start(&["r0", "r1"]);
-    // At this point, neither the packet threads nor the thread that resolves neighbours has any
+    // After the start, neither the packet threads nor the thread that resolves neighbours has any
     // privilege.
     for task in fs::read_dir(format!("/proc/{}/task", started.id())).unwrap() {
         let status = fs::read_to_string(task.unwrap().path().join("status")).unwrap();
@@ -152,7 +152,7 @@ fn two_kernels_talk_through_it() {
     }
     net.0.within(ONE, || ping(address(FAR4), 56));
     net.0.within(OTHER, || ping(address("fd00:210::2"), 1300));
-    // The packets of these pings are so long that they are fragmented.
+    // The packets of the next ping are so long that they are fragmented.
     net.0.within(ONE, || ping(address(FAR6), 4000));
     for to in [FAR4, FAR6] {
         let echo = net.0.within(OTHER, || Echo::new(address(to)));
@@ -162,11 +162,11 @@ fn two_kernels_talk_through_it() {
         drop(echo);
     }
     tcp_transfer(&net.0, OTHER, ONE, address("10.210.0.2"), 4_000_000);
-    // The kernel of the router itself replies to these pings.
+    // The next ping is for the router itself, whose kernel replies.
     net.0.within(ONE, || ping(address("10.210.1.1"), 56));
     let report = stop(started);
     // The hosts' kernels send super-frames, and the router forwards each super-frame in one piece.
-    // The test therefore compares the number of bytes, and not the number of frames.
+    // Therefore the test checks the number of received bytes, and not the number of frames.
     assert!(report["snapshot"]["received_bytes"].as_u64().unwrap() > 12_000_000, "{report}");
     assert!(report["app"]["forward"]["left"]["local"].as_u64().unwrap() > 0, "{report}");
     let others = report["app"]["forward"]["dropped"].as_object().unwrap().keys().filter(|why| *why != "unresolved");
@@ -181,14 +181,13 @@ fn icmp_errors_come_back() {
     let started = net.start(&["r0", "r1", metrics::ANY]);
     let from_router = [address("10.210.0.1"), address("fd00:210::1")];
     net.0.within(ONE, || {
-        // The program traceroute needs ICMP errors like these from each hop and from the end of the
-        // path.
+        // The program traceroute needs such ICMP errors from each hop and from the end of the path.
         assert_eq!([error_about(FAR4, 1, (11, 0)), error_about(FAR6, 1, (3, 0))], from_router);
         assert_eq!([error_about(FAR4, 2, (3, 3)), error_about(FAR6, 2, (1, 4))], [address(FAR4), address(FAR6)]);
         assert_eq!([error_about("10.77.0.1", 9, (3, 0)), error_about("fd77::1", 9, (1, 0))], from_router);
         assert_eq!(error_about("10.77.1.1", 9, (3, 13)), from_router[0]);
-        // The destination addresses of this test belong to no host. Some time later, the router's
-        // kernel reports that the host is unreachable.
+        // The destination addresses of this test belong to no host. After some time, the router's
+        // kernel reports that the destination host is unreachable.
         assert_eq!([error_about("10.210.1.77", 9, (3, 1)), error_about("fd00:211::77", 9, (1, 3))], from_router);
     });
     let at = metrics::address(&started);
@@ -220,8 +219,7 @@ fn tool(net: &Net, namespace: usize, words: &[&str]) -> Option<String> {
     }
 }
 
-/// The test runs traceroute repeatedly until the output shows the whole path, but at most this many
-/// times.
+/// The maximum number of times that the test runs traceroute until the output shows the whole path.
 const TRACES_MAX: usize = 3;
 
 /// Returns the number and the address of each hop from the output of traceroute.
@@ -229,7 +227,7 @@ fn hops(way: &str) -> Vec<Vec<&str>> {
     way.lines().skip(1).map(|line| line.split_whitespace().take(2).collect()).collect()
 }
 
-/// The output of traceroute must show exactly the hops of the path.
+/// The output of traceroute must show all hops of the path, and no others.
 #[test]
 fn traceroute_finds_the_way() {
     let Some(net) = Net::new() else { return };
@@ -273,8 +271,8 @@ fn overflows_of_udp() -> u64 {
     count.parse().unwrap()
 }
 
-/// In this test, iperf3 transfers 1 GB over TCP in one direction. It also transfers less data over
-/// several TCP connections in the other direction, and some data over UDP. All data arrives.
+/// In this test, iperf3 transfers 1 GB over TCP in one direction. iperf3 also transfers less data
+/// over several TCP connections in the other direction, and some data over UDP. All data arrives.
 #[test]
 fn iperf3_carries_a_gigabyte() {
     let Some(net) = Net::new() else { return };
@@ -301,13 +299,13 @@ fn iperf3_carries_a_gigabyte() {
         if options[0] == "-u" {
             let sum = &end["sum"];
             assert!(sum["packets"].as_u64().unwrap() >= 4_000, "{end}");
-            // On a busy machine, the socket buffer of iperf3 overflows. The kernel counts the
-            // datagrams that are lost in this buffer.
+            // On a busy machine, the receive buffer of iperf3's socket overflows. The kernel counts
+            // the datagrams that are lost because iperf3's receive buffer is full.
             lost = sum["lost_packets"].as_u64().unwrap().saturating_sub(net.0.within(OTHER, overflows_of_udp));
         } else {
             let [sent, received] = ["sum_sent", "sum_received"].map(|sum| end[sum]["bytes"].as_u64().unwrap());
             let wanted = if options[1] == "1G" { 1 << 30 } else { 50 << 20 };
-            // iperf3's sender stops counting while the last bytes are still in flight.
+            // When iperf3's sender stops counting, the last bytes are still in flight.
             assert!(sent >= wanted && received + (16 << 20) >= wanted, "{sent} sent, {received} received");
         }
         assert!(server.wait().unwrap().success());
@@ -318,7 +316,8 @@ fn iperf3_carries_a_gigabyte() {
         (&json!(0), &json!(0)),
         "{report}"
     );
-    // The router's report counts all other lost datagrams.
+    // The router's report counts all datagrams that were lost, except those that iperf3's full
+    // buffer lost.
     let counts = report["snapshot"]["dropped"].as_object().unwrap().values();
     assert!(lost <= counts.filter_map(Value::as_u64).sum(), "{lost} lost, {report}");
     // The router's byte counts include all data, and also the headers and the acknowledgements.
@@ -328,8 +327,8 @@ fn iperf3_carries_a_gigabyte() {
 #[test]
 fn tcp_finds_the_mtu_of_the_path() {
     let Some(net) = Net::new() else { return };
-    // The host at the other end does not know the smaller MTU, and sends packets that are too large
-    // for it.
+    // The hosts do not know the smaller MTU of `r1`, so they send packets that are too large for
+    // this MTU.
     net.router("link set r1 mtu 1300");
     let started = net.start(&["r0", "r1"]);
     for to in [FAR4, FAR6] {
@@ -379,7 +378,7 @@ fn neighbours_and_links_come_and_go() {
     let mut started = net.start(&["r0", "r1"]);
     net.0.within(ONE, || ping(address(FAR4), 56));
     // The host on the other side of the router gets a new link address. The router's kernel learns
-    // this address from the next packet.
+    // the host's new link address from the next packet.
     net.0.must(OTHER, "link set other0 address 02:00:00:00:00:77");
     net.0.within(OTHER, || ping(address("10.210.1.1"), 56));
     net.0.within(ONE, || ping(address(FAR4), 56));
@@ -391,8 +390,8 @@ fn neighbours_and_links_come_and_go() {
     net.0.within(ONE, || ping(address(FAR4), 56));
     net.router("link del renamed");
     net.0.within(ONE, || error_about(FAR4, 9, (3, 0)));
-    // The kernel reports to one CPU that the route no longer exists. Another CPU detects on its own
-    // that its interface was deleted.
+    // One CPU of the run learns from the kernel that the route no longer exists. Another CPU of the
+    // run detects on its own that its interface was deleted.
     while !started.error_line().contains("the interface was deleted") {}
     // The interface that was not deleted continues to work until the end of the run.
     started.signal(Signal::SIGINT);
@@ -404,9 +403,9 @@ fn neighbours_and_links_come_and_go() {
 }
 
 /// The host on the other side of the router gets a new link address. If the host announces the new
-/// address, packets are sent to this address at once. If the host does not announce its new
-/// address, the kernel first has to notice that the neighbour does not answer. Then the kernel
-/// resolves the neighbour's address again.
+/// address, the router sends packets to this address at once. If the host does not announce its new
+/// address, the router's kernel first has to notice that the neighbour does not answer. Afterwards,
+/// the router's kernel resolves the neighbour's address again.
 #[test]
 fn a_neighbour_whose_link_address_changes_is_found_again() {
     let Some(net) = Net::new() else { return };
@@ -427,8 +426,8 @@ fn a_neighbour_whose_link_address_changes_is_found_again() {
     stop(started);
 }
 
-/// The run uses none of the kernel's routes. The run reads only the neighbours and the router's own
-/// addresses from the kernel.
+/// With `--route`, the run uses none of the kernel's routes. With `--route`, the run reads only the
+/// neighbours and the router's own addresses from the kernel.
 #[test]
 fn routes_of_the_command_line_take_the_place_of_the_kernels() {
     let Some(net) = Net::new() else { return };
@@ -458,7 +457,7 @@ fn from_a_tun_to_an_interface_with_link_headers() {
 }
 
 /// The router receives packets with AF_XDP. The hosts still offload checksums, so only their ICMP
-/// packets have correct checksums when they arrive.
+/// packets have correct checksums when they arrive at the router.
 #[test]
 fn packets_that_are_taken_are_forwarded() {
     let Some(net) = Net::new() else { return };
@@ -484,8 +483,8 @@ fn no_packet_goes_out_with_a_wrong_checksum() {
     });
     net.0.within(ONE, || ping(address(FAR4), 56));
     net.0.within(ONE, || ping(address(FAR6), 56));
-    // The receiving kernel verifies the checksums of packets that arrive from a cable, and drops
-    // packets whose checksum is wrong.
+    // The receiving kernel verifies the checksum of each packet from a cable, and drops the packet
+    // if the checksum is wrong.
     for to in [FAR4, FAR6] {
         let payload: Vec<u8> = (0..999).map(|at| at as u8).collect();
         let bind = if to == FAR4 { "0.0.0.0:0" } else { "[::]:0" };

@@ -1,6 +1,6 @@
-//! The router's own kernel also receives each IPv6 packet that `forward` handles. `forward` answers
-//! these packets, so the kernel must not answer them too. `forward` adds routing rules that prevent
-//! this, which `ip -6 rule` shows.
+//! The router's own kernel also receives each IPv6 packet that `forward` handles. `forward` itself
+//! sends ICMP errors about such packets, so the kernel must not send them too. To silence the
+//! kernel, `forward` adds routing rules, which `ip -6 rule` shows.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv6Addr, SocketAddr, UdpSocket};
@@ -17,8 +17,8 @@ use steerage_fixtures::{HANG, skip};
 use crate::forward::{FAR6, ONE, OTHER, ROUTER, linked};
 use crate::program::{Ran, Started, command};
 
-/// A raw socket that receives the ICMPv6 errors "destination unreachable" (type 1) in this
-/// namespace.
+/// Returns a raw socket that receives ICMPv6 errors "destination unreachable" (type 1) in this
+/// network namespace.
 fn errors() -> UdpSocket {
     let socket = socket(AddressFamily::Inet6, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::IcmpV6);
     let socket: UdpSocket = socket.unwrap().into();
@@ -27,7 +27,8 @@ fn errors() -> UdpSocket {
 }
 
 /// Reads the ICMP errors that have arrived, and counts them by the source port of the quoted
-/// packet. In an error, this port follows 8 bytes of ICMP header and 40 bytes of IPv6 header.
+/// packet. In an ICMPv6 error, the source port follows 8 bytes of ICMP header and 40 bytes of the
+/// quoted IPv6 header.
 fn read(errors: &UdpSocket, counts: &mut BTreeMap<u16, u32>) {
     let mut error = [0; 2048];
     while let Ok(len) = errors.recv(&mut error) {
@@ -109,7 +110,7 @@ fn a_packet_without_a_route_gets_one_error() {
         }
         sent.insert(port, 1);
     }
-    // Errors from the kernel itself would arrive before these replies, because the kernel answers
+    // ICMP errors from the kernel would arrive before the ping replies, because the kernel answers
     // within the system call that sends the packet.
     net.within(ONE, || ping(address(FAR6), 56));
     read(&errors, &mut counts);
@@ -142,14 +143,14 @@ fn the_rules_last_as_long_as_the_run() {
     started.signal(Signal::SIGKILL);
     gone();
 
-    // The test adds a rule like the rule that an earlier run leaves behind if its helper process is
-    // killed too.
+    // If a run and its helper process are killed, a routing rule remains. The test adds such a
+    // rule.
     net.must(ROUTER, "-6 rule add pref 32765 iif r0 blackhole protocol 115");
     start(&net, &[]).stop_at_rest();
     assert_eq!(rules(&net), before);
 
-    // The user's own rules keep their lower priorities, and the rule for the table `local` still
-    // comes first.
+    // The user's own rules keep their priorities, and the rule for the table `local` still comes
+    // first.
     net.must(ROUTER, "-6 rule add pref 900 lookup main");
     net.must(ROUTER, "-6 rule add pref 880 from fd07::/64 lookup 77");
     let started = start(&net, &[]);
@@ -158,9 +159,9 @@ fn the_rules_last_as_long_as_the_run() {
     started.stop_at_rest();
 }
 
-/// If the rules for the routing tables `local` and `main` are in the wrong order, no other rule can
-/// come between them. The run is refused. The error message advises no `ip` commands, because they
-/// would not help.
+/// If the rules for the routing tables `local` and `main` are in the wrong order, `forward` cannot
+/// insert its rule between them. The run is refused. The error message recommends no `ip` commands,
+/// because no command that adds a rule would help.
 #[test]
 fn tables_in_the_wrong_order_are_refused() {
     let Some(net) = linked() else { return };
@@ -176,8 +177,8 @@ fn tables_in_the_wrong_order_are_refused() {
     }
 }
 
-/// A rule that an earlier run has left behind has no effect if it comes after the rule for the
-/// table `main`. The next run replaces such a rule.
+/// A routing rule that an earlier run left behind has no effect if it comes after the rule for the
+/// table `main`. The next run replaces a rule that has no effect.
 #[test]
 fn a_rule_without_effect_is_replaced() {
     let Some(net) = linked() else { return };
@@ -191,7 +192,7 @@ fn a_rule_without_effect_is_replaced() {
 }
 
 /// A second run does not rely on the rule of the first run, because the first run removes its rule
-/// at its end. For the second run, the user must add a rule, which remains after the end of the
+/// at its end. Before the second run, the user must add a rule, which remains after the end of the
 /// first run.
 #[test]
 fn a_second_run_has_no_rule_of_the_first() {
@@ -245,20 +246,20 @@ fn the_log_names_the_kept_capability() {
     assert!(ran.code == Some(0) && ran.err.contains("kept=CapabilitySet(NET_ADMIN)"), "{ran:?}");
 }
 
-/// Returns the line with the error from standard error. In the output, notes about the interfaces
-/// come before this line.
+/// Returns the error line of the run's standard error. Notes about the interfaces may come before
+/// the error line.
 fn error(ran: &Ran) -> &str {
     ran.err.lines().last().unwrap_or_default()
 }
 
-/// Returns the arguments of the `ip` commands that an error message advises.
+/// Returns the arguments of the `ip` commands that an error message recommends.
 fn commands(ran: &Ran) -> Vec<String> {
     let (_, commands) = error(ran).split_once("as root, ").unwrap_or_else(|| panic!("{ran:?}"));
     commands.split("; ").map(|command| command.strip_prefix("ip ").unwrap().to_owned()).collect()
 }
 
-/// Without `CAP_NET_ADMIN`, the run is refused, unless the user has added the rules, or the
-/// interfaces have no IPv6 addresses.
+/// Without `CAP_NET_ADMIN`, the run does not start, unless the user has added the routing rules or
+/// the interfaces have no IPv6 addresses.
 #[test]
 fn without_the_capability_the_rules_must_be_there() {
     let Some(net) = linked() else { return };
@@ -280,8 +281,8 @@ fn without_the_capability_the_rules_must_be_there() {
     let output = Ran::of(run().unwrap());
     assert_eq!((output.code, rules(&net)), (Some(0), by_user), "{output:?}");
 
-    // The rules that the user has added must also come before the user's rule for the table `main`.
-    // Only one of them does.
+    // The user's rules against the kernel's answers must also come before the user's rule for the
+    // table `main`. Only one of them does.
     net.must(ROUTER, "-6 rule add pref 900 lookup main");
     net.must(ROUTER, "-6 rule add iif r1 pref 850 blackhole");
     let output = Ran::of(run().unwrap());

@@ -1,4 +1,4 @@
-//! FUSE file systems that the tests themselves serve.
+//! Helps tests to serve FUSE file systems.
 
 use std::fs::File;
 use std::io;
@@ -13,9 +13,9 @@ use steerage_fixtures::skip;
 
 const DEVICE: &str = "/dev/fuse";
 
-/// Mounts the file system in the mount namespace of this thread, and serves its files. `options`
-/// are mount options in addition to the options that every mount needs. If mounting is not
-/// possible, returns `None` and prints the reason to standard error.
+/// Mounts the file system in the mount namespace of this thread, and serves the file system's
+/// files. `options` are mount options in addition to the options that every mount needs. If
+/// mounting is not possible, returns `None` and prints the reason to standard error.
 pub(crate) fn serve<F>(files: F, at: &Path, options: &str) -> Option<JoinHandle<io::Result<()>>>
 where
     F: Filesystem + Send + 'static,

@@ -1,6 +1,6 @@
 //! Tests signals to a process that waits for a file system which does not answer, such as a hard
-//! NFS mount whose server is down. A process that waits for a file system of this kind waits in the
-//! kernel, and only SIGKILL ends it.
+//! NFS mount whose server is down. A process that waits for such a file system waits in the kernel,
+//! and only SIGKILL ends it.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -30,21 +30,22 @@ use crate::signals::ignores_hup;
 
 const TTL: Duration = Duration::from_secs(3600);
 
-/// The names that every directory of the file system contains. The next constants are the inodes of
-/// these names.
+/// The names that every directory of the file system contains. The constants below are the inodes
+/// of `file` and `directory`.
 const FILE: &str = "file";
 const DIRECTORY: &str = "directory";
 const FILE_INODE: u64 = 2;
 const DIRECTORY_INODE: u64 = 3;
 
-/// If a program looks up this name, the process that serves the file system stops.
+/// If a program looks up this file name, the process that serves the file system stops serving it.
 const STOP: &str = "stop";
 
-/// A file system whose process stops when the name [`STOP`] is looked up. The stopped process reads
-/// no more requests. A program that waits for a request can therefore be killed, as with a hard NFS
-/// mount.
+/// A file system whose process stops when the name [`STOP`] is looked up. The stopped file system
+/// process reads no more requests. The kernel has not passed on a waiting program's request, so the
+/// program can be killed, as with a hard NFS mount.
 struct Stopping {
-    /// The file system's process continues when the sender of this channel is dropped.
+    /// The receiver on which the stopped file system waits. When the sender is dropped, the file
+    /// system continues.
     goes_on: Mutex<Receiver<()>>,
 }
 
@@ -60,7 +61,7 @@ impl Filesystem for Stopping {
             Some(DIRECTORY) => reply.entry(&TTL, &attributes(DIRECTORY_INODE), Generation(0)),
             Some(STOP) => {
                 reply.error(Errno::ENOENT);
-                // An error of `recv` means that the sender was dropped.
+                // `recv` returns an error when the sender is dropped.
                 let _ = self.goes_on.lock().unwrap_or_else(PoisonError::into_inner).recv();
             }
             _ => reply.error(Errno::ENOENT),
@@ -72,19 +73,19 @@ impl Filesystem for Stopping {
     }
 }
 
-/// A file system that is mounted in the mount namespace of this thread.
+/// A file system of this test that is mounted in the mount namespace of this thread.
 struct Mounted {
     at: PathBuf,
     /// The path of the file in which the kernel shows the number of requests that wait for the FUSE
     /// server.
     waiting: PathBuf,
-    /// The file system continues when this sender is dropped.
+    /// The stopped file system continues when this sender is dropped.
     _stopped: Sender<()>,
 }
 
 impl Mounted {
-    /// Stops the file system. The file, the directory and their attributes remain in the kernel's
-    /// cache.
+    /// Stops the file system. The kernel's cache keeps the file, the directory and their
+    /// attributes.
     fn stop(&self) {
         for name in ["", FILE, DIRECTORY] {
             fs::metadata(self.at.join(name)).unwrap();
@@ -92,7 +93,7 @@ impl Mounted {
         assert!(!fs::exists(self.at.join(STOP)).unwrap());
     }
 
-    /// Returns whether a request waits for the file system.
+    /// Returns true if a request to the file system waits for its answer.
     fn is_waited_for(&self) -> bool {
         fs::read_to_string(&self.waiting).unwrap().trim() != "0"
     }
@@ -104,9 +105,10 @@ impl Drop for Mounted {
     }
 }
 
-/// Runs `body` with the file system mounted on a directory. The mount is in a separate mount
-/// namespace. The mount therefore disappears when this thread and the programs that it starts have
-/// ended, even after a crash. If mounting is not possible, prints the reason to standard error.
+/// Runs `body` with the stoppable file system mounted on a directory. The file system is mounted in
+/// a separate mount namespace. The mount therefore disappears when this thread and the programs
+/// that it starts have ended, even after a crash. If mounting is not possible, prints the reason to
+/// standard error.
 fn with_mounted(body: impl FnOnce(&Mounted) + Send + 'static) {
     if !is_root() {
         return;
@@ -139,8 +141,8 @@ fn signals() -> Vec<Signal> {
     [Signal::SIGTERM, Signal::SIGINT].into_iter().chain(hup).collect()
 }
 
-/// Starts the program, and waits until the program hangs in a request to the file system. Then ends
-/// the program by a signal.
+/// Starts the program, and waits until the program hangs in a request to the file system.
+/// Afterwards, sends a signal to the program. The signal must end the program.
 fn ends_by(mounted: &Mounted, args: &str, signal: Signal) {
     let mut command = command_in(&args.split(' ').collect::<Vec<_>>());
     let mut child = Ends(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
@@ -153,8 +155,8 @@ fn ends_by(mounted: &Mounted, args: &str, signal: Signal) {
     until(&format!("{signal} ends {args:?}"), || child.try_wait().unwrap().is_some());
     let status = child.wait().unwrap();
     assert_eq!(status.signal(), Some(signal as i32), "{args:?}: {status}");
-    // If a child process tries to execute a program in the stopped file system, the child process
-    // also hangs, and does not receive the signal.
+    // If a child process tries to execute a program in the stopped file system, the child also
+    // hangs, and it does not get the signal that the test sends to its parent.
     let is_left = |child: &Pid| fs::exists(format!("/proc/{child}")).unwrap_or(false);
     for child in started.into_iter().filter(is_left) {
         // The child may end meanwhile.
@@ -173,28 +175,29 @@ fn children(process: u32) -> Vec<Pid> {
         .collect()
 }
 
-/// An argument that can be a path, its commands, and command lines with a path in a file system that does not answer.
+/// An argument that can be a path, the commands that have this argument, and command lines with a
+/// path in a file system that does not answer.
 struct Row {
     /// The argument as `--help` shows it.
     argument: &'static str,
     commands: &'static [&'static str],
-    /// `{c}` stands for each of the commands in turn, with the other arguments that the command
-    /// needs. `DEMO` stands for a capture. `{}` stands for the path of a file whose opening hangs,
-    /// or for a name whose lookup hangs. `{d}` stands for a directory. Words with a `=` before the
-    /// command are environment variables.
+    /// The test replaces `{c}` by each of the commands in turn, with the other arguments that the
+    /// command needs. `DEMO` stands for a capture. `{}` is the path of a file whose opening hangs,
+    /// or a name whose lookup hangs. `{d}` stands for a directory. Words that contain `=` and come
+    /// before the command set environment variables.
     lines: &'static [&'static str],
 }
 
 const RUNS: &[&str] = &["count", "meter", "fanout", "forward", "send"];
 
 const ROWS: &[Row] = &[
-    // With the second command line, the program searches for tcpdump.
+    // In the second command line, the program searches the `PATH` for tcpdump.
     Row {
         argument: "[DEVICE]...",
         commands: &["count", "meter", "fanout", "send"],
         lines: &["{c} {}", "PATH={d} {c} DEMO -f arp"],
     },
-    // `forward` refuses a file as its device. Like the other commands, `forward` searches for
+    // `forward` accepts no file as a device. Like the other commands, `forward` searches for
     // tcpdump to compile its filter.
     Row { argument: "<DEVICE>...", commands: &["forward"], lines: &["PATH={d} forward lo -f arp"] },
     Row { argument: "<FLOW|DEVICE>...", commands: &["explain"], lines: &["explain {}"] },
@@ -239,7 +242,7 @@ const ROWS: &[Row] = &[
         commands: RUNS,
         lines: &["{c} --socket {d}/x", "STEERAGE_RUNTIME_DIR={d} {c}", "STEERAGE_RUNTIME_DIR={d}/x {c} --socket y"],
     },
-    // With the second command line, the program searches for fusermount3.
+    // In the second command line, the program searches the `PATH` for fusermount3.
     Row {
         argument: "--control <DIR>",
         commands: RUNS,
@@ -250,7 +253,7 @@ const ROWS: &[Row] = &[
         commands: &["parallel"],
         lines: &["parallel synthetic:packets=1 --results {d}/x -- cat"],
     },
-    // The arguments are the program of a job, and the directory for the job's files.
+    // The paths are the program of a job, and the directory for the job's files.
     Row {
         argument: "<COMMAND>...",
         commands: &["parallel"],
@@ -263,8 +266,8 @@ const ROWS: &[Row] = &[
             "TMPDIR={d} parallel synthetic:packets=1 --keep-order -- cat",
         ],
     },
-    // `parallel` starts the hidden command `exec-when-ready`, and waits for this command as for any
-    // job.
+    // `parallel` starts the hidden command `exec-when-ready`, and waits for this command's end as
+    // for the end of any job.
     Row { argument: "<COMMAND>...", commands: &["exec-when-ready"], lines: &[] },
     Row {
         argument: "--to <PID|NAME|PATH>",
@@ -272,16 +275,17 @@ const ROWS: &[Row] = &[
         lines: &["{c} --to {d}/x", "STEERAGE_RUNTIME_DIR={d} {c}"],
     },
     Row { argument: "<PID|NAME|PATH>", commands: &["dump"], lines: &["dump {d}/x", "STEERAGE_RUNTIME_DIR={d} dump x"] },
-    // `dump` creates its output file only after it has connected to a run.
+    // This table has no command line for `dump --write`, because `dump` creates its output file
+    // only after it has connected to a run.
     Row { argument: "--write <FILE>", commands: &["dump"], lines: &[] },
     Row { argument: "--out <DIR>", commands: &["man"], lines: &["man --out {d}"] },
-    // The paths of this argument are attributes of the control tree, and not files.
+    // The paths of `get` and `set` are attributes of the control tree, and not files.
     Row { argument: "[PATH]", commands: &["get"], lines: &[] },
     Row { argument: "<PATH>", commands: &["set"], lines: &[] },
 ];
 
-/// Command lines that contain no argument that can be a path. In these command lines, an
-/// environment variable contains the path.
+/// Command lines in which an environment variable, and no argument, contains a path. `{d}` is the
+/// path of a directory in the file system that does not answer.
 const VARIABLES: &[&str] = &[
     "STEERAGE_STATE_DIR={d}/x tune lo",
     "STEERAGE_STATE_DIR={d}/x tune --undo",
@@ -291,7 +295,8 @@ const VARIABLES: &[&str] = &[
     "STEERAGE_STATE_DIR={d}/x tune lo --for listen --apply",
 ];
 
-/// The name of a command, followed by the arguments without which it would not open its paths.
+/// Returns the name of a command, followed by the arguments that the command needs before it opens
+/// any path.
 fn with_what_it_needs(command: &str, has_device: bool) -> String {
     let device = if has_device { "" } else { " synthetic:packets=1" };
     match command {
@@ -346,15 +351,15 @@ fn a_file_system_that_does_not_answer_keeps_no_command_from_ending() {
     });
 }
 
-/// During a run, the first SIGINT requests a normal end, but the run may never reach it. The second
-/// SIGINT ends the program, although the main thread hangs in a write of the report to the stopped
-/// file system.
+/// During a run, the first SIGINT requests a normal end, but the run may never reach its end. The
+/// second SIGINT ends the program, although the main thread hangs in a write of the report to the
+/// stopped file system.
 #[test]
 fn the_second_int_ends_a_run_whose_report_is_never_written() {
     with_mounted(|mounted| {
         let path = mounted.at.join(FILE);
-        // When the test closes this file, the kernel finds out that the file system does not
-        // support flush requests.
+        // When the test closes the file, the kernel learns that the file system does not support
+        // flush requests.
         drop(File::options().write(true).open(&path).unwrap());
         let report = File::options().write(true).open(&path).unwrap();
         let mut run = command(&["count", "synthetic:rate=1000", "--seconds", "0", "-v"]);
@@ -362,7 +367,7 @@ fn the_second_int_ends_a_run_whose_report_is_never_written() {
         let mut lines = BufReader::new(run.stderr.take().unwrap()).lines().map_while(Result::ok);
         assert!(lines.any(|line| line.contains("signals are listened to")));
         mounted.stop();
-        // A thread keeps reading standard error, because a full pipe would block the run.
+        // A thread keeps reading the run's standard error, because a full pipe would block the run.
         let rest = thread::spawn(move || lines.for_each(drop));
         let id = Pid::from_raw(run.id() as i32);
         kill(id, Signal::SIGINT).unwrap();

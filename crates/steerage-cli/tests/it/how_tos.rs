@@ -1,6 +1,6 @@
 //! Runs the commands for nfdump and pmacct from docs/meter.md exactly as they are written there.
-//! The commands run in a separate network namespace. `.ci/parquet` runs the commands for DuckDB,
-//! because they need a Python package. The expected counts are from tshark.
+//! The test runs these commands in a separate network namespace. `.ci/parquet` runs the commands
+//! for DuckDB, because they need a Python package. The expected counts of packets are from tshark.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -21,7 +21,8 @@ const PATIENCE: &str = "30";
 /// The sections of docs/meter.md whose commands this test or `.ci/parquet` runs.
 pub(crate) const SECTIONS: [&str; 3] = ["nfdump", "pmacct", "DuckDB"];
 
-/// The source and the destination of the largest flow in the capture, from tshark with `-T fields`.
+/// The source and destination addresses of the capture's largest flow, as `tshark -T fields` prints
+/// them.
 const LARGEST: [&str; 2] = ["10.20.0.45", "198.51.100.34"];
 
 fn examples() -> PathBuf {
@@ -34,9 +35,9 @@ pub(crate) fn section(heading: &str) -> &'static str {
     section.split_once("\n### ").map_or(section, |(section, _)| section)
 }
 
-/// The source of a bash function that returns whether the collector has read all datagrams. In the
-/// list of sockets, the addresses are followed by the lengths of two queues, of which the second is
-/// the receive queue.
+/// The source of a bash function that returns whether the collector has read all datagrams. In
+/// /proc/net/udp, the lengths of two queues follow the addresses. The second of these queues is the
+/// receive queue.
 const IS_READ: &str =
     "is_read() { ! grep -qE ':1283 .*:0000 .. [0-9A-F]+:0*[1-9A-F]' /proc/net/udp*; }\nexport -f is_read";
 
@@ -47,16 +48,17 @@ fn commands(heading: &str) -> String {
     lines.map(|line| format!("{}{line}\n", waits(line))).collect()
 }
 
-/// The commands that the test inserts before a command of the page, so that the script waits as a
-/// user would. Collectors are slower than the script, so the script must wait for them.
+/// Returns the commands that the test inserts before the command `line` of the page, so that the
+/// script waits as a user would. Collectors are slower than the script, so the script must wait for
+/// them.
 fn waits(line: &str) -> &'static str {
     if line.starts_with("steerage ") {
         // nfacctd has two processes, and each process reports when it is ready.
         "until_true 'grep -q :1283 /proc/net/udp*'\n\
          until_true '! grep -q nfacctd log || { grep -q \"cache entries\" log && grep -q \"waiting for\" log; }'\n"
     } else if line.starts_with("kill ") && line.contains("%1") {
-        // When nfacctd ends, it prints its records, except those that it has read shortly before
-        // its end.
+        // nfacctd prints its records when it ends, but not those that it received shortly before.
+        // Therefore the script waits before it ends nfacctd.
         "until_true is_read\n\
          before=$(grep -c 'Purging cache - END' log || true)\nexport before\n\
          until_true '((  $(grep -c \"Purging cache - END\" log) >= before + 2 ))'\n"
@@ -97,8 +99,9 @@ fn run(heading: &str) -> Option<String> {
     Some(String::from_utf8(shell.stdout).unwrap())
 }
 
-/// For each frame of the capture, the source, the destination, and tshark's number for the
-/// connection. All frames of the capture contain IP packets. `None` if there is no tshark.
+/// Returns, for each frame of the capture, the source, the destination, and the number that tshark
+/// gives to the connection. All frames of the capture contain IP packets. `None` if there is no
+/// tshark.
 fn frames() -> Option<Vec<Vec<String>>> {
     tshark::tshark(&examples().join("demo.pcapng"), &["ip.src", "ip.dst", "tcp.stream", "udp.stream"])
 }
@@ -120,7 +123,7 @@ fn how_to_pmacct() {
         return;
     }
     let (Some(printed), Some(frames)) = (run("pmacct"), frames()) else { return };
-    // The collector prints each record within the second in which the record arrived.
+    // The collector nfacctd prints its records once per second.
     let rows: Vec<Vec<&str>> = printed.lines().map(|line| line.split_whitespace().collect()).collect();
     let header = rows.iter().find(|row| row.first() == Some(&"SRC_IP")).unwrap_or_else(|| panic!("{printed}"));
     let packets = header.iter().position(|column| *column == "PACKETS").unwrap();

@@ -1,5 +1,5 @@
-//! Tests `--interval`, which prints reports during a run. The sums of these reports must equal the
-//! final report.
+//! Tests `--interval`, which prints a report of each interval during a run. The sums over the
+//! reports of all intervals must equal the final report.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 
 use crate::program::{Started, assert_balanced, command, run, sum};
 
-/// A source of endless traffic, whose rate is so low that other tests get enough CPU time.
+/// A packet source that never ends. The source's packet rate is so low that other tests get enough
+/// CPU time.
 const ENDLESS: &str = "synthetic:rate=20000,flows=50";
 
 /// Runs a command with intervals of 10 ms until it has printed three reports. Returns all of its
@@ -80,8 +81,8 @@ fn a_meter_tells_how_many_flows_there_are() {
     assert_eq!(last, &json!({ "active": 0, "total": flows["total"], "evicted": flows["evicted"], "lost": 0 }));
     for pair in intervals.windows(2) {
         for path in ["/flows/total", "/flows/evicted"] {
-            // The program reads the counts one after the other while flows are evicted. The count
-            // of each CPU may therefore be too low by one.
+            // The program reads the counts of flows one after the other, while the CPUs evict
+            // flows. Therefore each CPU's count of flows may be too low by one.
             assert!(number(&pair[0], path) <= number(&pair[1], path) + 2, "{pair:?}");
         }
         assert!(number(&pair[0], "/flows/active") <= 20 + 2, "{pair:?}");
@@ -150,7 +151,8 @@ fn beside_flows_on_standard_output_they_go_to_standard_error() {
     assert_eq!((quiet.code, objects(&quiet.out).len(), quiet.err.as_str()), (Some(0), 50, ""), "{quiet:?}");
 }
 
-/// If flows go to standard output, the report that SIGUSR1 requests goes to standard error.
+/// If `meter` writes flows to standard output, it writes the report that SIGUSR1 requests to
+/// standard error.
 #[test]
 fn usr1_keeps_off_the_flows() {
     let endless = ["meter", ENDLESS, "--virtual-cpus", "1", "--seconds", "0", "--flows", "-"];
@@ -169,9 +171,9 @@ fn quiet_is_about_standard_error_alone() {
     assert_eq!((ran.err.as_str(), objects(&ran.out).len()), ("", 2), "{ran:?}");
 }
 
-/// In this test, the reader stops reading, and the pipe has room for only a few lines. The run must
-/// nevertheless continue and end in time. The last report of the run covers the intervals whose
-/// reports the run could not print.
+/// In this test, the reader stops reading, and the pipe has room for only a few lines. Although its
+/// reader has stalled, the run must continue and end in time. The last interval report covers all
+/// intervals whose reports the run could not print.
 #[test]
 fn a_reader_that_stalls_does_not_hold_up_the_run() {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("stalled-intervals");
@@ -183,13 +185,14 @@ fn a_reader_that_stalls_does_not_hold_up_the_run() {
     let args = ["meter", ENDLESS, "--virtual-cpus", "1", "--seconds", "1", "--interval", "10ms", "--json", "-t", "0"];
     let mut started = command(&[&args[..], &["--flows", flows.to_str().unwrap()]].concat());
     let mut child = started.stdout(write).spawn().unwrap();
-    // Dropping `started` closes this process's copy of the writing end of the pipe.
+    // `started` holds this process's copy of the pipe's writing end. Dropping `started` closes the
+    // copy.
     drop(started);
-    // The test waits for the output file, which gets its name at the end of the run.
+    // The test waits until the flow file has its final name, which it gets at the end of the run.
     let begun = Instant::now();
     while !flows.exists() {
         assert!(begun.elapsed() < Duration::from_secs(100), "it hangs");
-        // The short sleep leaves CPU time for the run.
+        // The test sleeps between two checks, so that the run gets CPU time.
         std::thread::sleep(Duration::from_millis(5));
     }
     let mut lines = objects(&std::io::read_to_string(read).unwrap());

@@ -1,5 +1,5 @@
-//! `steerage explain` predicts how many flows the kernel's own hash distinguishes. These tests
-//! compare the prediction with the kernel of this machine.
+//! `steerage explain` predicts how many flows the kernel's own flow hash (for RPS) distinguishes.
+//! These tests compare this prediction with the behaviour of this machine's kernel.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -22,12 +22,12 @@ use crate::program::command;
 const FLOWS: u16 = 64;
 
 /// The maximum number of tries. In at least one try, the traffic of a single flow must use only one
-/// CPU. In a single try, other traffic of this machine may use the other CPU.
+/// CPU. One try is not enough, because other traffic of this machine may use the other CPU.
 const TRIES: usize = 100;
 
 /// In at least this many of `SPREAD_TRIES` tries, traffic of many flows must use both CPUs. Some
-/// tries may show only one CPU, because the kernel counts no interrupt for a CPU that other traffic
-/// already keeps busy.
+/// tries may show only one CPU, because the kernel counts no interrupt of a CPU that is already
+/// busy with other traffic.
 const SPREADS: usize = 2;
 const SPREAD_TRIES: usize = 10;
 
@@ -37,7 +37,7 @@ const RECEIVED_RPS: usize = 9;
 
 const OUTER: ([u8; 4], [u8; 4]) = ([10, 209, 9, 1], [10, 209, 9, 2]);
 
-/// Returns a frame with this EtherType and this payload.
+/// Returns an Ethernet frame with this EtherType and this payload.
 fn below(ethertype: u16, payload: &[u8]) -> Vec<u8> {
     [&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2][..], &ethertype.to_be_bytes(), payload].concat()
 }
@@ -67,7 +67,8 @@ fn fragment(flow: u16) -> Vec<u8> {
     frame
 }
 
-/// The name of an encapsulation, and the function that returns a frame of a flow.
+/// The name of an encapsulation, and a function that returns a frame of the flow with a given
+/// number.
 type Encapsulation = (&'static str, fn(u16) -> Vec<u8>);
 
 const ENCAPSULATIONS: [Encapsulation; 20] = [
@@ -105,8 +106,8 @@ const ENCAPSULATIONS: [Encapsulation; 20] = [
     ("labels", |flow| labelled(0, 1 + flow as u8)),
 ];
 
-/// Creates a veth pair whose receiving end has a mask of two CPUs. Returns `None` if this machine
-/// does not have two CPUs.
+/// Creates a veth pair whose receiving end has an RPS mask of two CPUs. Returns `None` if this
+/// machine does not have two CPUs.
 fn cable() -> Option<Net> {
     let online = fs::read_to_string("/sys/devices/system/cpu/online").unwrap();
     if !online.starts_with("0-") {
@@ -127,7 +128,7 @@ fn written(name: &str, test: &str, frame: fn(u16) -> Vec<u8>) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// Whether the kernel's hash would spread the flows of a capture over several CPUs. The argument
+/// Returns true if the kernel's hash spreads the flows of a capture over both CPUs. The argument
 /// `expected` only determines the number of tries.
 fn spreads(net: &Net, path: &str, expected: bool) -> bool {
     let used = |_: &usize| (0..2).filter(|from| interrupts(net, path, *from)).count();
@@ -138,7 +139,7 @@ fn spreads(net: &Net, path: &str, expected: bool) -> bool {
     }
 }
 
-/// With a mask of two CPUs, the kernel spreads the flows as `explain` predicts.
+/// With an RPS mask of two CPUs, the kernel spreads the flows as `explain` predicts.
 #[test]
 fn the_kernel_spreads_as_explain_predicts() {
     let Some(net) = cable() else { return };
@@ -153,7 +154,7 @@ fn the_kernel_spreads_as_explain_predicts() {
 }
 
 /// With the flow dissector of `tune --global`, the kernel spreads the flows inside VXLAN and GTP-U.
-/// The kernel spreads all other packets as before.
+/// The flow dissector does not change how the kernel spreads all other packets.
 #[test]
 fn a_flow_dissector_spreads_tunnels_with_fixed_ports() {
     let Some(net) = cable() else { return };
@@ -173,8 +174,8 @@ fn a_flow_dissector_spreads_tunnels_with_fixed_ports() {
     assert!(!spreads(&net, &path, false));
 }
 
-/// Sends the packets of the capture from one CPU. Returns whether the kernel interrupted the other
-/// CPU to handle some of them.
+/// Sends the packets of the capture from the CPU `from`. Returns true if the kernel interrupted the
+/// other CPU to handle some of these packets.
 fn interrupts(net: &Net, path: &str, from: usize) -> bool {
     let all = SockProtocol::EthAll;
     let tap = net.near(|| socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, all).unwrap());
@@ -183,7 +184,7 @@ fn interrupts(net: &Net, path: &str, from: usize) -> bool {
     let args = ["send", "far0", path, "--cpus", &from.to_string(), "--rate", "max"];
     let sent = net.far(|| command(&args).output().unwrap());
     assert!(sent.status.success(), "{sent:?}");
-    // The kernel has steered a packet before the socket receives the packet.
+    // When the socket has received a packet, the kernel has already chosen the packet's CPU.
     let mut buffer = [0; 256];
     for _ in 0..FLOWS {
         recv(std::os::fd::AsRawFd::as_raw_fd(&tap), &mut buffer, nix::sys::socket::MsgFlags::empty()).unwrap();

@@ -1,5 +1,5 @@
-//! Tests with live interfaces. Sockets send packets between the two ends of a veth pair, and the
-//! program listens at one end.
+//! Tests with live interfaces. Sockets send packets between the two ends of a veth pair, and
+//! steerage listens at one end.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -13,7 +13,7 @@ use steerage_fixtures::namespaces::bind_when_free;
 
 use crate::program::{Ran, Started, command};
 
-/// Starts the program in the near namespace, with `-v`.
+/// Starts steerage in the network namespace of the near end, with `-v`.
 pub(crate) fn start(net: &Net, args: &[&str]) -> Started {
     let args = [args, &["--json", "-v"]].concat();
     Started::of(net.near(|| command(&args).spawn().unwrap()))
@@ -29,13 +29,13 @@ fn send(net: &Net, flows: usize, each: usize) {
     });
 }
 
-/// Opens the receiving socket. Without this socket, the kernel would answer datagrams with ICMP
-/// errors.
+/// Opens the receiving socket. If no socket received on this port, the kernel would answer
+/// datagrams with ICMP errors.
 fn open(net: &Net) -> UdpSocket {
     net.near(|| bind_when_free((NEAR, 9)))
 }
 
-/// Transfers 2 MB in each direction over one connection.
+/// Transfers 2 MB in each direction over one TCP connection.
 pub(crate) fn talk(net: &Net) {
     const BYTES: usize = 2_000_000;
     let listener = net.near(|| TcpListener::bind((NEAR, 0)).unwrap());
@@ -73,9 +73,8 @@ fn udp_and_tcp_by_two_sockets_on_two_cpus() {
         let started = start(&net, &args);
         send(&net, 40, 50);
         talk(&net);
-        // The test waits until the packets that close the connection have passed. Each of these
-        // packets is then either in both counts (the run's count and the kernel's count) or in
-        // neither.
+        // The test waits until the packets that close the connection have passed. Therefore the
+        // run's count and the kernel's count contain the same packets.
         wait_until_closed(&net);
         let report = started.stop(Signal::SIGINT);
         let after = counted(&net);
@@ -102,7 +101,7 @@ fn udp_and_tcp_by_two_sockets_on_two_cpus() {
     drop(open);
 }
 
-/// Waits until both ends have sent the last packet of each connection.
+/// Waits until both ends of each TCP connection have sent their last packet.
 fn wait_until_closed(net: &Net) {
     let open = || {
         let table = std::fs::read_to_string("/proc/thread-self/net/tcp").unwrap();
@@ -116,7 +115,7 @@ fn wait_until_closed(net: &Net) {
 }
 
 /// By default, steerage's own hash decides the CPU of a packet. The kernel's hash decides the CPU
-/// only if the user requests this. The kernel gives each packet a hash with a random key.
+/// only with `--hash device`. The kernel computes its packet hash with a random key.
 #[test]
 fn the_kernels_hash_steers_on_demand() {
     let Some(net) = Net::new() else { return };
@@ -158,14 +157,15 @@ fn flows_are_metered_live() {
     }
 }
 
-/// While the program is stopped, the kernel drops packets. The ledger counts every packet that the
-/// kernel has dropped.
+/// While the program is stopped (SIGSTOP), the kernel drops packets. The ledger (the report's
+/// account of all packets) counts every packet that the kernel has dropped.
 #[test]
 fn kernel_drops_are_in_the_ledger() {
     let Some(net) = Net::new() else { return };
     let started = start(&net, &["count", "near0", "-Q", "in", "-B", "512K", "--virtual-cpus", "2", "--check-order"]);
     started.signal(Signal::SIGSTOP);
-    // Together, the datagrams take a megabyte, which does not fit into the ring of 512 KiB.
+    // The datagrams have one megabyte in total, which does not fit into the packet socket's ring of
+    // 512 KiB.
     send(&net, 10, 1000);
     started.signal(Signal::SIGCONT);
     let report = started.stop(Signal::SIGINT);
@@ -192,8 +192,8 @@ fn an_interface_that_is_deleted_ends_the_run() {
     assert!(ran.err.lines().any(|line| line == format!("steerage: {error}")), "{}", ran.err);
 }
 
-/// The program prints a note that says how to use an interface better. With `--quiet`, the program
-/// prints no note.
+/// If an interface could be used better, the program prints a note that describes how. With
+/// `--quiet`, the program prints no note.
 #[test]
 fn notes_stand_on_standard_error() {
     let Some(net) = Net::new() else { return };
@@ -240,7 +240,8 @@ fn a_filter_leaves_out_in_the_kernel() {
         net.far(|| {
             for (port, count) in [(9, 30), (10, 20)] {
                 let socket = UdpSocket::bind((FAR, 0)).unwrap();
-                // The socket is not connected, so it gets no errors for refused datagrams.
+                // The UDP socket is not connected, so the kernel reports no refused datagrams to
+                // it.
                 (0..count).for_each(|_| assert_eq!(socket.send_to(&[0; 100], (NEAR, port)).unwrap(), 100));
             }
         });
@@ -253,8 +254,8 @@ fn a_filter_leaves_out_in_the_kernel() {
     }
 }
 
-/// Tests the same situation as after `setcap cap_net_raw+ep`. A user other than root starts the
-/// program, and the program has no capability left while it listens.
+/// Starts the program as `setcap cap_net_raw+ep` would allow. The user is not root, and the program
+/// has no capability left while it listens.
 #[test]
 fn one_capability_is_enough_to_listen() {
     let Some(net) = Net::new() else { return };
@@ -271,7 +272,7 @@ fn one_capability_is_enough_to_listen() {
         assert!(status.contains("CapPrm:\t0000000000000000") && status.contains("NoNewPrivs:\t1"), "{status}");
     }
     send(&net, 3, 10);
-    // During the run, the interface goes down and up again. The program continues to listen
+    // During the run, the interface is set down and up again. The program continues to listen
     // although it has no capability any more.
     net.must(&format!("-n {} link set near0 down", net.near));
     net.must(&format!("-n {} link set near0 up", net.near));
@@ -284,8 +285,8 @@ fn one_capability_is_enough_to_listen() {
     std::fs::remove_file(&program).unwrap();
 }
 
-/// The device `any` stands for all interfaces, each of which is a separate device. If a packet
-/// passes several interfaces, the program receives it once on each of them.
+/// With the device name `any`, the program opens each interface as a separate device. If a packet
+/// passes several interfaces, the program receives the packet once on each of these interfaces.
 #[test]
 fn any_stands_for_all_interfaces_that_are_up() {
     let Some(net) = Net::new() else { return };

@@ -1,4 +1,4 @@
-//! A file system of another user that reports a false owner for its links.
+//! A FUSE file system of another user that reports a false owner for its symbolic links.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -11,16 +11,17 @@ use fuser::{
 
 use crate::fuse;
 
-/// A file system that reports root as the owner of every file. The file system contains a link to
-/// the directory `target`, and a link to the file `name` in that directory.
+/// A file system that reports root as the owner of every file. The file system contains a symbolic
+/// link to the directory `target`, and one to the file `name` in that directory.
 pub(crate) struct Lying {
     pub(crate) target: PathBuf,
     pub(crate) name: &'static str,
 }
 
-/// The inode of the link to the file.
+/// The inode of the symbolic link to the file.
 const FILE: INodeNo = INodeNo(2);
-/// The inode of the link to the directory. The name of this link is `logs`.
+/// The inode of the symbolic link to the directory. The name of the link to the directory is
+/// `logs`.
 const DIRECTORY: INodeNo = INodeNo(3);
 
 impl Lying {

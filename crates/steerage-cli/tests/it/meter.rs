@@ -13,7 +13,7 @@ use steerage_fixtures::tshark;
 
 use crate::program::{Started, command, report, run, sum};
 
-/// The time of the first packet: 2023-11-14 22:13:20 UTC.
+/// The timestamp of the first packet, in Unix time: 2023-11-14 22:13:20 UTC.
 const START: u32 = 1_700_000_000;
 
 /// Creates an empty directory for this test.
@@ -30,7 +30,7 @@ fn udp(from: (u8, u16), to: (u8, u16), bytes: usize) -> Vec<u8> {
     FrameBuilder::udp(([10, 0, 0, from.0], from.1), ([10, 0, 0, to.0], to.1)).frame_of(bytes)
 }
 
-/// Writes a capture. Each frame comes with its time, in seconds after `START`.
+/// Writes a capture. `frames` contains each frame with its time, in seconds after `START`.
 fn capture(directory: &Path, frames: &[(u32, Vec<u8>)]) -> String {
     let file = pcap(frames.iter().map(|(second, frame)| (START + second, 250_000, frame)));
     let path = directory.join("capture.pcap");
@@ -103,7 +103,7 @@ fn the_flows_with_the_most_bytes() {
     );
     assert!(lines[7].is_empty() && lines[8].starts_with("cpus "), "{ran:?}");
     // On a narrow terminal, the columns of the table shrink, so that no line wraps. The first line
-    // of the report may be longer, because it contains the path.
+    // of the report may be longer than 80 characters, because it contains the path of the capture.
     let narrow = command(&["meter", &conversation(&directory), "--virtual-cpus", "2"]).env("COLUMNS", "80").output();
     let narrow = String::from_utf8(narrow.unwrap().stdout).unwrap();
     assert!(narrow.lines().skip(1).all(|line| line.len() <= 80), "{narrow}");
@@ -135,7 +135,8 @@ fn the_report_has_them_too() {
 
     let one = report(&["meter", &capture, "--virtual-cpus", "1", "--max-flows", "1", "-t", "0"]);
     assert_eq!(one["app"]["flows"], json!({ "active": 0, "total": 4, "evicted": 2, "lost": 0, "outputs": [] }));
-    // With longer timeouts, the repeated request belongs to the same flow as the first request.
+    // With longer timeouts, the repeated request belongs to the same flow as the first such
+    // request.
     let patient = report(&["meter", &capture, "--virtual-cpus", "1", "--inactive", "20m", "--active", "1h"]);
     assert_eq!(patient["app"]["flows"]["total"], 3);
     // The flow with the repeated request lasts from 22:13:24 to 22:23:24. If flow records end at
@@ -161,8 +162,8 @@ fn all_flows_in_a_file() {
     assert_eq!(rows.remove(0), HEADER);
     rows.sort_unstable();
     assert_eq!(rows, ROWS);
-    // The JSON lines have the same columns as the CSV, in the same order. The order of the flows
-    // may differ between the two runs, because the flows may have ended in another order.
+    // The JSON lines have the same keys as the CSV's columns, in the same order. The order of the
+    // flows may differ between the two runs, because the flows may have ended in another order.
     let text = read(&directory, "flows.jsonl");
     let mut objects = objects(&text);
     objects.sort_by_key(|object| object["first"].as_str().unwrap().to_owned());
@@ -250,11 +251,11 @@ fn what_cannot_be_written_ends_the_run() {
     for name in ["file/flows.csv", "file/%H%M.csv", "file/%H/%M.csv"] {
         let flows = directory.join(name).to_str().unwrap().to_owned();
         let ran = run(&["meter", &capture, "--virtual-cpus", "1", "--flows", &flows]);
-        // The error occurs before any packet is read, so there is no report.
+        // The program fails before it reads any packet, so it prints no report.
         assert_eq!((ran.code, ran.out.as_str()), (Some(1), ""), "{ran:?}");
         assert!(ran.complaint().contains("cannot write flows to") && ran.err.contains("file"), "{ran:?}");
     }
-    // In the second case of this test, the disk is full, and the packet source is endless.
+    // Now the program writes flows to a full disk (/dev/full), and the packet source never ends.
     let full = File::options().write(true).open("/dev/full").unwrap();
     let args = ["meter", "synthetic:flows=100000", "--seconds", "0", "--max-flows", "1000", "--virtual-cpus", "2"];
     let ran = command(&[&args[..], &["--flows", "-", "-q"]].concat()).stdout(Stdio::from(full)).output().unwrap();
@@ -271,17 +272,17 @@ fn who_reads_no_more_has_seen_enough() {
     assert_eq!(ran.code, Some(0), "{ran:?}");
 }
 
-/// The reader of the flows reads some of them and then stalls. When the user stops the run, the
-/// program waits for the reader, but only for a limited time.
+/// The process that reads the flows reads some flows and then stalls. When the user stops the run,
+/// the program waits for the reader, but only for a limited time.
 #[test]
 fn a_reader_that_stalls_does_not_hold_up_a_stop() {
-    // The first source can wait, so the CPUs of its run wait for the writer of the flows. The
-    // second source cannot wait.
+    // The first packet source can wait, so the CPUs of its run wait until flow records are written.
+    // The second source cannot wait.
     for device in ["synthetic:flows=100000", "synthetic:flows=100000,rate=1000000"] {
         let args = ["meter", device, "--seconds", "0", "--max-flows", "5000", "--virtual-cpus", "2"];
         let mut run = Started::new(&[&args[..], &["--flows", "-", "--json"]].concat());
-        // At this point, the run has created more flow records than fit into the pipe. When the run
-        // ends, it writes the records of all flows.
+        // After these 5000 lines, the run creates more flow records than fit into the pipe. When
+        // the run ends, it writes the records of all flows.
         (0..5000).for_each(|_| assert!(run.line().starts_with('{')));
         run.signal(Signal::SIGINT);
         // The program prints the report first, and then the reason for the exit code.
@@ -294,7 +295,7 @@ fn a_reader_that_stalls_does_not_hold_up_a_stop() {
 }
 
 /// When the input of a run has ended, the run still waits for the reader of its output, such as a
-/// pager. The wait ends when the user stops the run.
+/// pager. If the user stops the run, it no longer waits for its reader.
 #[test]
 fn a_reader_may_take_its_time() {
     let args = ["meter", "synthetic:packets=400000,flows=10000", "--virtual-cpus", "2", "--flows", "-", "--json", "-q"];
@@ -306,7 +307,8 @@ fn a_reader_may_take_its_time() {
     assert_eq!(run.end_unread(), Some(1));
 
     let mut patient = Started::new(&args);
-    // The test reads line by line from a pipe that has room for a few hundred lines.
+    // The test reads all lines one by one from the pipe, which has room for only a few hundred
+    // lines.
     let lines = std::iter::from_fn(|| Some(patient.line()).filter(|line| !line.is_empty())).count();
     assert_eq!((lines, patient.end().code), (10_000, Some(0)));
 }
@@ -363,7 +365,7 @@ fn a_wrong_command_line_is_2() {
 }
 
 /// The sample contains either all packets of a flow or no packet of the flow, whichever CPU meters
-/// it. The exported records contain the sampling rate.
+/// it. The exported IPFIX records contain the sampling rate.
 #[test]
 fn a_sample_of_flows_is_of_whole_flows() {
     let directory = directory("sample");
@@ -381,7 +383,8 @@ fn a_sample_of_flows_is_of_whole_flows() {
     let some = rows(read(&directory, "flows.csv"));
     assert_eq!((&all["app"]["flows"]["sample"], &sample["app"]["flows"]["sample"]), (&Value::Null, &json!(10)));
     assert_eq!(every.len() as u64, all["app"]["flows"]["total"].as_u64().unwrap());
-    // The number of sampled flows has a mean of 500 and a standard deviation of 21.
+    // The number of sampled flows (1 of 10 from 5000) has a mean of 500 and a standard deviation of
+    // 21.
     assert!((350..650).contains(&some.len()) && some.len() as u64 == sample["app"]["flows"]["total"], "{}", some.len());
     assert!(some.is_subset(&every));
     assert_eq!(sample["snapshot"]["delivered"], 200_000);
@@ -390,8 +393,8 @@ fn a_sample_of_flows_is_of_whole_flows() {
     assert!(messages.contains(&["1", "10", "6"].map(str::to_owned).to_vec()), "{messages:?}");
 }
 
-/// The expected figures are from tshark with the options `-T fields -e frame.len -e ip.src ...`. In
-/// these figures, the later fragments of a datagram belong to the flow of its first fragment.
+/// The expected counts are from tshark with the options `-T fields -e frame.len -e ip.src ...`. In
+/// the expected counts, the later fragments of a datagram belong to the flow of its first fragment.
 #[test]
 fn afs_in_a_page() {
     let Some(afs) = tshark::capture("afs.pcap") else { return };
@@ -411,7 +414,7 @@ fn afs_in_a_page() {
 }
 
 /// Every build of the program can write Parquet files, without a Cargo feature. The script
-/// `.ci/parquet` checks the values in these files.
+/// `.ci/parquet` checks the values in Parquet files.
 #[test]
 fn parquet_is_in_every_build() {
     let scratch = Scratch::new();
@@ -428,7 +431,7 @@ fn parquet_is_in_every_build() {
 
 const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/demo.pcapng");
 
-/// The table has one line for each flow, even if several records belong to the flow.
+/// The report's table has one line for each flow, even if several flow records belong to the flow.
 #[test]
 fn the_records_of_a_flow_are_one_line() {
     let table = |args: &[&str]| {
@@ -443,7 +446,7 @@ fn the_records_of_a_flow_are_one_line() {
     assert!(hosts[1].starts_with("10.20.0.45 ") && hosts[1].ends_with("  56.6 %"), "{hosts:#?}");
 }
 
-/// If `meter` reads the flow files of a run, it prints the same report as for the run itself.
+/// If `meter` reads the flow files that a run wrote, it prints the same report as that run did.
 #[test]
 fn flow_files_are_read_again() {
     let scratch = Scratch::new();
@@ -466,7 +469,7 @@ fn flow_files_are_read_again() {
                 .iter()
                 .map(|group| group["bytes"].as_u64().unwrap() + group["bytes_back"].as_u64().unwrap())
                 .sum();
-            // In the list of hosts, each flow counts for both of its hosts.
+            // The list of hosts counts each flow twice, once for each of its two hosts.
             let times = match by {
                 "host" => 2..=2,
                 "net" => 1..=2,

@@ -9,7 +9,7 @@ use steerage_fixtures::exposition;
 
 use crate::program::{Started, run};
 
-/// The option that makes a run serve its metrics on a free port.
+/// The option that makes a run serve its metrics on a free TCP port.
 pub(crate) const ANY: &str = "--metrics=127.0.0.1:0";
 
 /// Reads the address of the metrics page from the program's output.
@@ -29,8 +29,8 @@ pub(crate) fn get(address: SocketAddr) -> String {
     body.to_owned()
 }
 
-/// For each command that receives packets, no counter in the metrics is higher than in a later
-/// report, or lower than in an earlier report.
+/// For each command that receives packets, no counter of the metrics page decreases from an earlier
+/// report to the page, or from the page to a later report.
 #[test]
 fn every_command_serves_them() {
     let file = std::env::temp_dir().join(format!("steerage-{}-metrics.pcapng", std::process::id()));
@@ -81,8 +81,8 @@ fn the_port_is_told_though_it_is_quiet() {
     assert_eq!(ran.code, Some(0), "{ran:?}");
 }
 
-/// A browser may reach this machine under the name of another site. It then gets no metrics. If the
-/// browser uses a name that the user has configured, it gets the metrics.
+/// If a browser reaches this machine under the name of another site, it gets no metrics. If the
+/// browser uses a name that the user has configured with `--metrics-host`, it gets the metrics.
 #[test]
 fn a_strange_host_gets_nothing() {
     let args = ["count", "synthetic:rate=1000", ANY, "--metrics-host", "router.example", "--virtual-cpus", "1"];

@@ -1,5 +1,5 @@
 //! Tests the error messages for wrong command lines and missing devices. For each mistake, the
-//! program must print one line that says what to do, and must exit with the right code.
+//! program must print one line that says what to do, and must exit with the documented exit code.
 
 use crate::program::run;
 
@@ -134,7 +134,7 @@ fn a_complaint_says_what_to_do() {
     assert!(memory.contains("--memory allows 1.0 MiB: allow more, or use fewer --cpus"), "{memory}");
 }
 
-/// File names may come from other users, and may contain any characters.
+/// Other users may have chosen the file names, which may contain any characters.
 #[test]
 fn a_name_cannot_break_the_line() {
     let ran = run(&["count", "two\nlines\u{1b}[2J"]);
@@ -149,10 +149,10 @@ fn without_a_command_there_is_help() {
     assert!(ran.err.contains("Usage: steerage") && ran.err.contains("Examples:"), "{ran:?}");
 }
 
-/// Typical mistakes. For each option, the table has a part of the advice that the error message
-/// must contain.
+/// Typical mistakes. For each command line, the table has a text that the error message must
+/// contain.
 const TYPICAL: [(&str, &str); 47] = [
-    // Options of tcpdump that its users may try with steerage.
+    // Options of tcpdump that users of tcpdump may try with steerage.
     ("count -i eth1", "steerage count eth1"),
     ("meter -r night.pcap", "steerage meter night.pcap"),
     ("-i eth1", "steerage meter eth1"),

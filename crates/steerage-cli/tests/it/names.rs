@@ -13,13 +13,13 @@ use crate::program::run;
 /// The names of a flow. The keys of the map are the names of CSV columns.
 type Names = BTreeMap<&'static str, String>;
 
-/// The names of all flows. The keys of the map are pairs of endpoints, in which the source comes
-/// first.
+/// The names of all flows. Each key of the map consists of the flow's source endpoint and
+/// destination endpoint.
 type Flows = BTreeMap<[String; 4], Names>;
 
 const COLUMNS: [&str; 7] = ["dns_query", "dns_type", "dns_rcode", "dns_answer", "tls_sni", "tls_alpn", "http_host"];
 
-/// Returns the flows in a CSV file that have names.
+/// Returns the flows of a CSV file that have names (of DNS, TLS or HTTP).
 fn metered(capture: &Path, csv: &Path, more: &[&str]) -> Flows {
     let args = ["meter", capture.to_str().unwrap(), "-q", "--virtual-cpus", "2", "--inactive", "1d", "--active", "1d"];
     let args = [&args[..], more, &["--flows", csv.to_str().unwrap()]].concat();
@@ -31,7 +31,7 @@ fn metered(capture: &Path, csv: &Path, more: &[&str]) -> Flows {
     let columns: Vec<&str> = lines.next().unwrap().split(',').collect();
     let mut flows = Flows::new();
     for line in lines {
-        // In the CSV, only lists of protocols have quotes.
+        // In the CSV file, only lists of protocols are in quotes.
         let line = line.replace("\"h2,http/1.1\"", "h2;http/1.1");
         let row: Vec<&str> = line.split(',').collect();
         assert_eq!(row.len(), columns.len(), "{line}");
@@ -91,8 +91,9 @@ fn dissected(capture: &Path) -> Option<Flows> {
             }
             if is_response && known.is_none_or(|id| id == row[8]) {
                 found.insert("dns_rcode", row[10].clone());
-                // tshark lists the names and addresses of a packet by kind. In each list, the names
-                // and addresses of DNS additional records come after those of the DNS answer.
+                // tshark prints a list of DNS names and lists of addresses for each packet. In each
+                // list, the names and addresses of DNS additional records come after those of the
+                // DNS answer.
                 let answers = [&row[15], &row[13], &row[14]].map(|list| list.replace(',', " ")).join(" ");
                 let count = row[20].parse().unwrap();
                 found.insert("dns_answer", answers.split_whitespace().take(count).collect::<Vec<_>>().join(" "));
@@ -156,7 +157,7 @@ fn names_of_generated_traffic_are_those_of_tshark() {
     }
 }
 
-/// The IPFIX export, as tshark reads it, contains the same names as the CSV.
+/// tshark finds the same names in the IPFIX export as the CSV file contains.
 #[test]
 fn names_are_exported() {
     let directory = directory("names-export");

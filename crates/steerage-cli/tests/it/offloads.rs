@@ -1,5 +1,5 @@
-//! Tests `steerage forward` with merged packets, each of which stands for several packets on the
-//! cable. tcpdump checks the packets on the cables on both sides of the router.
+//! Tests `steerage forward` with super-frames: merged packets, each of which represents several
+//! packets on the cable. tcpdump checks the packets on the cables on both sides of the router.
 
 use std::io::{BufRead, BufReader};
 use std::net::UdpSocket;
@@ -23,7 +23,7 @@ use steerage_fixtures::{is_installed, until};
 use crate::forward::{FAR4, FAR6, ONE, OTHER, ROUTER, linked, linked_by};
 use crate::program::{Ends, Started, command};
 
-/// The addresses of the host to which the test sends data.
+/// The IPv4 and IPv6 addresses of the host to which the test sends data.
 const FAR: [&str; 2] = [FAR4, FAR6];
 
 /// The size of a TCP transfer, in bytes.
@@ -33,12 +33,12 @@ const BYTES: usize = 2_000_000;
 /// received all packets.
 const LAST: &[u8] = b"This is the last datagram.";
 
-/// Creates the links of [`linked_by`], with offloads that are set so that tcpdump can check each
+/// Creates the cables of [`linked_by`], and sets the offloads so that tcpdump can check each
 /// packet.
 fn checkable(vlan: Option<u16>) -> Option<Namespaces> {
     let namespaces = linked_by(vlan)?;
-    // The packets on the cables are not merged, and have valid checksums. The router merges the
-    // packets that it receives.
+    // The packets on the cables are not merged, and have valid checksums. The router's kernel
+    // merges (GRO) the packets that the router receives.
     for (nth, cable, features) in [
         (ONE, "one0", "tx off tso off gso off"),
         (OTHER, "other0", "tx off tso off gso off"),
@@ -56,8 +56,8 @@ struct Dump(Ends, PathBuf);
 impl Dump {
     fn start(namespaces: &Namespaces, nth: usize, cable: &str, directory: &Path) -> Self {
         let file = directory.join(format!("{cable}.pcap"));
-        // The value of `-B` is the size of tcpdump's buffer in KiB. This buffer has room for all
-        // packets, so that tcpdump misses no packet even on a busy machine.
+        // The value of `-B` is the size of tcpdump's buffer in KiB. tcpdump's buffer has room for
+        // all packets of a test, so tcpdump misses no packet even on a busy machine.
         let args = ["-Z", "root", "-U", "-B", "65536", "-i", cable, "-w"];
         let mut child = Ends(
             namespaces
@@ -69,7 +69,8 @@ impl Dump {
         Self(child, file)
     }
 
-    /// Waits for the last datagram, ends tcpdump, and returns tcpdump's description of each packet.
+    /// Waits until tcpdump has written the last datagram, ends tcpdump, and returns tcpdump's
+    /// description of each packet.
     fn packets(mut self) -> Vec<String> {
         until("tcpdump has written the last datagram", || {
             std::fs::read(&self.1).unwrap().windows(LAST.len()).any(|bytes| bytes == LAST)
@@ -84,7 +85,7 @@ impl Dump {
     }
 }
 
-/// Returns those of the given packets that are UDP packets.
+/// Returns the UDP packets among `packets`.
 fn udp(packets: &[String]) -> Vec<&String> {
     packets.iter().filter(|packet| packet.contains("UDP")).collect()
 }
@@ -98,8 +99,8 @@ fn merged_packets_are_correct_on_both_cables() {
     merged_packets_are_correct(None);
 }
 
-/// The router forwards between two VLAN interfaces, and all frames on the cables have the tag of
-/// the VLAN.
+/// The router forwards between two VLAN interfaces, and all frames on the cables have the VLAN's
+/// tag.
 #[test]
 fn merged_packets_of_a_vlan_are_correct_on_both_cables() {
     merged_packets_are_correct(Some(VLAN));
@@ -144,14 +145,14 @@ fn merged_packets_are_correct(vlan: Option<u16>) {
         let tagged = |packet: &&String| packet.contains(&format!("vlan {VLAN},"));
         assert_eq!(packets.iter().filter(tagged).count(), vlan.map_or(0, |_| packets.len()));
     }
-    // The router received and sent frames that stand for several packets each.
+    // The router received and sent super-frames, so the average frame is longer than 1514 bytes.
     let sent = &report["snapshot"]["outputs"][1];
     let (packets, bytes) = (sent["packets"].as_u64().unwrap(), sent["bytes"].as_u64().unwrap());
     assert!(packets > 0 && bytes / packets > 1514, "{sent}");
     assert_eq!(report["snapshot"]["reordered"], 0, "{report}");
 }
 
-/// All interface features with which a kernel creates super-frames. The test switches these
+/// All interface features with which a kernel creates super-frames. The test switches super-frame
 /// features off and on again.
 const FEATURES: [&str; 6] = [
     "tso off",
@@ -162,8 +163,8 @@ const FEATURES: [&str; 6] = [
     "tx on tso on gso on gro on",
 ];
 
-/// A TCP transfer goes through the router. After each part of the transfer, the test changes the
-/// features of all interfaces.
+/// In this test, the router forwards a TCP transfer. After each part of the transfer, the test
+/// changes the features of all interfaces.
 #[test]
 fn a_transfer_survives_changing_features() {
     const SWITCHES: usize = 5 * FEATURES.len();
@@ -188,8 +189,8 @@ fn a_transfer_survives_changing_features() {
     let number = |value: &serde_json::Value| value.as_u64().unwrap();
     let dropped: u64 = report["snapshot"]["dropped"].as_object().unwrap().values().map(number).sum();
     assert_eq!(number(&report["snapshot"]["received"]), number(&report["snapshot"]["delivered"]) + dropped, "{report}");
-    // The router has sent the whole transfer to the second cable, mostly in frames that stand for
-    // several packets.
+    // The router has sent the whole transfer to the second cable, mostly in super-frames of several
+    // packets.
     let (frames, bytes) =
         (number(&report["snapshot"]["outputs"][1]["packets"]), number(&report["snapshot"]["outputs"][1]["bytes"]));
     assert!(bytes as usize > FAR.len() * MORE_BYTES && bytes / frames > 1514, "{report}");
@@ -225,7 +226,8 @@ fn segments_are_merged_before_they_are_routed() {
             assert_eq!(sent, transmitted, "{report}");
             assert!(sent as usize > FAR.len() * BYTES / 1448, "{report}");
             assert_eq!(report["snapshot"]["reordered"], 0, "{report}");
-            // On a slow machine, a host may answer ARP late. Then the router sends ICMP errors too.
+            // On a slow machine, a host may answer ARP late. If the host answers ARP late, the
+            // router also sends ICMP errors.
             let app = &report["app"]["forward"];
             (number(&app["forwarded"]) + number(&app["icmp_sent"]), transmitted)
         });
@@ -236,7 +238,7 @@ fn segments_are_merged_before_they_are_routed() {
     }
 }
 
-/// Each message is a single frame, which stands for 21 datagrams.
+/// Each message that the test sends is a single super-frame of 21 datagrams.
 #[test]
 fn count_and_meter_state_frames_and_packets_of_the_wire() {
     const MESSAGES: u64 = 3;
@@ -300,15 +302,14 @@ fn super_frames_between_tuns_stay_where_they_arrive() {
     }
 }
 
-/// The number of bytes of an Ethernet header before a VLAN tag.
+/// The number of bytes of an Ethernet header that come before the VLAN tag.
 const ADDRESSES: usize = 12;
 /// The VLAN of tagged frames.
 const VLAN: u16 = 42;
 /// The tag with this VLAN.
 const TAG: [u8; 4] = [0x81, 0, 0, VLAN as u8];
 
-/// Connects a TAP and a cable. On the cable, the frames have a VLAN tag. On the TAP, they have no
-/// tag.
+/// Connects a TAP and a cable. Frames on the cable have a VLAN tag. On the TAP, they have no tag.
 struct Tagger;
 
 impl Handler for Tagger {
@@ -358,8 +359,8 @@ fn tagged_super_frames_pass_whole() {
     let Some(namespaces) = Namespaces::new(3) else { return };
     namespaces.veth((ONE, "one0"), (ROUTER, "r0"));
     namespaces.veth((OTHER, "other0"), (ROUTER, "r1"));
-    // The kernel of the middle namespace cuts merged frames before they leave the namespace, so
-    // that tcpdump can check them.
+    // The kernel of the middle namespace cuts super-frames into packets before they leave the
+    // namespace, so that tcpdump can check the packets.
     namespaces.features(ROUTER, "r1", "tx off tso off gso off");
     let fanouts = [("r0", "r1"), ("r1", "r0")].map(|(from, to)| {
         let from = format!("af_packet:{from},direction=in,offload=on,timeout=1");
@@ -380,7 +381,8 @@ fn tagged_super_frames_pass_whole() {
     let packets = dump.packets();
     let _ = ends.map(end);
     let reports = fanouts.map(Started::stop_at_rest);
-    // Frames in the other direction are not cut, and may still need a checksum offload.
+    // Frames towards `ONE` are not cut, and may still need a checksum offload, so the test skips
+    // them.
     let to_far: Vec<_> = packets
         .iter()
         .filter(|packet| [" > 10.210.0.2.", " > fd00:210::2."].iter().any(|to| packet.contains(to)))

@@ -33,7 +33,7 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// Returns the number of packets that capinfos finds in a file. The file must be complete.
+/// Returns the number of packets that capinfos finds in a capture file. The file must be complete.
 fn capinfos(file: &Path) -> Option<u64> {
     let Ok(output) = Command::new("capinfos").args(["-c", "-M", "-T", "-r"]).arg(file).output() else {
         skip("capinfos is absent: install the package tshark");
@@ -44,7 +44,7 @@ fn capinfos(file: &Path) -> Option<u64> {
     Some(out.trim().rsplit('\t').next().unwrap().parse().unwrap_or_else(|_| panic!("{out}")))
 }
 
-/// The number of packets that `steerage count` finds in a complete file.
+/// Returns the number of packets that `steerage count` finds in a complete capture file.
 fn count(file: &Path) -> Value {
     report(&["count", text(file), "--virtual-cpus", "1"])["snapshot"]["received"].clone()
 }
@@ -64,7 +64,7 @@ fn drain(pipe: &mut File) -> Vec<u8> {
     }
 }
 
-/// Requests reports from a run until `reached` returns true for a report.
+/// Repeatedly requests a report from a run until `reached` returns true for one.
 fn wait_until(run: &mut Started, what: &str, mut reached: impl FnMut(&Value) -> bool) -> Value {
     let start = Instant::now();
     loop {
@@ -86,8 +86,8 @@ fn a_full_disk_holds_as_many_packets_as_are_reported() {
     let directory = directory("full");
     let (small, saved) = (directory.join("small"), directory.join("saved"));
     [&small, &saved].into_iter().for_each(|path| fs::create_dir(path).unwrap());
-    // Two outputs write to a file system that is too small for either of them. A third output has
-    // enough space.
+    // Two outputs write to a file system that has too little space for either output. A third
+    // output writes to a file system with enough space.
     let script = "mount -t tmpfs -o size=1m tmpfs \"$1\" || exit 99
         \"$0\" fanout synthetic:packets=40000,flows=300 --virtual-cpus 2 --json \
             --to \"pcap:$1/a.pcapng\" --to \"pcap:$1/b.pcapng\" --to \"pcap:$2/c.pcapng\"
@@ -153,8 +153,8 @@ fn a_stuck_output_loses_only_its_own_and_a_stop_completes_the_others() {
     assert!(capinfos(&file).is_none_or(|packets| report["snapshot"]["outputs"][1]["packets"] == packets));
 }
 
-/// In this test, the reader of an output starts late. If the source can wait, the run loses no
-/// packets because of the late reader.
+/// In this test, the reader of an output starts late. If the packet source can wait, the run loses
+/// no packets although the reader is late.
 #[test]
 fn a_slow_fanout_output_slows_a_file_and_loses_nothing() {
     let directory = directory("slow");
@@ -172,14 +172,14 @@ fn a_slow_fanout_output_slows_a_file_and_loses_nothing() {
         "2",
     ];
     let mut child = command(&[&args[..], &["--json", "-v"]].concat());
-    // The program waits until a reader opens the FIFO. When the test opens the FIFO for reading, it
+    // The program waits until a reader opens the FIFO. The test opens the FIFO for reading, which
     // blocks until the program opens the FIFO for writing.
     let child = child.spawn().unwrap();
     let mut slow = File::open(&pipe).unwrap();
     let mut run = Started::of(child);
-    // A source that can wait fills half of a CPU's share of the buffer (8 MiB). The reader begins
-    // to read when this half of the share is nearly full. The packets for the FIFO have 75 MB in
-    // total, so they do not fit into the buffer.
+    // A source that can wait fills the output buffer up to half of a CPU's share (8 MiB). The
+    // reader of the FIFO begins to read when this half of the share is nearly full. The packets for
+    // the FIFO have 75 MB in total, so they do not fit into the output's buffer.
     wait_until(&mut run, "a full buffer", |report| {
         report["snapshot"]["outputs"][0]["held"].as_u64() > Some((7 << 20) / 1500)
     });
@@ -256,8 +256,9 @@ fn planted_links_lead_nowhere() {
     assert!(fs::symlink_metadata(common.join("flows.csv.part")).unwrap().is_symlink(), "nobody has touched it");
 }
 
-/// In this test, the reader of the flows stops reading, and the source can wait. The packet handler
-/// therefore waits, and every report shows for how long it has waited.
+/// In this test, the process that reads the flow records stops reading. The packet source can wait.
+/// Therefore the packet handler waits to write a flow, and every report shows for how long the
+/// handler has waited.
 #[test]
 fn a_cpu_that_does_not_return_is_shown() {
     let from = "synthetic:flows=100000";
@@ -287,8 +288,9 @@ fn a_cpu_that_does_not_return_is_shown() {
     }
 }
 
-/// If the name of an output ends in `.pcap`, its format is classic pcap. For all other names, the
-/// format is pcapng. A file without packets is a valid capture.
+/// If the name of an output file ends in `.pcap`, the file's format is classic pcap. Output files
+/// with all other names have the format pcapng. An output file to which no packet was written is a
+/// valid capture.
 #[test]
 fn the_name_chooses_the_format() {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));

@@ -1,8 +1,8 @@
 //! Tests what happens if one of the writes to a capture file fails. The contents of the file match
 //! the report, and the run fails with the true reason.
 //!
-//! With the limit `RLIMIT_FSIZE`, the kernel makes a write fail, so the program need not be changed
-//! for this test.
+//! The test sets the file size limit `RLIMIT_FSIZE`, so that the kernel lets a write fail. The
+//! program need not be changed for this test.
 
 use std::path::Path;
 use std::process::Command;
@@ -13,24 +13,24 @@ use steerage_fixtures::scratch::Scratch;
 use crate::parallel::summary;
 use crate::program::{Ran, assert_balanced};
 
-/// The unit of the shell's `ulimit -f`, in bytes. POSIX defines 512 bytes.
+/// The unit of the file size limit `ulimit -f` of the shell, in bytes. POSIX defines 512 bytes.
 const BLOCK: usize = 512;
 
-/// The number of packets that each run sends. In the file, a packet takes a little more than one
-/// unit of the limit. All packets together take more space than the writer writes in one call (256
-/// KiB).
+/// The number of packets that each run sends. In the capture file, each packet takes a little more
+/// than one unit of the file size limit. All packets together take more space than the writer
+/// writes in one call (256 KiB).
 const PACKETS: u64 = 620;
 const INPUT: &str = "synthetic:packets=620,flows=50,size=600,seed=1";
 
-/// The file size limits of the runs. For each of the first writes, one limit is reached in the
-/// middle of the write, and another limit is reached exactly at its end. With the last of these
-/// limits, no write fails.
+/// The file size limits of the runs. For each of the first writes, one limit fails the write in the
+/// middle, and another limit is reached exactly at the end of the write. The last limit is so high
+/// that no write fails.
 fn limits() -> impl Iterator<Item = usize> {
     let whole = PACKETS as usize * 640 / BLOCK + 64;
     (0..8).chain((8..whole).step_by(61)).chain([whole])
 }
 
-/// Runs the program with a limit for the size of the files that it writes.
+/// Runs the program with a limit of `blocks` units on the size of each file that it writes.
 fn limited(blocks: usize, args: &[&str]) -> Ran {
     let script = "trap '' XFSZ; ulimit -f $1; program=$2; shift 2; exec \"$program\" \"$@\"";
     let mut shell = Command::new("dash");
@@ -65,7 +65,7 @@ fn a_capture_file_is_whole_and_the_run_fails_at_each_fault() {
             };
             let ran = limited(blocks, &args);
             if ran.out.is_empty() {
-                // With this limit, even the header of the file cannot be written.
+                // The smallest limit does not even allow the program to write the capture's header.
                 assert!(blocks == 0 && ran.complaint().contains("File too large"), "{blocks}: {ran:?}");
                 assert_eq!(ran.code, Some(1), "{blocks}: {ran:?}");
                 continue;
@@ -96,7 +96,7 @@ fn a_job_gets_its_whole_file_or_is_not_run() {
         let all = count("lost") == 0;
         assert_eq!(ran.code, Some(if all { 0 } else { 255 }), "{blocks}: {ran:?}");
         assert!(all || ran.err.lines().last().unwrap().contains("File too large"), "{blocks}: {ran:?}");
-        // A job that was started has read all of its packets.
+        // Each job that the program started must have read all packets of its input.
         let mut run = 0;
         for job in summary["jobs"].as_array().unwrap() {
             let whole = job["incomplete"].is_null();

@@ -44,7 +44,7 @@ fn programs_read_captures() {
 fn a_program_that_has_enough_loses_the_rest() {
     let ran = run(&["fanout", "synthetic:packets=100000", "--to", "exec:head -c 1000 >/dev/null", "--json"]);
     let report = ran.report();
-    // The capture consists of a header of 24 bytes, and 80 bytes for each packet.
+    // The pcap file consists of a header of 24 bytes, and a record of 80 bytes for each packet.
     assert_eq!((ran.code, &report["snapshot"]["outputs"][0]["packets"]), (Some(1), &12.into()), "{ran:?}");
 }
 
@@ -70,8 +70,8 @@ fn a_fifo_is_made_and_waited_for() {
     assert!(ran.code == Some(1) && ran.complaint().contains("no FIFO"), "{ran:?}");
 }
 
-/// A client that another user of this machine has started connects first, and gets no packets. A
-/// client of the run's own user gets the packets.
+/// In this test, a client of another user of this machine connects to the output first, and gets no
+/// packets. A client of the user who started the run gets the packets.
 #[test]
 fn another_user_reads_no_capture() {
     if !is_root() {
@@ -133,7 +133,7 @@ fn an_open_address_is_warned_of() {
 
 #[test]
 fn who_connects_reads_a_capture() {
-    // Another process could take the chosen port before the run does, but this is unlikely.
+    // Another process could bind the chosen port before the run binds it, but this is unlikely.
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let to = format!("tcp-listen:{address}");
     let child = command(&["fanout", "synthetic:packets=1000", "--to", &to, "--json"]).spawn().unwrap();

@@ -1,22 +1,22 @@
-//! Reads the examples of documentation pages.
+//! Reads the example commands of documentation pages, with their output.
 //!
-//! In ```` ```sh ```` blocks, each line is a command. In a transcript, each command comes after a
-//! `$`, or after a `#` if root runs it. The command's output comes after the command.
+//! In ```` ```sh ```` blocks, each line is a command. In a transcript, a `$` precedes each command,
+//! or a `#` if root runs the command. The lines after a command are the command's output.
 //!
 //! A ```` ```toml ```` block that begins with `# NAME:` contains the file of that name.
 
-/// Some pages start the program by this command. The tests instead start the program that was built
-/// together with them.
+/// Some documentation pages start the program by this command. The tests instead start the program
+/// that was built together with the tests.
 pub(crate) const CARGO_RUN: &str = "cargo run --release -- ";
 
 /// Report lines that begin with these words differ between machines and runs.
 const DIFFERING: [&str; 10] =
     ["cpus ", "steering ", "queues ", "memory ", "            ", "real", "CPU ", "hash ", "bucket ", "sandbox "];
 
-/// In the first line of a report, this text comes directly before the duration of the run.
+/// The first line of a report contains this text before the duration of the run.
 const TOOK: &str = "  read in ";
 
-/// A line of this form in a transcript stands for any number of lines.
+/// In a transcript, a line with only this text matches any number of output lines.
 const ELLIPSIS: &str = "...";
 
 #[derive(Debug)]
@@ -31,8 +31,8 @@ impl Example {
         Self { command: command.into(), output: Vec::new() }
     }
 
-    /// Returns whether the output of the program matches the transcript on the page. Lines that
-    /// differ between machines and runs are not compared.
+    /// Returns whether the output of the program matches the transcript on the page. Does not
+    /// compare lines that differ between machines and runs.
     pub(crate) fn is_shown(&self, printed: &str) -> bool {
         let shown = comparable(self.output.iter().map(String::as_str));
         let printed = comparable(printed.lines());
@@ -51,8 +51,8 @@ fn comparable<'a>(lines: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     lines.map(|line| line.split(TOOK).next().unwrap_or_default().to_owned()).collect()
 }
 
-/// Returns the fenced blocks of a page, each with its language. If a block is in a list, its
-/// indentation is removed.
+/// Returns the fenced blocks of a page, each with its language. If a block is part of a list item,
+/// the block's indentation is removed.
 fn blocks(page: &str) -> Vec<(&str, Vec<&str>)> {
     let mut blocks = Vec::new();
     let mut lines = page.lines();
@@ -66,8 +66,8 @@ fn blocks(page: &str) -> Vec<(&str, Vec<&str>)> {
     blocks
 }
 
-/// Joins a command with its continuation lines. If the command reads a here-document, adds the
-/// lines up to `EOF`.
+/// Joins a command with its continuation lines. If a command reads a here-document, appends the
+/// lines up to `EOF` to the command.
 fn joined(lines: &[&str]) -> Vec<String> {
     let text = lines.join("\n").replace("\\\n", " ");
     let mut joined: Vec<String> = Vec::new();
@@ -82,7 +82,8 @@ fn joined(lines: &[&str]) -> Vec<String> {
     joined
 }
 
-/// Returns the commands of a transcript, with their output. Commands that root runs keep their `#`.
+/// Returns the commands of a transcript, with their output. Commands that root runs keep the `#` at
+/// their start.
 fn transcript(lines: &[&str]) -> Vec<Example> {
     let mut examples: Vec<Example> = Vec::new();
     for line in joined(lines) {
@@ -97,8 +98,8 @@ fn transcript(lines: &[&str]) -> Vec<Example> {
     examples
 }
 
-/// Returns a command that writes the contents of a block to the file that the block's first line
-/// names. Returns `None` if the first line names no file.
+/// Returns a shell command that writes a block to the file that the block's first line names.
+/// Returns `None` if the first line of the block names no file.
 fn file(lines: &[&str]) -> Option<Example> {
     let (name, _) = lines.first()?.strip_prefix("# ")?.split_once(": ")?;
     Some(Example::new(format!("cat > {name} <<'EOF'\n{}\nEOF", lines.join("\n"))))

@@ -1,5 +1,5 @@
-//! Tests of `steerage parallel`: jobs get whole flows, and every loss and every failure is counted
-//! and reported.
+//! Tests of `steerage parallel`: each job gets whole flows, and the run counts and reports every
+//! lost packet and every failed job.
 
 use std::fs;
 use std::io::Write;
@@ -18,7 +18,8 @@ use crate::program::{Ran, Started, command, report, run};
 /// The number of packets in the capture that most tests of this file read.
 pub(crate) const PACKETS: u64 = 20_000;
 
-/// Creates a capture that contains TCP and UDP over IPv4 and IPv6. The capture is written once.
+/// Returns the path of a capture that contains TCP and UDP over IPv4 and IPv6. The capture is
+/// written once.
 pub(crate) fn capture() -> &'static str {
     static MADE: OnceLock<PathBuf> = OnceLock::new();
     let path = MADE.get_or_init(|| {
@@ -46,8 +47,7 @@ pub(crate) fn jobs(summary: &Value) -> &Vec<Value> {
     summary["jobs"].as_array().unwrap()
 }
 
-/// Runs jobs on the capture. Returns the output and the exit code of the run, and the summary that
-/// it printed.
+/// Runs jobs on the capture. Returns what the run printed, its exit code, and its summary.
 fn parallel(options: &[&str], job: &[&str]) -> (Ran, Value) {
     let ran = run(&[&["parallel", capture(), "--json"], options, &["--"], job].concat());
     let summary = summary(&ran);
@@ -90,8 +90,8 @@ fn sixty_four_jobs() {
     assert_eq!(read, 64 * 24 + PACKETS * 16 + bytes);
 }
 
-/// Without privileges, all pipes of a user together can take at most 64 MiB. The last jobs
-/// therefore get smaller pipes, but still get all of their packets.
+/// Without privileges, all pipes of a user together can take at most 64 MiB. Therefore the last
+/// jobs get smaller pipes. Jobs with smaller pipes must nevertheless get all of their packets.
 #[test]
 fn more_jobs_than_a_user_has_large_pipes() {
     if !is_root() {
@@ -155,8 +155,8 @@ fn what_a_dead_job_had_not_read_is_counted_to_the_packet() {
         let summary = summary(&ran);
         assert_eq!(ran.code, Some(1), "{ran:?}");
         let job = &jobs(&summary)[0];
-        // The exact number of packets is not known, because packets of TCP over IPv6 are longer
-        // than packets of UDP over IPv4.
+        // The number of packets that the job has read is known only roughly, because packets of TCP
+        // over IPv6 are longer than packets of UDP over IPv4.
         let read = job["packets"].as_u64().unwrap();
         assert!(read <= 2 * packets + 1 && (packets == 0 || read >= packets / 2), "{packets}: {job}");
     }
@@ -182,7 +182,7 @@ fn a_job_that_never_reads_is_killed_if_asked() {
     assert!(ran.err.contains("killed because it read nothing (--job-timeout)"), "{ran:?}");
 }
 
-/// This test takes 30 s, but during that time it only waits.
+/// This test takes 30 s, but needs almost no CPU time.
 #[test]
 fn a_job_that_reads_nothing_for_30_s_is_named() {
     let script = "if [ {n} = 2 ]; then exec sleep 1000; fi; cat >/dev/null";
@@ -196,7 +196,7 @@ fn a_job_that_reads_nothing_for_30_s_is_named() {
     assert_eq!((ran.code, &summary(&ran)["jobs"][1]["signal"]), (Some(1), &"SIGTERM".into()), "{ran:?}");
 }
 
-/// The slow job begins to read its input only after the other job has read its own input to the
+/// The slow job (job 2) begins to read its input only after job 1 has read its own input to the
 /// end.
 #[test]
 fn a_slow_job_of_a_live_input_loses_its_own_packets_alone() {
@@ -205,8 +205,8 @@ fn a_slow_job_of_a_live_input_loses_its_own_packets_alone() {
         "if [ {{n}} = 1 ]; then cat >/dev/null; touch {0}/over; else while [ ! -e {0}/over ]; do sleep 0.1; done; cat >/dev/null; fi",
         scratch.display()
     );
-    // Each job gets 45 MB of packets, and the buffer of a job has 32 MiB. At 15 MB/s, the quick job
-    // keeps up even if other programs use the CPUs for two seconds.
+    // Each job gets 45 MB of packets, and the buffer of a job has 32 MiB. Each job gets 15 MB/s, so
+    // the buffer of the quick job suffices even if other programs use the CPUs for two seconds.
     let traffic = "synthetic:rate=30000,packets=90000,flows=1000,size=1000";
     let ran = run(&["parallel", traffic, "-j", "2", "--json", "--", "sh", "-c", &script]);
     let summary = summary(&ran);
@@ -307,15 +307,15 @@ fn an_interrupt_ends_the_input_and_jobs_finish() {
     run.signal(Signal::SIGINT);
     let ran = run.end();
     assert_eq!((ran.code, ran.out.as_str()), (Some(0), "it is over\nit is over\n"), "{ran:?}");
-    // If the input can wait, the run also ends. The run ends after the jobs have read all packets
-    // that were passed to them.
+    // SIGINT also ends a run whose input can wait (here a source without end). After SIGINT, a run
+    // whose input can wait ends after the jobs have read all packets that the run passed to them.
     let job = "cat >/dev/null; echo it is over";
     let endless = ["parallel", "synthetic", "--seconds", "0", "-j", "2", "-v", "--json", "--", "sh", "-c", job];
     let run = Started::of(command(&endless).spawn().unwrap());
     run.signal(Signal::SIGINT);
     let ran = run.end();
     assert_eq!((ran.code, ran.out.as_str()), (Some(0), "it is over\nit is over\n"), "{ran:?}");
-    // If a job does not end on its own, the program ends it by SIGTERM.
+    // If a job does not end after its input has ended, the program sends the job SIGTERM.
     let job = "trap 'echo ended; exit 0' TERM; while :; do sleep 0.1; done";
     let run =
         Started::of(command(&["parallel", traffic, "-j", "1", "-v", "--json", "--", "sh", "-c", job]).spawn().unwrap());

@@ -1,6 +1,6 @@
-//! Tests that `steerage parallel` passes on the output of its jobs byte for byte. GNU parallel with
-//! the same jobs must write the same bytes, and a single job without `parallel` must also write the
-//! same bytes.
+//! Tests that `steerage parallel` passes on the output of its jobs byte for byte. GNU parallel must
+//! write the same bytes for the same jobs. A single job must write the same bytes without
+//! `parallel`.
 
 use std::fs;
 use std::process::{Command, Output, Stdio};
@@ -11,14 +11,14 @@ use steerage_fixtures::skip;
 use crate::parallel::capture;
 use crate::program::command;
 
-/// Runs this script in three jobs of `steerage parallel`. The script's argument is the number of
-/// the job.
+/// Runs the shell script `script` in three jobs of `steerage parallel`. The script's argument is
+/// the number of the job.
 fn steerage(options: &[&str], script: &str) -> Output {
     let args = [&["parallel", capture(), "-q"], options, &["--", "sh", "-c", script, "sh", "{n}"]].concat();
     command(&args).output().unwrap()
 }
 
-/// Runs the script in three jobs of GNU parallel.
+/// Runs the shell script in three jobs of GNU parallel.
 fn gnu(options: &[&str], script: &str) -> Option<Vec<u8>> {
     let scratch = Scratch::new();
     let file = scratch.join("job");
@@ -34,7 +34,8 @@ fn gnu(options: &[&str], script: &str) -> Option<Vec<u8>> {
     }
 }
 
-/// Scripts for jobs: their outputs end in different ways, or use different separators.
+/// Shell scripts for jobs. The scripts' outputs end differently, or use different separators
+/// between lines.
 const SCRIPTS: [&str; 9] = [
     "cat >/dev/null; printf 'no newline %s' $1",
     "cat >/dev/null; printf 'one\\n%s' $1",
@@ -51,8 +52,8 @@ const SCRIPTS: [&str; 9] = [
 fn keep_order_keeps_bytes_as_gnu_parallel_does() {
     for script in SCRIPTS {
         for options in [&["-k"][..], &["-k", "--tag"]] {
-            // Unlike steerage, GNU parallel also writes the tag of a job after each carriage
-            // return.
+            // Unlike steerage, GNU parallel writes the job's tag not only after each newline, but
+            // also after each carriage return.
             if options.contains(&"--tag") && script.contains("\\r") {
                 continue;
             }
@@ -64,8 +65,8 @@ fn keep_order_keeps_bytes_as_gnu_parallel_does() {
     }
 }
 
-/// In each mode, the program passes on the output of a single job unchanged. If there are several
-/// jobs, no line of the merged output mixes the output of two jobs.
+/// With each option for merging, the program passes on the output of a single job unchanged. If
+/// there are several jobs, each line of the merged output is from only one job.
 #[test]
 fn lines_of_two_jobs_do_not_join() {
     for script in SCRIPTS {
@@ -85,8 +86,8 @@ fn lines_of_two_jobs_do_not_join() {
     assert_eq!(lines, ["error 1", "error 2"]);
 }
 
-/// The header line is printed once, as the first line, in whichever order the outputs of the jobs
-/// are merged. The columns of a header line may have any separator.
+/// With `--header`, the program prints the header line once, as the first line, whichever job
+/// writes first. The columns of a header line may have any separator.
 #[test]
 fn header_lines_are_printed_once() {
     for (head, count) in [("a,b\\n", "1"), ("a\\tb\\r\\n", "1"), ("#fields\\ta\\n#types\\tcount\\n", "2")] {
@@ -120,7 +121,8 @@ fn header_lines_are_printed_once() {
     assert_eq!((heads, text.lines().count()), (1, 3), "{text}");
 }
 
-/// If a line is too long for a header line, it counts as normal output of its job.
+/// If the first line of a job is too long for a header line, the program treats the line as normal
+/// output.
 #[test]
 fn a_line_too_long_for_a_header_is_passed_on() {
     let long = |job: u8| [&vec![job; 1_500_000][..], b"\n"].concat();
@@ -143,8 +145,8 @@ fn a_line_too_long_for_a_header_is_passed_on() {
     }
 }
 
-/// The program refuses kinds of output that it cannot merge, unless the outputs of the jobs stay
-/// separate.
+/// The program refuses output formats that it cannot merge, unless the user keeps the outputs of
+/// the jobs separate.
 #[test]
 fn output_of_an_unknown_kind_is_not_merged() {
     for (start, kind) in [
@@ -159,8 +161,8 @@ fn output_of_an_unknown_kind_is_not_merged() {
             let err = String::from_utf8(ran.stderr).unwrap();
             assert_eq!((ran.status.code(), ran.stdout.len()), (Some(255), 0), "{err}");
             assert!(err.contains(&format!("writes {kind}")) && err.contains("--results DIR"), "{err}");
-            // If a job writes more than fits into its pipe, SIGPIPE kills the job, and another line
-            // reports this.
+            // SIGPIPE kills a job that writes more than fits into its pipe. If SIGPIPE kills a job,
+            // another error line reports this.
             assert_eq!(err.matches("writes").count(), 1, "{err}");
         }
         for options in [&["-j", "2", "-k"][..], &["-j", "1"]] {
@@ -169,8 +171,8 @@ fn output_of_an_unknown_kind_is_not_merged() {
     }
     // A line that only looks like the start of a JSON array is passed on like any other line.
     assert!(steerage(&["-j", "2"], "cat >/dev/null; echo '[2026-01-01] begun'").status.success());
-    // Each of these JSON lines is an array. One line has no newline at its end, and another line is
-    // longer than the maximum line that is kept in memory.
+    // Each of these JSON lines is an array. One JSON line has no newline at its end. Another JSON
+    // line is longer than the program keeps in memory.
     for lines in [
         "printf '[{\"a\":1}]\\n[{\"a\":2}]\\n'",
         "printf '[{\"a\":1}, {\"b\":[]} ]\\r\\n'",
@@ -182,7 +184,8 @@ fn output_of_an_unknown_kind_is_not_merged() {
             assert!(ran.status.success(), "{lines}: {:?}", String::from_utf8_lossy(&ran.stderr));
         }
     }
-    // The jobs write two different kinds of output, or the option does not fit the kind of output.
+    // In these cases, the jobs write two different output formats, or the option does not fit the
+    // output format.
     for (options, script, why) in [
         (&[][..], "[ $1 = 1 ] && printf '[\\n{}]' || printf 'text\\n'", "another kind of output"),
         (&["--tag"], "printf '[\\n{}]'", "no lines for --tag"),
@@ -195,8 +198,8 @@ fn output_of_an_unknown_kind_is_not_merged() {
     }
 }
 
-/// The JSON arrays of all jobs become one array, in whichever order the jobs are merged, and
-/// however long the elements are.
+/// The program merges the JSON arrays of all jobs into one array, whatever the merge order and the
+/// length of the elements.
 #[test]
 fn json_arrays_are_joined() {
     let long = "head -c 2500000 /dev/zero | tr '\\000' x";
@@ -223,8 +226,8 @@ fn json_arrays_are_joined() {
         );
         assert_eq!((elements[1]["s"].as_str().map(str::len), elements[3].as_u64()), (Some(2_500_000), Some(7)));
     }
-    // If the array of a job is incomplete, its last element is left out, and the output is still a
-    // valid array.
+    // If a job's JSON array breaks off, the program omits its last element, so the output is still
+    // a valid array.
     let ran = steerage(&["-j", "2"], "cat >/dev/null; printf '[\\n1, {\"a\":'");
     assert_eq!(serde_json::from_slice::<Vec<u8>>(&ran.stdout).unwrap(), [1, 1], "{ran:?}");
     assert!(String::from_utf8(ran.stderr).unwrap().contains("the JSON array of job 2 is cut short"));
@@ -232,8 +235,9 @@ fn json_arrays_are_joined() {
     assert_eq!(serde_json::from_slice::<Vec<u8>>(&ran.stdout).unwrap(), b"");
 }
 
-/// The program sorts lines by the time at their start. The program also sorts lines if one job
-/// writes only at the end and the lines of the other jobs do not fit into memory.
+/// With `--order time`, the program sorts the lines of all jobs by the time at the start of each
+/// line. The program sorts lines by time even if one job writes only at the end and the other jobs'
+/// lines do not fit into memory.
 #[test]
 fn lines_are_merged_by_time() {
     // Job 1 writes only after each of the other jobs has written 3 MB.
@@ -260,8 +264,8 @@ fn lines_are_merged_by_time() {
     assert_eq!(lines.next(), None);
 }
 
-/// If the user requests it, the program prints the line of column names only once. If the user does
-/// not request this, the program prints a note with the option that removes repeated header lines.
+/// With `--header`, the program prints the line of column names only once. Without `--header`, the
+/// program prints a note that recommends the option, which removes repeated header lines.
 #[test]
 fn equal_first_lines_are_noticed() {
     let script = "cat >/dev/null; printf 'time,b\\n17000000%s0.5,1\\n' $1";

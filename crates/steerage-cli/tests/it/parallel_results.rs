@@ -1,5 +1,5 @@
 //! Tests the directory to which `steerage parallel --results` writes. No other user can redirect
-//! the output of the jobs.
+//! the jobs' output to another file.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, lchown, symlink};
@@ -22,9 +22,9 @@ fn give(path: &Path) {
     lchown(path, Some(NOBODY), Some(NOBODY)).unwrap();
 }
 
-/// A directory entry, the function that creates this entry as another user or an older run would,
-/// and the expected result. If the result is `Ok`, the run replaces the entry. If the result is
-/// `Err`, the run fails, and its error message contains this text.
+/// A description of a directory entry, a function that creates this entry like another user or an
+/// older run, and the expected result. If the result is `Ok`, the run replaces the entry. If the
+/// result is `Err`, the run fails, and its error message contains the text of the `Err`.
 type Planted = (&'static str, fn(&Path, &Path), Result<(), &'static str>);
 
 const PLANTED: [Planted; 9] = [
@@ -120,7 +120,7 @@ fn planted_objects_are_replaced_or_refused_and_never_written_to() {
 }
 
 /// A second run with the same directory replaces the files of the first run. A process that is
-/// still reading the old files can read them to their end.
+/// still reading the files of the first run can read them to their end.
 #[test]
 fn results_are_new_files_for_owner_and_group() {
     let scratch = Scratch::new();

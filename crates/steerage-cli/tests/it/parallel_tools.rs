@@ -11,7 +11,7 @@ use steerage_fixtures::{is_installed, scratch::Scratch, skip, tshark};
 use crate::parallel::{jobs, summary};
 use crate::program::{Started, command, report, run};
 
-/// Fields of tshark that depend only on the packets of one flow.
+/// Fields of tshark whose values depend only on the packets of one flow.
 const FLOW_LOCAL: [&str; 14] = [
     "frame.time_epoch",
     "frame.len",
@@ -29,12 +29,13 @@ const FLOW_LOCAL: [&str; 14] = [
     "_ws.col.Info",
 ];
 
-/// A capture that contains a packet whose time is out of range. For this packet, a job sees the
-/// time at which steerage passed the packet to the job.
+/// The name of a capture that contains a packet with a timestamp out of range. A job gets such a
+/// packet with the time at which steerage passed the packet on.
 const WITHOUT_A_TIME: &str = "bad-time.pcapng";
 
-/// The real captures, the capture of the examples (DNS, HTTP, voice), and a generated capture. Each
-/// test generates its own capture, because generated captures differ in the times of their packets.
+/// Returns the captures of the tests: real captures, the capture in `examples` (DNS, HTTP, voice),
+/// and a generated capture. Each test generates its own capture, because generated captures differ
+/// in the times of their packets.
 fn captures(scratch: &Scratch) -> Vec<PathBuf> {
     let made = scratch.join("parallel-tools.pcapng");
     report(&["send", &format!("pcap:{}", made.display()), "synthetic:flows=300,packets=5000,mix=udp4+tcp6"]);
@@ -43,15 +44,17 @@ fn captures(scratch: &Scratch) -> Vec<PathBuf> {
     found.chain([examples, made]).collect()
 }
 
-/// Sorts the lines, and removes frame numbers from them. In the output of a job, frame numbers
-/// count only the frames of that job, so they differ from the numbers in the whole capture.
+/// Returns the lines of a tool's output, sorted and without frame numbers. In the output of a job,
+/// frame numbers count only the frames of that job, so they differ from the frame numbers in the
+/// whole capture.
 fn sorted(text: &str) -> Vec<String> {
     let mut lines: Vec<String> = text.lines().map(without_frame_numbers).collect();
     lines.sort_unstable();
     lines
 }
 
-/// Removes frame numbers, as in `(reply in 12)`, `(Call In 3)` and `[Reassembled in #12]`.
+/// Removes frame numbers from a line, such as those in `(reply in 12)`, `(Call In 3)` and
+/// `[Reassembled in #12]`.
 fn without_frame_numbers(line: &str) -> String {
     let line = line.replace(" In ", " in ");
     let mut parts = line.split_inclusive(" in ");
@@ -59,8 +62,8 @@ fn without_frame_numbers(line: &str) -> String {
     first + &parts.map(|part| part.trim_start_matches(|c: char| c == '#' || c.is_ascii_digit())).collect::<String>()
 }
 
-/// Returns the output of a single process of the tool, which reads the whole capture. `None` if the
-/// tool is missing.
+/// Runs a single process of the tool, which reads the whole capture, and returns its output. `None`
+/// if the tool is missing.
 fn alone(tool: &[&str], file: &Path) -> Option<String> {
     let Ok(output) = Command::new(tool[0]).args(&tool[1..]).arg(file).output() else {
         skip(&format!("{} is absent", tool[0]));
@@ -85,7 +88,8 @@ fn what_tshark_says_is_that_of_one_process() {
     for capture in captures(&scratch) {
         let Some(one) = alone(&tool, &capture) else { return };
         let name = capture.to_str().unwrap();
-        // For the Rx protocol of AFS, tshark assigns replies to calls even if the ports differ.
+        // For the Rx protocol of AFS, tshark matches replies with calls even if their ports differ,
+        // that is, across flows.
         let key = if name.ends_with("afs.pcap") { "hosts" } else { "flow" };
         let ran =
             run(&[&["parallel", name, "--key", key, "-j", "3", "-q", "--json", "--"], &tool[..], &["-"]].concat());
@@ -98,7 +102,8 @@ fn what_tshark_says_is_that_of_one_process() {
 #[test]
 fn the_lines_of_tcpdump_are_those_of_one_process() {
     let scratch = Scratch::new();
-    // For AFS, tcpdump assigns replies to calls even if the hosts differ.
+    // For AFS, tcpdump matches replies with calls even if their hosts differ, that is, across
+    // flows.
     for capture in captures(&scratch).iter().filter(|capture| !capture.ends_with("afs.pcap")) {
         let name = capture.to_str().unwrap();
         let tool = ["tcpdump", "-n", "-tt", "-r"];
@@ -109,7 +114,7 @@ fn the_lines_of_tcpdump_are_those_of_one_process() {
     }
 }
 
-/// Returns the frames of a capture, as tshark reads them: all bytes of each frame, and its time.
+/// Returns all bytes and the time of each frame of a capture, as tshark reads them.
 fn frames(capture: &Path) -> Vec<String> {
     let output =
         Command::new("tcpdump").args(["-n", "-tt", "--nano", "-e", "-xx", "-r"]).arg(capture).output().unwrap();
@@ -163,8 +168,9 @@ fn captures_that_tools_write_are_one_file() {
     }
 }
 
-/// tshark's JSON outputs are merged into one array, and its lines for Elasticsearch stay in pairs.
-/// A merged table has one header line, and lines that begin with a time are sorted.
+/// tshark's JSON outputs are merged into one array, and its output for Elasticsearch (pairs of
+/// lines) keeps each pair together. A merged table has one header line, and lines that begin with a
+/// time are sorted.
 #[test]
 fn the_formats_of_tshark_are_merged() {
     let scratch = Scratch::new();
@@ -200,7 +206,8 @@ fn the_formats_of_tshark_are_merged() {
     assert!(refused.code == Some(255) && refused.err.contains("an XML document"), "{refused:?}");
 }
 
-/// If a job writes nothing, the other jobs do not wait for it, whenever it ends.
+/// If a job writes nothing, the merging of the other jobs' captures does not wait for that job,
+/// whenever it ends.
 #[test]
 fn a_job_without_output_does_not_hold_captures_back() {
     let scratch = Scratch::new();
@@ -245,7 +252,8 @@ fn editcap_and_capinfos_are_merged_as_the_table_says() {
     assert_eq!(packets.sum::<u64>(), 5000, "{summaries:?}");
 }
 
-/// The packets in tcpdump's output are sorted by time, even if a packet has several lines.
+/// With `--order time`, tcpdump's output is sorted by time, even if tcpdump prints several lines
+/// for a packet.
 #[test]
 fn the_lines_of_tcpdump_are_sorted_by_time() {
     let scratch = Scratch::new();
@@ -256,7 +264,7 @@ fn the_lines_of_tcpdump_are_sorted_by_time() {
         let name = capture.to_str().unwrap();
         let ran = run(&[&["parallel", name, "-j", "3", "-q", "--order", "time", "--"], &tool[..], &["-"]].concat());
         assert_eq!(ran.code, Some(0), "{ran:?}");
-        // The order of packets with the same time is not defined.
+        // Packets with the same time may be printed in any order.
         let packets = |text: &str| -> Vec<String> {
             text.replace("\n\t", " ").replace("\n    ", " ").lines().map(str::to_owned).collect()
         };
@@ -306,14 +314,14 @@ fn jobs_get_packets_without_their_tunnels() {
     for name in tunnels {
         let Some(capture) = tshark::capture(&format!("{name}.pcap")) else { return };
         let fields = ["frame.time_epoch", "ip.src", "ip.dst", "ip.id", "ipv6.src", "ipv6.dst", "tcp.seq_raw"];
-        // The filter leaves out ARP, because these fields of tshark have no inner addresses for ARP
-        // in a tunnel.
+        // The filter `not arp` omits ARP, because these tshark fields contain no inner addresses
+        // for ARP packets in a tunnel.
         let mut tool = vec!["tshark", "-n", "-T", "fields", "-E", "occurrence=l", "-Y", "not arp"];
         tool.extend(fields.iter().flat_map(|field| ["-e", *field]));
         let Some(inner) = alone(&[&tool[..], &["-r"]].concat(), &capture) else { return };
         let from = ["parallel", capture.to_str().unwrap(), "--strip-tunnels", "-j", "2", "-q", "--"];
-        // After the tunnel is removed, packets have only one IP header, so the test compares all
-        // occurrences of a field.
+        // Packets have only one IP header after steerage has removed the tunnel, so the test
+        // requests all occurrences of each field.
         tool[5] = "occurrence=a";
         let ran = run(&[&from[..], &tool, &["-r", "-"]].concat());
         assert_eq!(ran.code, Some(0), "{ran:?}");
@@ -358,6 +366,6 @@ fn an_interface_of_its_own_is_a_job_s_input_too() {
     run.signal(Signal::SIGINT);
     let ran = run.end();
     // The input of these jobs is an interface, which has no end. Therefore, SIGTERM must have ended
-    // the jobs.
+    // both jobs.
     assert_eq!(ran.code, Some(2), "{ran:?}");
 }

@@ -1,5 +1,5 @@
 //! Tests every option that takes a path to which the program writes. At each path, another user has
-//! planted a link or another object that could redirect the output.
+//! planted a link, or another object that could redirect the output, such as a FIFO.
 //!
 //! The test takes the list of options from the definition of the command line. If an argument can
 //! be a path but has no row in the table, the test [`every_argument_that_can_be_a_path_has_a_row`]
@@ -50,19 +50,19 @@ fn line(row: &str, path: &Path) -> Vec<String> {
 /// If there is a FIFO at `path`, opens it for reading.
 fn reader(path: &Path) -> Option<File> {
     let is_fifo = fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo());
-    // Opening the FIFO may fail, because the name may already belong to another file.
+    // Opening the FIFO may fail, because another file may already have replaced it.
     is_fifo.then(|| File::options().read(true).custom_flags(O_NONBLOCK).open(path).ok()).flatten()
 }
 
-/// Returns whether root may create device files here, which not every container allows.
+/// Returns true if root may create device files. Some containers do not allow this.
 fn makes_devices() -> bool {
     let scratch = Scratch::new();
     let made = mknod(&scratch.join("null"), SFlag::S_IFCHR, Mode::empty(), makedev(1, 3));
     made.inspect_err(|error| skip(&format!("devices cannot be created: {error}"))).is_ok()
 }
 
-/// Runs a command line to its end. If there is a FIFO at `path`, also reads what the command writes
-/// to it, and returns this data.
+/// Runs a command line to its end. If there is a FIFO at `path`, also returns the data that the
+/// command writes to the FIFO.
 fn run(row: &str, path: &Path, working: &Path) -> (Ran, Vec<u8>) {
     let args = line(row, path);
     let mut command: Command = command_in(&args.iter().map(String::as_str).collect::<Vec<_>>());
@@ -72,8 +72,7 @@ fn run(row: &str, path: &Path, working: &Path) -> (Ran, Vec<u8>) {
     let code = loop {
         let ended = child.try_wait().unwrap();
         reading = reading.or_else(|| reader(&at));
-        // If the FIFO has no writer or no data, this read returns nothing or fails, so its result
-        // is ignored.
+        // The result of the read is ignored, because the FIFO may have no writer or no data.
         let _ = reading.as_mut().map(|fifo| fifo.read_to_end(&mut read));
         match ended {
             Some(status) => break status.code(),
@@ -84,12 +83,12 @@ fn run(row: &str, path: &Path, working: &Path) -> (Ran, Vec<u8>) {
     let (mut out, mut err) = (String::new(), String::new());
     child.stdout.take().unwrap().read_to_string(&mut out).unwrap();
     child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
-    // The line that says that the FIFO has no reader is information, and not an error.
+    // The line "waiting for a reader of" the FIFO is information, and not an error.
     let err = err.split_inclusive('\n').filter(|line| !line.starts_with("waiting for a reader of ")).collect();
     (Ran { code, out, err }, read)
 }
 
-/// Checks that a run ended with success, or with an error message of one line.
+/// Checks that a run succeeded, or failed with an error message of one line.
 fn assert_ended(ran: &Ran, what: &str) {
     match ran.code {
         Some(0) => {}
@@ -121,14 +120,14 @@ fn what_another_user_planted_is_not_followed() {
                 Planted::Fifo => assert_eq!(read, b"", "{what}"),
                 Planted::Device => {
                     let is_device = fs::symlink_metadata(&path).unwrap().file_type().is_char_device();
-                    // If a run cannot use the directory for its control socket, it continues
-                    // without a socket.
+                    // If a run cannot use the directory for its control socket, the run continues
+                    // without a control socket.
                     assert!(is_device && (ran.code != Some(0) || row.contains('=')), "{what}: {ran:?}");
                 }
                 _ => {}
             }
-            // Checks that the directories contain only names that root itself has created, and no
-            // unfinished files.
+            // The directories may contain only the planted names, and no unfinished files of the
+            // run.
             for directory in ["x", "group", "sticky"] {
                 for entry in fs::read_dir(ground.at(directory)).unwrap() {
                     let name = entry.unwrap().file_name();
@@ -139,8 +138,9 @@ fn what_another_user_planted_is_not_followed() {
     }
 }
 
-/// If another user serves a file system, its links can seem to belong to root. The program does not
-/// follow these links. If root serves the file system, the program follows its links.
+/// If another user serves a FUSE file system, the links in it can seem to belong to root. The
+/// program does not follow links in a file system that another user serves. The program follows
+/// links in a FUSE file system that root serves.
 #[test]
 fn a_file_system_that_another_user_runs_is_not_trusted() {
     if !is_root() {
@@ -184,8 +184,8 @@ fn a_file_system_that_another_user_runs_is_not_trusted() {
     thread::spawn(body).join().unwrap();
 }
 
-/// Checks that the other tests are meaningful: if nothing is planted at the path, each command
-/// writes to it.
+/// Shows that the other tests are meaningful: each command does write to the path if nobody has
+/// planted anything there.
 #[test]
 fn what_nobody_planted_is_written() {
     if !is_root() {
@@ -220,7 +220,7 @@ fn what_nobody_planted_is_written() {
     }
 }
 
-/// A thread that repeatedly exchanges two names as fast as possible, until this value is dropped.
+/// A thread that exchanges two file names as fast as possible, until this value is dropped.
 struct Exchanged<'a> {
     ended: &'a AtomicBool,
 }
@@ -255,8 +255,8 @@ fn a_directory_that_is_exchanged_with_a_link_leads_nowhere() {
             });
             let file = if names == Names::File { "new.csv" } else { "" };
             for nth in 0..RACES {
-                // The test uses absolute paths and relative paths in turn. Relative paths start at
-                // the other user's directory.
+                // The test uses absolute paths and relative paths in turn. The relative paths start
+                // at the other user's directory, which is the working directory.
                 let (path, working) = match nth % 2 {
                     0 => (ground.at("x/logs").join(file), ground.root.to_path_buf()),
                     _ => (Path::new("logs").join(file), ground.at("x")),
@@ -286,8 +286,8 @@ fn the_directory_of_a_day_that_another_user_planted_is_not_used() {
 }
 
 fn a_planted_day_is_not_used(row: &str) {
-    // The command runs without the sandbox, because with Landlock the test would not detect a
-    // mistake in the check of the path.
+    // The command runs without the sandbox, because Landlock would hide a mistake in the program's
+    // own check of the path.
     let open = &format!("{row} --no-sandbox");
     for (directory, row) in
         ["x", "group", "sticky"].into_iter().flat_map(|directory| [(directory, row), (directory, open)])
@@ -299,8 +299,8 @@ fn a_planted_day_is_not_used(row: &str) {
         ground.assert_untouched(directory);
         assert!(ran.code == Some(1) && ran.err.lines().last().is_some_and(|line| line.contains(DAY)), "{ran:?}");
     }
-    // If no link is planted at this path, the program creates a directory there, and the next run
-    // uses this directory too.
+    // If no link is planted at the path of the day's directory, the program creates this directory,
+    // and the next run uses it too.
     let ground = Ground::new();
     for file in ["one-%H.csv", "two-%H.csv"] {
         let (ran, _) = run(row, &ground.at("x/%F").join(file), &ground.root);
@@ -331,9 +331,9 @@ fn a_run_replaces_a_planted_link() {
     }
 }
 
-/// The owner of a directory can choose the group of new files in it. The owner can also set an
-/// access list of users who may read new files. Users who get access in this way still cannot read
-/// flows or packets, even in directories that a run creates below that directory.
+/// The owner of a directory can choose the group of new files in it. The directory's owner can also
+/// set an access list of users who may read new files. Users who get access by such a group or list
+/// cannot read flows or packets, not even in directories that a run creates below that directory.
 #[test]
 fn the_owner_of_a_directory_does_not_choose_who_reads() {
     if !is_root() {
@@ -341,8 +341,8 @@ fn the_owner_of_a_directory_does_not_choose_who_reads() {
     }
     /// An access list in the format of linux/posix_acl_xattr.h: a version, and entries with a tag,
     /// permissions and a user. The access list has entries for the owner, the other user, the group
-    /// and all remaining users. Its last entry is the mask, which limits the rights of users and
-    /// groups.
+    /// and all remaining users. The last entry of the access list is the mask, which limits the
+    /// rights of users and groups.
     const ENTRIES: [(u16, u16, u32); 5] =
         [(1, 7, u32::MAX), (2, 7, NOBODY), (4, 7, u32::MAX), (0x10, 7, u32::MAX), (0x20, 5, u32::MAX)];
     let mut list = 2_u32.to_le_bytes().to_vec();
@@ -403,7 +403,7 @@ fn a_refusal_names_the_directory_and_says_what_to_do() {
         x.display()
     );
     assert_eq!(ran.complaint(), message);
-    // After the command that the error message advises, the run succeeds.
+    // The test has executed the command that the error message recommends, so the run succeeds.
     let (ran, _) = run(row, Path::new("logs/f.csv"), &x);
     assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{ran:?}");
     assert!(path.is_file());

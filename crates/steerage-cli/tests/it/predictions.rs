@@ -1,5 +1,5 @@
-//! Checks that the predictions of `steerage explain` about captures match what the commands do and
-//! what tshark counts.
+//! Checks that the predictions of `steerage explain` about captures match the behaviour of the
+//! other commands and the counts of tshark.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -35,14 +35,14 @@ fn capture(name: &str) -> Option<String> {
     captures().into_iter().find(|path| path.ends_with(name))
 }
 
-/// Returns the explanation of a capture, or of its readable part if the capture is truncated.
-/// `None` if nothing can be read.
+/// Returns the JSON output of `explain` for a capture, or for the readable part of a truncated
+/// capture. `None` if nothing can be read.
 fn explanation(args: &[&str]) -> Option<Value> {
     let ran = run(&[&["explain"], args, &["--hash-key", KEY, "--json"]].concat());
     (!ran.out.is_empty()).then(|| serde_json::from_str(&ran.out).unwrap_or_else(|error| panic!("{error}: {ran:?}")))
 }
 
-/// Returns the number of packets that the explanation for `command` predicts for each CPU.
+/// Returns the number of packets that `explain --for` `command` predicts for each CPU.
 fn predicted(capture: &str, command: &str, cpus: usize) -> Option<Vec<u64>> {
     let explained = explanation(&[capture, "--for", command, "--virtual-cpus", &cpus.to_string()])?;
     let spread = explained["traffic"]["spread"].as_array().unwrap().clone();
@@ -50,7 +50,7 @@ fn predicted(capture: &str, command: &str, cpus: usize) -> Option<Vec<u64>> {
     Some(serde_json::from_value(row["packets"].clone()).unwrap())
 }
 
-/// Runs the command, and returns the number of packets that each CPU has handled.
+/// Runs a command on a capture, and returns the number of packets that each CPU has handled.
 fn handled(capture: &str, command: &[&str], cpus: usize) -> Vec<u64> {
     let cpus = cpus.to_string();
     let args = [capture, "--virtual-cpus", &cpus, "--policy", "hash", "--hash-key", KEY, "--json", "-q"];
@@ -113,7 +113,7 @@ fn only_forward_separates_the_directions_of_a_connection() {
 }
 
 /// The capture contains three fragments of one datagram, and the first fragment comes first. The
-/// later fragments have no ports, and stay in the flow of the first fragment.
+/// second and third fragment have no ports, but belong to the flow of the first fragment.
 #[test]
 fn a_later_fragment_is_explained_by_its_flow() {
     let Some(capture) = capture("explain-frag.pcap") else { return };
@@ -130,7 +130,7 @@ fn a_later_fragment_is_explained_by_its_flow() {
     }
 }
 
-/// For every flow, `explain` must print the key that steering hashed. Some of the flows are
+/// For every flow, `explain` must print the flow key that steering hashed. Some of the flows are
 /// fragmented datagrams.
 #[test]
 fn the_keys_of_all_flows_were_hashed() {
@@ -153,8 +153,8 @@ fn keys_were_hashed<const BOTH: bool>(capture: &str) {
     }
 }
 
-/// If the user passes a printed key to `explain`, `explain` must print the bucket in which the
-/// flow's packets are.
+/// If the user passes a printed flow key to `explain`, `explain` must print the hash bucket that
+/// contains the flow's packets.
 #[test]
 fn the_keys_of_the_largest_flows_were_hashed() {
     for capture in captures() {
@@ -172,8 +172,8 @@ fn the_keys_of_the_largest_flows_were_hashed() {
     }
 }
 
-/// The speed-up in the notes is never less than any speed-up in the table. The speed-up in the
-/// notes is also never less than the limit that the largest flow sets.
+/// No speed-up in the table exceeds the speed-up in the notes. No speed-up in the table exceeds the
+/// limit that the largest flow sets.
 #[test]
 fn the_speed_ups_agree() {
     for capture in captures() {
@@ -191,7 +191,7 @@ fn the_speed_ups_agree() {
             } else {
                 assert_eq!(elephants.is_some(), by_flow < 8.0, "{capture}: {traffic}");
             }
-            // In the text, the speed-up is rounded to a tenth.
+            // In the text of the notes, the speed-up is rounded to a tenth.
             let said = elephants.map(|note| {
                 let (before, _) = note.split_once(" times at most").unwrap();
                 before.rsplit(' ').next().unwrap().parse::<f64>().unwrap() + 0.05
@@ -214,13 +214,13 @@ fn lines_of_tshark(args: &[&str]) -> Option<Vec<String>> {
 }
 
 /// Returns the two endpoints of each TCP or UDP packet, sorted. Returns `None` if the capture also
-/// contains other packets.
+/// contains packets other than TCP and UDP.
 fn ends_by_tshark(capture: &str) -> Option<BTreeSet<[String; 2]>> {
     let fields =
         ["ip.src", "ipv6.src", "tcp.srcport", "udp.srcport", "ip.dst", "ipv6.dst", "tcp.dstport", "udp.dstport"];
     let fields = fields.into_iter().flat_map(|field| ["-e", field]);
-    // tshark prints only the first occurrence of each field, because quoted packets and inner
-    // packets have endpoints of their own.
+    // The test requests only the first occurrence of each field, because quoted packets and inner
+    // packets have their own endpoints.
     let args = ["-n", "-r", capture, "-T", "fields", "-E", "occurrence=f"];
     let args: Vec<&str> = args.into_iter().chain(fields).collect();
     let lines = lines_of_tshark(&args)?;
@@ -239,10 +239,10 @@ fn ends_by_tshark(capture: &str) -> Option<BTreeSet<[String; 2]>> {
 
 /// Compares the flows in captures that can be read to their end.
 ///
-/// `meter` counts an ICMP error as a separate flow, but steering assigns it to the flow of the
-/// packet that it quotes. If the fragment table is full, fragments count as separate flows. Time
-/// determines whether the fragment table is full. `explain` uses the clock of the receive path, and
-/// `meter` uses the times of the packets.
+/// `meter` counts an ICMP error as a separate flow, but steering assigns the error to the flow of
+/// the packet that the error quotes. If the fragment table is full, fragments count as separate
+/// flows. Whether the fragment table is full depends on the time. `explain` uses the clock of the
+/// receive path, and `meter` uses the times of the packets.
 #[test]
 fn flows_are_those_of_meter_and_of_tshark() {
     if !is_installed("tshark", "tshark") {
@@ -250,7 +250,8 @@ fn flows_are_those_of_meter_and_of_tshark() {
     }
     let (mut by_meter, mut by_tshark) = (0, 0);
     for capture in captures() {
-        // These timeouts are so long that all flows last until the end of the capture.
+        // The flow timeouts of this run are so long that all flows last until the end of the
+        // capture.
         let long = ["--inactive", "30000days", "--active", "30000days", "--virtual-cpus", "2", "--policy", "hash"];
         let ran = run(&[&["meter", &capture, "--json", "-q"], &long[..]].concat());
         if ran.code != Some(0) {

@@ -27,7 +27,7 @@ use crate::program::{Ran, Started, command, report, run};
 
 const ENDLESS: [&str; 6] = ["synthetic:rate=20000", "--virtual-cpus", "2", "--seconds", "0", "--json"];
 
-/// The bits of capabilities. The numbers of the bits are from linux/capability.h.
+/// The bits of capabilities. The bit numbers of the capabilities are from linux/capability.h.
 const DAC_OVERRIDE: u64 = 1 << 1;
 const DAC_READ_SEARCH: u64 = 1 << 2;
 const NET_RAW: u64 = 1 << 13;
@@ -62,9 +62,9 @@ impl Task {
     }
 }
 
-/// The threads of the run. Waits until there are at least `at_least` packet threads, and until all
-/// threads have their final names. At first, a new thread has the name of the thread that created
-/// it.
+/// The threads of the run. Waits until the run has at least `at_least` packet threads, and until
+/// all threads have their final names. At first, a new thread has the name of the thread that
+/// created it.
 fn tasks(run: &Started, at_least: usize) -> Vec<Task> {
     let start = Instant::now();
     let program = fs::read_to_string(format!("/proc/{}/comm", run.id())).unwrap().trim().to_owned();
@@ -130,8 +130,8 @@ fn no_sandbox_is_for_debugging() {
     assert!(run.stop(Signal::SIGTERM)["sandbox"].is_null());
 }
 
-/// Commands that read from a run or a file have no more privileges than a run. Each of these
-/// commands blocks after its first request, because the test does not reply.
+/// Commands that only read from a run or a file have no more privileges than a run has. Each tested
+/// command blocks after its first request, because the test does not reply.
 #[test]
 fn commands_without_packets_have_no_capability_either() {
     let scratch = Scratch::new();
@@ -165,8 +165,8 @@ fn commands_without_packets_have_no_capability_either() {
 }
 
 /// Commands that only print or check something also enter the sandbox, unless the user gives
-/// `--no-sandbox`. The test checks the privileges of each command after the command has begun to
-/// read or write. A command enters the sandbox before it reads or writes.
+/// `--no-sandbox`. The test checks each command's privileges after the command has begun to read or
+/// write. A command enters the sandbox before it reads or writes.
 #[test]
 fn commands_that_print_are_in_the_sandbox_unless_told_otherwise() {
     let scratch = Scratch::new();
@@ -204,8 +204,8 @@ fn commands_that_print_are_in_the_sandbox_unless_told_otherwise() {
     }
 }
 
-/// The policy uses the CPU time that other programs take. The sandbox must therefore allow reading
-/// the file that contains this time.
+/// The steering policy reads how much CPU time other programs use. Therefore the sandbox must allow
+/// reading the file that contains the CPU time of other programs.
 #[test]
 fn what_others_take_of_a_cpu_is_known_in_the_sandbox() {
     let stop = AtomicBool::new(false);
@@ -242,8 +242,8 @@ fn what_is_in_force_is_told() {
     assert!(doctor.out.lines().any(|line| line.contains("sandbox") && line.contains("seccomp")), "{doctor:?}");
 }
 
-/// Runs the program as on a kernel without the system call `number`. The child process inherits the
-/// seccomp filter of this thread.
+/// Runs the program with a seccomp filter that makes the system call `number` fail, as on a kernel
+/// without it. The program, a child process, inherits the seccomp filter of this thread.
 fn run_without(number: i64, errno: i32, args: &[&str]) -> Ran {
     let rules = BTreeMap::from([(number, Vec::new())]);
     let arch = TargetArch::try_from(std::env::consts::ARCH).unwrap();
@@ -276,7 +276,7 @@ fn a_kernel_without_landlock_is_told_and_the_run_goes_on() {
 }
 
 /// The seccomp profile of a container can deny Landlock although the kernel supports it. The user
-/// could change this profile, so the program prints a warning of one line.
+/// could change the container's profile, so the program prints a warning of one line.
 #[test]
 fn landlock_that_is_denied_is_reported_once() {
     for errno in [libc::EPERM, libc::EACCES, libc::ENOMEM] {
@@ -294,8 +294,8 @@ fn landlock_that_is_denied_is_reported_once() {
     }
 }
 
-/// If the kernel supports a mechanism of the sandbox but refuses to apply it, the run ends. No
-/// packet is handled outside of the sandbox.
+/// If the kernel supports Landlock or seccomp but refuses to apply it, the run ends. No packet is
+/// handled outside of the sandbox.
 #[test]
 fn a_sandbox_that_is_refused_ends_the_run() {
     let ran = run_without(libc::SYS_seccomp, libc::EPERM, &["count", "synthetic:packets=1000"]);
@@ -304,7 +304,7 @@ fn a_sandbox_that_is_refused_ends_the_run() {
 }
 
 /// A shell replaces `<(command)` by the path of a file descriptor, which is a pipe. Landlock has no
-/// rules for pipes, and does not restrict them.
+/// rules for pipes, and does not restrict access to them.
 #[test]
 fn pipes_of_the_shell_are_read() {
     let scratch = Scratch::new();
@@ -339,8 +339,8 @@ fn what_reads_captures_of_others_stays_with_the_thread_that_opens_them() {
     fs::write(&capture, pcap::<[u8; 0]>([])).unwrap();
     chown(&capture, Some(NOBODY), Some(NOBODY)).unwrap();
     fs::set_permissions(&capture, fs::Permissions::from_mode(0o400)).unwrap();
-    // This file handle keeps the FIFO open, but the test writes nothing to the FIFO. The run
-    // therefore waits for data from the FIFO.
+    // The test keeps the FIFO open, but writes nothing to it. The run therefore waits for data from
+    // the FIFO.
     let kept = OpenOptions::new().read(true).write(true).open(&fifo).unwrap();
     let run =
         Started::new(&["count", fifo.to_str().unwrap(), capture.to_str().unwrap(), "--json", "--virtual-cpus", "2"]);
@@ -354,8 +354,8 @@ fn what_reads_captures_of_others_stays_with_the_thread_that_opens_them() {
     assert_eq!(ended.code, Some(0), "{ended:?}");
 }
 
-/// Root needs a capability to create files in another user's directory. Only the thread that
-/// creates output files keeps this capability.
+/// Root needs a capability to create files in another user's directory. During a run, only the
+/// thread that creates output files keeps the capability to do so.
 #[test]
 fn what_files_need_stays_with_the_thread_that_writes_them() {
     if !is_root() {
@@ -387,7 +387,7 @@ fn files_in(directory: &Path) -> Vec<PathBuf> {
     entries(directory).flat_map(|year| entries(&year).collect::<Vec<_>>()).collect()
 }
 
-/// If only root's capability allows reading a capture, the run can still read it, even after other
+/// A run of root can read a capture that only root's capability allows it to read, even after other
 /// captures.
 #[test]
 fn captures_of_others_are_read() {
@@ -405,7 +405,7 @@ fn captures_of_others_are_read() {
 }
 
 /// In this test, a user other than root has only CAP_NET_RAW, as after `setcap cap_net_raw+ep`.
-/// When packets arrive, the run no longer has this capability.
+/// When packets arrive, the run no longer has CAP_NET_RAW.
 #[test]
 fn one_capability_is_enough_and_goes_too() {
     if !is_root() {

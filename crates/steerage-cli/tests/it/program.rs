@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use steerage::stats::DropReason;
 use steerage_fixtures::until;
 
-/// Creates a command that runs the program with these arguments and with empty standard input.
+/// Creates a command that runs the program with the arguments `args` and an empty standard input.
 pub(crate) fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_steerage"));
     command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -86,7 +86,8 @@ pub(crate) fn assert_lost_only_under_load(report: &Value) {
     assert!(drops.keys().all(|reason| by_load.contains(&reason.as_str())), "{report}");
 }
 
-/// Checks that the ledger in a report balances, in total, for each queue and for each CPU.
+/// Checks that the counts in a report (its ledger) account for every packet, in total, for each
+/// queue and for each CPU.
 pub(crate) fn assert_balanced(report: &Value) {
     let count = |of: &Value, key: &str| of[key].as_u64().unwrap_or_else(|| panic!("{key} in {of}"));
     let balances = |of: &Value| {
@@ -135,7 +136,7 @@ impl DerefMut for Ends {
 
 impl Drop for Ends {
     fn drop(&mut self) {
-        // If the process has already ended and was waited for, `kill` does nothing.
+        // `kill` does nothing if the process has ended and its exit status was read.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -170,7 +171,7 @@ impl Started {
         Self { child, out, err, said }
     }
 
-    /// The lines of standard error before the run reported that it listens.
+    /// Returns the lines that the run wrote to standard error before it reported that it listens.
     pub(crate) fn said(&self) -> &[String] {
         &self.said
     }
@@ -179,7 +180,7 @@ impl Started {
         kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
     }
 
-    /// Sends the signal until the run has ended.
+    /// Sends the signal repeatedly until the run has ended.
     pub(crate) fn signal_to_end(&mut self, signal: Signal) {
         until(&format!("{signal} ends the run"), || {
             self.signal(signal);
@@ -213,14 +214,14 @@ impl Started {
         self.child.id()
     }
 
-    /// Returns the next line of standard output.
+    /// Returns the next line of the run's standard output.
     pub(crate) fn line(&mut self) -> String {
         let mut line = String::new();
         self.out.read_line(&mut line).unwrap();
         line
     }
 
-    /// Returns the next line of standard error, but skips the lines that `-v` adds.
+    /// Returns the next line of the run's standard error, but skips the lines that `-v` adds.
     pub(crate) fn error_line(&mut self) -> String {
         loop {
             let mut line = String::new();
@@ -231,7 +232,7 @@ impl Started {
         }
     }
 
-    /// Reads one byte of standard output, and leaves all other bytes in the pipe.
+    /// Reads one byte of the run's standard output, and leaves all other bytes in the pipe.
     pub(crate) fn byte(&mut self) -> u8 {
         let mut byte = [0];
         self.out.get_mut().read_exact(&mut byte).unwrap();
@@ -245,8 +246,8 @@ impl Started {
         Unread { child, err }
     }
 
-    /// Waits for the end. Returns the exit code, and the remaining text of standard output and
-    /// standard error.
+    /// Waits for the end. Returns the run's exit code, and the remaining text of its standard
+    /// output and standard error.
     pub(crate) fn end(mut self) -> Ran {
         let mut out = String::new();
         self.out.read_to_string(&mut out).unwrap();
@@ -270,8 +271,9 @@ pub(crate) struct Unread {
 
 impl Unread {
     /// Sends the signal repeatedly until the run has ended, because a single signal may not be
-    /// enough. If another test starts a program at this moment, that program has a copy of the
-    /// pipe's reading end for a short time. A write of the run then succeeds.
+    /// enough. If another test is starting a program, that program has a copy of the pipe's reading
+    /// end for a short time. As long as the copy exists, the run can write to the pipe without an
+    /// error.
     pub(crate) fn signal_to_death(&mut self, signal: Signal) {
         while self.child.try_wait().unwrap().is_none() {
             kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::program::{Ran, run};
 
-/// Writes a run file for this test, and runs a command with the file.
+/// Writes a run file (a file with a command and its options), and runs a command with this file.
 fn with_file(command: &str, name: &str, text: &str, more: &[&str]) -> Ran {
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("run_files").replace("::", "-");
@@ -15,7 +15,7 @@ fn with_file(command: &str, name: &str, text: &str, more: &[&str]) -> Ran {
     let path = directory.join(name);
     fs::write(&path, text).unwrap();
     let ran = run(&[&[command, path.to_str().unwrap()], more].concat());
-    // In the returned output, the path of the file's directory is left out.
+    // The returned output does not contain the path of the run file's directory.
     let short = |text: &str| text.replace(path.to_str().unwrap(), name);
     Ran { out: short(&ran.out), err: short(&ran.err), ..ran }
 }
@@ -55,8 +55,8 @@ fn a_file_runs_as_its_command_line_would() {
     assert_eq!(report["snapshot"]["cpus"][0]["processed"], 0);
 }
 
-/// A user may check a run file of another user before using it. The program therefore prints the
-/// text of the file without control characters.
+/// A user may check a run file of another user before using it. Therefore the program prints the
+/// text of a run file without control characters.
 #[test]
 fn control_characters_of_a_file_are_not_shown() {
     let text = "command = \"count\"\ndevices = [\"a\\u001b[2J\"]\nhash-key = \"\\u009b\"\n";
@@ -70,8 +70,9 @@ fn control_characters_of_a_file_are_not_shown() {
 
 #[test]
 fn what_stands_behind_the_file_takes_its_place() {
-    // The arguments on the command line contain a device, which replaces the devices in the file.
-    // The arguments also contain an option that excludes an option in the file.
+    // In this test, the command line contains a device, which replaces the devices in the run file.
+    // The command line also contains an option that cannot be used together with an option in the
+    // file.
     let more = ["synthetic:packets=10", "--rps-cpus-list", "0", "--virtual-cpus", "3"];
     let report = with_file("run", "over.toml", RUN, &more).report();
     assert_eq!(
@@ -81,8 +82,8 @@ fn what_stands_behind_the_file_takes_its_place() {
     assert_eq!(report["snapshot"]["cpus"].as_array().unwrap().len(), 3);
     let behind_dashes = with_file("run", "over.toml", RUN, &["-c", "7", "--", "synthetic"]).report();
     assert_eq!(behind_dashes["snapshot"]["received"], 7);
-    // If this device were on a command line, it could be mistaken for the value of the option
-    // before it.
+    // On a command line, the device `a.pcap` directly after `--pace` could be mistaken for the
+    // option's value.
     let pace = "command = \"count\"\npace = true\nvirtual-cpus = 1";
     let checked = with_file("check", "pace.toml", pace, &["a.pcap"]);
     assert!(checked.out.contains("    steerage count --virtual-cpus=1 a.pcap --pace\n"), "{checked:?}");
@@ -234,8 +235,8 @@ fn files_that_are_none() {
     }
 }
 
-/// Every long option of a command is a valid key of a run file. The program refuses the name of a
-/// long option as a key only if the key's value is wrong.
+/// Every long option of a command is a valid key of a run file. In this test, the program may
+/// refuse a key only because the key's value is wrong.
 #[test]
 fn every_long_option_is_a_key() {
     for command in ["count", "meter"] {

@@ -61,7 +61,7 @@ fn many_cpus_and_queues_in_order() {
 fn masks_say_who_works() {
     let count = ["count", "-c", "20000", "--virtual-cpus", "3"];
     let processed = |more: &[&str]| of_cpus(&report(&[&count, more].concat()), "processed");
-    // Steering is off: each packet is handled on the CPU that receives it, which is the first CPU.
+    // The mask 0 switches steering off: the first CPU receives and handles all packets.
     assert_eq!(processed(&["--rps-cpus", "0"]), [20_000, 0, 0]);
     assert_eq!(processed(&["--rps-cpus", "4"]), [0, 0, 20_000]);
     assert_eq!(processed(&["--rps-cpus-list", "1"]), [0, 20_000, 0]);
@@ -83,7 +83,7 @@ fn queues_have_masks_of_their_own() {
         (masks.join(" "), of_cpus(&report, "processed"))
     };
     let two = ["count", "synthetic:queues=2,packets=20000", "--rx-cpu", "0"];
-    // The masks on the command line apply from the first packet on.
+    // The RPS masks on the command line apply from the first packet on.
     let (both, processed) = masks(&[&two[..], &["--rps-cpus", "rx-0=2", "--rps-cpus", "rx-1=4"]].concat());
     assert_eq!((both.as_str(), processed), ("1 2", vec![0, 10_000, 10_000]));
     // A queue without its own mask uses the mask for all queues, if that mask is set.
@@ -93,7 +93,8 @@ fn queues_have_masks_of_their_own() {
     // An empty mask switches steering off: each packet stays on the CPU that receives it.
     let (off, processed) = masks(&[&two[..], &["--rps-cpus", "rx-0=0", "--rps-cpus", "rx-1=4"]].concat());
     assert_eq!((off.as_str(), processed), ("0 2", vec![10_000, 0, 10_000]));
-    // If there are several devices, the control tree shows each device by its name.
+    // If a run has several devices, each device has the name (here `synthetic.2`) that the control
+    // tree shows.
     let devices = ["count", "synthetic:packets=10000", "synthetic:packets=20000", "--rx-cpu", "0"];
     let (second, processed) = masks(&[&devices[..], &["--rps-cpus", "synthetic.2/rx-0=4", "--rps-cpus", "2"]].concat());
     assert_eq!((second.as_str(), processed), ("1 2", vec![0, 10_000, 20_000]));
@@ -116,7 +117,7 @@ fn hashes_by_name() {
 #[test]
 fn strict_is_about_every_packet() {
     assert_eq!(report(&["count", "-c", "1000", "--virtual-cpus", "2", "--strict"])["snapshot"]["reordered"], 0);
-    // No CPU can receive one frame per nanosecond, so the ring of the device overflows.
+    // No CPU can receive one frame per nanosecond, so the receive ring of the device overflows.
     let lossy = ["count", "synthetic:rate=1000000000,packets=10000000", "--virtual-cpus", "2", "--json"];
     let lost = run(&[&lossy[..], &["--strict"]].concat());
     assert_eq!(lost.code, Some(3), "{lost:?}");
@@ -145,7 +146,7 @@ fn the_page_for_people() {
         ]
     );
     assert_eq!(lines.len(), 6, "{lines:#?}");
-    // Only with `-v` does the report show the memory and the order of packets.
+    // The report shows the memory and the order of packets only with `-v`.
     let ran = run(&["count", "-c", "10000", "--virtual-cpus", "2", "--rps-cpus", "2", "-v"]);
     let more: Vec<&str> = ran.out.lines().skip(5).collect();
     assert!(more[0].starts_with("order       not checked") && more[1].starts_with("memory      "), "{ran:?}");

@@ -1,4 +1,4 @@
-//! Tests `steerage send`: all packets arrive, and the report matches the packets.
+//! Tests `steerage send`: all packets arrive, and the counts in the report match the packets.
 
 use std::path::Path;
 
@@ -26,7 +26,7 @@ fn a_file_is_made_and_sent_again_in_its_order() {
         (&json!(900), &json!(900))
     );
     // The file that `send` writes contains the packets of the capture three times. Only the section
-    // and interface blocks before the packets differ.
+    // and interface blocks before the packets differ from those of the capture.
     let (made, copy) = (std::fs::read(made).unwrap(), std::fs::read(copy).unwrap());
     let packets = &made[60..];
     assert!(copy[60..] == [packets, packets, packets].concat()[..], "{} {}", made.len(), copy.len());
@@ -90,8 +90,9 @@ fn pcap(name: &str, link: u32, packets: &[(usize, usize)]) -> String {
     path
 }
 
-/// If an interface cannot send some packets, the report counts these packets by reason, and the run
-/// fails. The run sends a second file without an error, because the interface can send its packets.
+/// If an interface cannot send some packets, the report counts the unsent packets by reason, and
+/// the run fails. A second capture contains only packets that the interface can send, so there is
+/// no error.
 #[test]
 fn what_is_not_sent_fails_the_run_and_says_why() {
     let Some(net) = Net::new() else { return };
@@ -112,7 +113,7 @@ fn what_is_not_sent_fails_the_run_and_says_why() {
     assert!(ran.complaint().contains(said), "{ran:?}");
     let ran = send(&[&fits]);
     assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{ran:?}");
-    // The interface refuses all packets, and the program prints no other error.
+    // In this case, the interface refuses all packets, and the program reports no other error.
     assert_eq!(send(&[&cut]).code, Some(1));
     // With `--strict`, the exit code is 3.
     assert_eq!(send(&[&cut, "--strict"]).code, Some(3));

@@ -18,7 +18,8 @@ use steerage_fixtures::{HANG, skip, until};
 
 use crate::program::{Ends, Started, assert_balanced, command};
 
-/// A source of endless traffic, whose rate is so low that other tests get enough CPU time.
+/// A packet source that never ends. The source's packet rate is so low that other tests get enough
+/// CPU time.
 const ENDLESS: [&str; 6] = ["count", "synthetic:rate=20000,queues=2", "--virtual-cpus", "2", "--seconds", "0"];
 
 fn endless(more: &[&str]) -> Started {
@@ -71,8 +72,8 @@ fn a_report_for_people_while_it_runs_says_so() {
     assert_eq!(run.end().code, Some(0));
 }
 
-/// The report does not fit into the pipe, and the test does not read from the pipe. The program
-/// therefore blocks in its last write.
+/// The report does not fit into the pipe, and the test does not read from the pipe. Therefore the
+/// program blocks while it writes its report.
 #[test]
 fn a_second_int_quits_whatever_hangs() {
     let many = ["count", "synthetic:rate=1", "--virtual-cpus", "500", "--backlog", "16", "--seconds", "0", "--json"];
@@ -83,8 +84,8 @@ fn a_second_int_quits_whatever_hangs() {
     assert_eq!(run.end_unread(), Some(130));
 }
 
-/// The signals arrive after the run has handled its last packet. The report of the run does not fit
-/// into the pipe.
+/// In this test, the signals arrive after the run has handled its last packet. The report of the
+/// run does not fit into the pipe.
 #[test]
 fn term_ends_a_program_whose_report_nobody_reads() {
     let many = ["count", "synthetic:rate=1", "--virtual-cpus", "500", "--backlog", "16", "--seconds", "0", "--json"];
@@ -95,8 +96,8 @@ fn term_ends_a_program_whose_report_nobody_reads() {
     assert_eq!(run.end_unread(), Some(128 + Signal::SIGTERM as i32));
 }
 
-/// An output writes to a program that does not end at the end of its input. The run waits for this
-/// program.
+/// An output of the run writes to a child program that does not end at the end of its input. The
+/// run waits for the end of this child program.
 #[test]
 fn term_ends_a_run_that_waits_for_a_program() {
     let scratch = Scratch::new();
@@ -105,8 +106,8 @@ fn term_ends_a_run_that_waits_for_a_program() {
     let program = format!("exec:cat >/dev/null; cat {}", ends.display());
     let args = ["fanout", "synthetic:packets=10", "--virtual-cpus", "1", "--to", &program, "-q"];
     let mut run = Ends(command(&args).spawn().unwrap());
-    // The first word in the file `syscall` is the number of the system call in which the main
-    // thread waits.
+    // The first word in /proc/PID/syscall is the number of the system call in which the main thread
+    // waits.
     let call = format!("{} ", nix::libc::SYS_wait4);
     let status = format!("/proc/{}/syscall", run.id());
     until("the run waits for the program", || fs::read_to_string(&status).is_ok_and(|text| text.starts_with(&call)));
@@ -143,13 +144,14 @@ fn a_report_that_cannot_be_written_is_an_error() {
     assert!(err.starts_with("steerage: cannot write the report") && err.lines().count() == 1, "{err}");
 }
 
-/// A program under ptrace, whose main thread stops at each system call. The test can therefore send
-/// a signal at any system call.
+/// A program under ptrace, whose main thread stops at each system call. With such a program, the
+/// test can send a signal at any system call.
 struct Stepped(Ends);
 
 impl Stepped {
-    /// Starts a shell that stops itself, and traces it. When the shell continues, it executes the
-    /// program. If tracing is not allowed, returns `None` and prints the reason to standard error.
+    /// Starts a shell that stops itself, and traces this shell. When the shell continues, it
+    /// executes the program (`exec`). If tracing is not allowed, returns `None` and prints the
+    /// reason to standard error.
     fn new(args: &[&str]) -> Option<Self> {
         let mut command = Command::new("sh");
         command.args(["-c", "kill -STOP $$; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_steerage")]).args(args);
@@ -168,13 +170,13 @@ impl Stepped {
         Pid::from_raw(self.0.id() as i32)
     }
 
-    /// Continues the program to the start or the end of its next system call. If a signal for the
-    /// program arrives, passes it on to the program.
+    /// Continues the program to the start or the end of its next system call. Delivers each signal
+    /// that arrives for the program.
     fn step(&self) {
         let mut passed_on = None;
         let start = Instant::now();
         loop {
-            // Tracing the shell fails if the shell has not stopped itself yet.
+            // `ptrace` returns an error if the shell has not stopped itself yet.
             if let Err(error) = ptrace::syscall(self.id(), passed_on) {
                 assert!(start.elapsed() < HANG, "{error}");
                 std::thread::yield_now();
@@ -202,8 +204,9 @@ impl Stepped {
         fs::read_dir(format!("/proc/{}/task", self.id())).unwrap().count()
     }
 
-    /// Sends the signal at the current system call, stops tracing, and waits for the end of the
-    /// program. Returns the exit code, or the signal that ended the program.
+    /// Sends the signal to the program at its current system call, stops tracing, and waits until
+    /// the program has ended. Returns the program's exit code, or the signal that ended the
+    /// program.
     fn end_by(self, signal: Signal) -> (Option<i32>, Option<i32>, String) {
         kill(self.id(), signal).unwrap();
         ptrace::detach(self.id(), None).unwrap();
@@ -220,14 +223,15 @@ impl Stepped {
     }
 }
 
-/// Sends a stop signal after one system call of the program. Repeats this for each of the program's
-/// first system calls. The first tested call is shortly before the program blocks signals. At the
-/// last tested call, the run has all of its threads. If the signal arrives early, it kills the
-/// program. If it arrives later, it ends the run normally. No signal is lost.
+/// The test runs the program several times, and sends a stop signal after one system call of each
+/// run. Together, the runs cover each of the program's first system calls. The first tested call is
+/// shortly before the program blocks signals. The last tested call is the one at which the run has
+/// all of its threads. A signal that arrives before the program blocks signals kills the program. A
+/// later signal ends the run normally. No signal is lost.
 #[test]
 fn no_signal_to_stop_is_lost() {
-    /// The number of threads of a run: the main thread, the threads of two CPUs, two threads for
-    /// signals, and a thread that waits for the end.
+    /// The number of threads of a run: the main thread, two packet threads (one for each CPU), two
+    /// threads for signals, and a thread that waits for the run's end.
     const THREADS: usize = 6;
     /// The number of tested system calls that come before the program blocks signals.
     const BEFORE: usize = 10;
@@ -241,7 +245,7 @@ fn no_signal_to_stop_is_lost() {
         }
         drop(first);
         let (mut killed, mut ended, mut has_started) = (0, 0, false);
-        // The program stops twice at each system call: at its start and at its end.
+        // ptrace stops the program twice at each system call: at the call's start and at its end.
         for steps in (steps.saturating_sub(2 * BEFORE)..).step_by(2) {
             if has_started {
                 break;
@@ -269,7 +273,8 @@ pub(crate) fn ignores_hup() -> bool {
     u64::from_str_radix(ignored, 16).unwrap() >> (Signal::SIGHUP as u32 - 1) & 1 == 1
 }
 
-/// If SIGHUP ends a run, the exit code makes the service manager start the run again.
+/// A run that SIGHUP has ended exits with a code that makes the service manager start the run
+/// again.
 #[test]
 fn hup_ends_a_run_well_and_asks_for_another() {
     if ignores_hup() {

@@ -1,5 +1,5 @@
 //! Tests the commands `get` and `top` with processes that only pretend to be instances of steerage,
-//! and with users who have no directory for a socket.
+//! and with users who have no directory for control sockets.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -23,8 +23,8 @@ use crate::metrics;
 use crate::program::{Ran, Started, command};
 use crate::web;
 
-/// Text that a hostile server may send: escape sequences in both encodings that clear a terminal,
-/// and characters that overwrite the current line.
+/// Text that a hostile server may send: the escape sequence that clears a terminal, in both
+/// encodings, and characters that overwrite the current line.
 const ESCAPES: &str = "\u{1b}[2J\u{9b}2J\rinnocent";
 
 /// A directory for sockets to which all users may write, like /tmp.
@@ -44,8 +44,8 @@ fn ran(command: &mut Command) -> Ran {
     Ran::of(command.output().unwrap())
 }
 
-/// Starts a server that pretends to be an instance. The server answers every request, and every
-/// text that it sends contains escape sequences.
+/// Starts a server that pretends to be an instance of steerage. The server answers every request,
+/// and every text that it sends contains escape sequences.
 fn impostor(at: &Path) {
     let listener = UnixListener::bind(at).unwrap();
     std::thread::spawn(move || {
@@ -110,8 +110,8 @@ fn a_terminal_obeys_nothing_that_an_instance_says() {
     assert_eq!(top.code, Some(0), "{top:?}");
 }
 
-/// Every user can create a socket in /tmp. The program does not treat a socket of another user as
-/// an instance.
+/// Every user can create a socket in /tmp. `get` and `top` do not use a socket at which a process
+/// of another user listens.
 #[test]
 fn another_users_instance_is_not_taken_for_ours() {
     if !is_root() {
@@ -134,12 +134,13 @@ fn another_users_instance_is_not_taken_for_ours() {
     }
     let named = place.run(&["get", "value", "--to", "4711"]);
     assert!(named.complaint().contains("no run 4711 was found"), "{named:?}");
-    // The decision depends on the user of the process that listens, and not on the owner of the
-    // socket file.
+    // The program checks the user of the process that listens at the socket, and not the owner of
+    // the socket file.
     nix::unistd::chown(&socket, Some(0.into()), None).unwrap();
     let given = place.run(&["get", "value"]);
     assert!(given.complaint().contains(&format!("a process of user {NOBODY} listens there")), "{given:?}");
-    // If the user names the path of the socket, the program nevertheless sends its request there.
+    // If the command line names the socket's path, the program sends its request to the socket of
+    // any user.
     assert_eq!(place.run(&["get", "value", "--to", socket.to_str().unwrap()]).code, Some(0));
 }
 
@@ -220,7 +221,7 @@ fn seen_by_others(socket: &Path) -> Value {
     std::thread::scope(|scope| scope.spawn(ask).join().unwrap())
 }
 
-/// Requests the report of the run as root until `is_wanted` returns true for the report.
+/// As root, requests the report of the run repeatedly until `is_wanted` returns true for a report.
 fn wait_for(socket: &Path, what: &str, is_wanted: impl Fn(&Value) -> bool) -> Value {
     let mut client = Client::connect(socket).unwrap();
     let mut report = Value::Null;
@@ -233,8 +234,8 @@ fn wait_for(socket: &Path, what: &str, is_wanted: impl Fn(&Value) -> bool) -> Va
 
 /// For every command, other users see the counters of root's runs, but no address of the traffic.
 /// The test searches the whole report for addresses, so it also covers parts of the report that are
-/// added later. The names of devices and collectors may contain addresses. These names are public,
-/// because every user sees the command line of a run.
+/// added later. The names of devices and collectors in a report may contain addresses. The names of
+/// devices and collectors are public, because every user sees the command line of a run.
 #[test]
 fn no_reply_to_other_users_has_an_address() {
     if !is_root() {
@@ -243,8 +244,8 @@ fn no_reply_to_other_users_has_an_address() {
     let place = Place::new();
     let (socket, capture) = (place.0.join("x.sock"), place.0.join("x.pcap"));
     let (to, output) = (socket.to_str().unwrap(), format!("pcap:{}", capture.display()));
-    // A short run reports no elephant. The tests of the report document check the flow that is
-    // named for an elephant.
+    // A run as short as in this test reports no elephant (large flow). Other tests check the flow
+    // that a report names for an elephant.
     let traffic = "synthetic:flows=50,mix=udp4+tcp6";
     let commands: [&[&str]; 4] = [
         &["count", traffic],
@@ -262,8 +263,8 @@ fn no_reply_to_other_users_has_an_address() {
             let top = report["traffic"]["top"].as_array();
             report["snapshot"]["received"].as_u64() > Some(0) && (!meters || top.is_some_and(|top| !top.is_empty()))
         });
-        // Root sees the addresses of the traffic. The search must therefore find IPv4 and IPv6
-        // addresses in root's data.
+        // Root sees the addresses of the traffic. Therefore the test's search must find IPv4 and
+        // IPv6 addresses in root's data.
         let of_root = addresses_in(&private).join(" ");
         assert!(!meters || (of_root.contains('.') && of_root.contains("::")), "{private}");
         let metrics_at = metrics::address(&run);
@@ -332,8 +333,8 @@ fn flows_are_not_for_other_users() {
     run.stop(Signal::SIGINT);
 }
 
-/// A copy of the program that every user can run. The build directory may be readable for root
-/// only.
+/// A copy of the program that every user can run. Only root may be able to read the build
+/// directory.
 fn for_anybody(place: &Place) -> PathBuf {
     let (built, program) = (Path::new(env!("CARGO_BIN_EXE_steerage")), place.0.join("steerage"));
     if fs::hard_link(built, &program).is_err() {
@@ -362,8 +363,7 @@ fn a_user_without_a_place_for_a_socket_is_told_so() {
         let run = ran(&mut unprivileged(&[&count[..], &[silent]].concat()));
         assert_eq!((run.code, run.err.as_str()), (Some(0), ""), "{run:?}");
     }
-    // If the command named no instance, the program would also find other running instances of
-    // root.
+    // Without `--to`, the program would also find other running instances of root.
     let asked = ran(&mut unprivileged(&["get", "--to", "mine"]));
     assert!(
         asked.complaint().contains("without XDG_RUNTIME_DIR a run has a control socket only with --socket PATH"),

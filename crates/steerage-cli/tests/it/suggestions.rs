@@ -1,4 +1,4 @@
-//! Compares the advice of `steerage explain` with calculations in these tests and with figures from
+//! Compares the advice of `steerage explain` with calculations in these tests and with counts from
 //! tshark.
 
 use std::collections::BTreeMap;
@@ -16,8 +16,8 @@ use crate::explain::{KEY, explained, udp};
 use crate::program::{Started, command, report, run};
 
 /// Writes a capture with `elephant` packets of one flow, and `others` packets of each of 197 other
-/// flows. The packets of all flows are mixed. The time between two packets is 1 us, so the packet
-/// rate is 1 Mpps.
+/// flows. The packets of the large flow are spread evenly among the packets of the other flows. The
+/// time between two packets is 1 us, so the packet rate is 1 Mpps.
 fn written(name: &str, elephant: usize, others: usize) -> (PathBuf, Vec<u8>) {
     let mut sources: Vec<u8> = (3..200).flat_map(|source| vec![source; others]).collect();
     let every = (sources.len() / elephant.max(1)).max(1);
@@ -30,7 +30,7 @@ fn written(name: &str, elephant: usize, others: usize) -> (PathBuf, Vec<u8>) {
     (path, sources)
 }
 
-/// Computes the hash of network cards for a packet of [`written`], bit by bit.
+/// Computes the Toeplitz hash, which network cards use, for a packet of [`written`], bit by bit.
 fn toeplitz(source: u8) -> u32 {
     let key: Vec<u8> = (0..40).map(|at| u8::from_str_radix(&KEY[2 * at..2 * at + 2], 16).unwrap()).collect();
     let bit = |bytes: &[u8], at: usize| u32::from(bytes[at / 8] >> (7 - at % 8) & 1);
@@ -39,7 +39,8 @@ fn toeplitz(source: u8) -> u32 {
     (0..96).filter(|at| bit(&input, *at) == 1).fold(0, |hash, at| hash ^ window(at))
 }
 
-/// Computes which share of the packets the busiest CPU gets if an even map spreads the buckets.
+/// Returns the share of the packets that the busiest of `cpus` CPUs gets if each CPU has the same
+/// number of buckets.
 fn busiest(sources: &[u8], cpus: u32) -> f64 {
     let mut packets = BTreeMap::<u32, usize>::new();
     for source in sources {
@@ -63,7 +64,7 @@ fn shares_are_those_of_the_hash() {
         assert_eq!(advice["busiest"].as_f64(), Some(busiest(&sources, cpus)), "{name}: {advice}");
         let rate = advice["rate"].as_f64().unwrap();
         assert!((rate - 1e6).abs() < 1.0, "{name}: {advice}");
-        // Each of the other flows has at most a 197th of the packets.
+        // Each flow except the large one has at most a 197th of the packets, so it is no elephant.
         let elephants = advice["elephants"].as_array().unwrap();
         let share = elephant as f64 / sources.len() as f64;
         assert_eq!(elephants.len(), usize::from(share > 1.0 / f64::from(cpus)), "{name}: {advice}");
@@ -79,8 +80,8 @@ fn shares_are_those_of_the_hash() {
     }
 }
 
-/// Checks the text of the page that `explain` prints. The command that the page prints must have
-/// the effect that the page describes.
+/// Checks the text of the page that `explain` prints. The command that this page recommends must
+/// have the effect that the page describes.
 #[test]
 fn the_page_is_what_the_guide_shows() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -110,7 +111,7 @@ fn what_is_told_decides() {
     let cpus = |args: &[&str]| suggestion(&[&[path, "--virtual-cpus", "64"], args].concat())["cpus"].as_u64().unwrap();
     assert_eq!([cpus(&["--work", "100"]), cpus(&["--work", "600"])], [1, 1]);
     assert!(cpus(&["--work", "5us"]) >= 8);
-    // If the machine has only one CPU, packets cannot be spread.
+    // With only one CPU, packets cannot be spread.
     let one = suggestion(&[path, "--virtual-cpus", "1", "--work", "10us"]);
     assert_eq!((&one["cpus"], &one["mask"], &one["elephants"]), (&json!(1), &json!("0"), &json!([])));
     assert!(suggestion(&["synthetic", "-c", "1000", "--virtual-cpus", "4"])["rate"].is_null());
@@ -119,8 +120,8 @@ fn what_is_told_decides() {
     assert_eq!(wrong.code, Some(2));
 }
 
-/// Users who analyze a capture with `explain` usually want to divide it among copies of a tool. The
-/// advice contains a command for the kernel only if the recorded traffic would fill a CPU.
+/// Users who run `explain` on a capture usually want to divide the capture among copies of a tool.
+/// The advice contains a command for the kernel only if the recorded traffic would fill a CPU.
 #[test]
 fn a_capture_ends_with_the_command_that_divides_it() {
     let (path, sources) = written("suggest-parallel.pcap", 0, 10);
@@ -145,8 +146,9 @@ fn a_capture_ends_with_the_command_that_divides_it() {
 #[test]
 fn elephants_are_those_that_tshark_counts() {
     let Some(afs) = tshark::capture("afs.pcap") else { return };
-    // The advised number of CPUs depends on the hash key, and the threshold for elephants depends
-    // on the number of CPUs. With this hash key, the advice is to use four CPUs.
+    // The recommended number of CPUs depends on the hash key. A flow counts as an elephant (large
+    // flow) above a threshold that depends on this number. With the hash key of this test,
+    // `explain` recommends four CPUs.
     let by = ["--hash", "siphash", "--hash-key", KEY, "--virtual-cpus", "8", "--work", "1s"];
     let advice = suggestion(&[&[afs.to_str().unwrap()], &by[..]].concat());
     let elephants = advice["elephants"].as_array().unwrap();
@@ -162,7 +164,7 @@ fn elephants_are_those_that_tshark_counts() {
 }
 
 /// `explain` listens to an interface until it has received enough packets. The kernel must accept
-/// the settings that `explain` advises.
+/// the settings that `explain` recommends.
 #[test]
 fn an_interface_is_advised_on() {
     let Some(net) = Net::new() else { return };
@@ -180,7 +182,7 @@ fn an_interface_is_advised_on() {
     let explained: Value = serde_json::from_str(&ran.out).unwrap();
     let traffic = &explained["traffic"];
     assert_eq!((&traffic["packets"], &traffic["flows"]), (&json!(1_000), &json!(40)));
-    // A veth supports all metadata that an XDP program can request.
+    // A veth driver supports all metadata that an XDP program can request: hash, time and VLAN tag.
     let reports =
         "near0 also reports a flow hash, the time at which it received the packet (on the card's clock), the VLAN tag";
     let notes = traffic["notes"].as_array().unwrap();
@@ -193,7 +195,7 @@ fn an_interface_is_advised_on() {
         else {
             continue;
         };
-        // The shell with the advised commands runs with the /sys of the namespace.
+        // `ip netns exec` runs the recommended commands with the /sys of the network namespace.
         let shell = format!("echo {mask} > /sys/{path} && cat /sys/{path}");
         let written = Command::new("ip").args(["netns", "exec", &net.near, "sh", "-c", &shell]).output().unwrap();
         assert!(written.status.success(), "{line}: {written:?}");

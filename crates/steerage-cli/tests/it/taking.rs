@@ -1,5 +1,5 @@
 //! Tests runs that take packets away from the kernel. Sockets send packets between the two ends of
-//! a veth pair. At one end, the program takes packets before the kernel gets them.
+//! a veth pair. At one end, the program takes packets with AF_XDP before the kernel gets them.
 
 use std::net::UdpSocket;
 use std::process::{Command, Stdio};
@@ -17,7 +17,7 @@ use steerage_fixtures::{skip_on_this_kernel, until};
 use crate::live::{counted, start, talk};
 use crate::program::{Started, run};
 
-/// Sends `each` datagrams of 100 bytes from each of `flows` ports to `port`.
+/// Sends `each` datagrams of 100 bytes from each of `flows` source ports to `port`.
 fn send(net: &Net, flows: u16, each: usize, port: u16) {
     net.far(|| {
         let sockets: Vec<UdpSocket> = (0..flows).map(|flow| bind_when_free((FAR, 20_000 + flow))).collect();
@@ -27,12 +27,12 @@ fn send(net: &Net, flows: u16, each: usize, port: u16) {
     });
 }
 
-/// The size of a socket's receive buffer. The kernel counts a small datagram as about 1 KiB, so the
-/// buffer holds all datagrams of a test.
+/// The size of the test socket's receive buffer in bytes. The kernel counts a small datagram as
+/// about 1 KiB, so the buffer holds all datagrams of a test.
 const KERNEL_BYTES: usize = 64 << 20;
 
-/// A UDP socket for the datagrams that go to the kernel, for example before the program has opened
-/// its AF_XDP sockets.
+/// A UDP socket that gets the datagrams which the program does not take, for example before the
+/// program has opened its AF_XDP sockets.
 struct Kernel(UdpSocket);
 
 impl Kernel {
@@ -43,7 +43,7 @@ impl Kernel {
         Self(socket)
     }
 
-    /// Returns the number of datagrams that have arrived since the last call.
+    /// Returns the number of datagrams that have arrived at this socket since the last call.
     fn got(&self) -> u64 {
         std::iter::from_fn(|| self.0.recv(&mut [0; 100]).ok()).count() as u64
     }
@@ -76,18 +76,20 @@ fn udp_is_taken_and_tcp_passes() {
         assert_eq!((&report["snapshot"]["dropped"], &report["snapshot"]["reordered"]), (&json!({}), &json!(0)));
         let (by_queue, passed) = (counts(&report, "received"), counts(&report, "passed"));
         assert!(by_queue.len() == 4 && by_queue.iter().all(|received| *received > 0), "{by_queue:?}");
-        // The 4 MB arrive in segments of the size of the MTU, or as acknowledgements, one for two
-        // segments. There are therefore more than 1,000 packets.
+        // The kernel gets 4 MB of TCP data as segments of the size of the MTU or as
+        // acknowledgements, one for two segments. Therefore the kernel gets more than 1,000
+        // packets.
         assert!(passed.iter().sum::<u64>() > 1000, "{passed:?}");
         for queue in report["snapshot"]["queues"].as_array().unwrap() {
             assert_eq!(queue["kind"], "af_xdp");
-            // Since Linux 6.8, the kernel reports that a veth supports metadata.
+            // Since Linux 6.8, the kernel reports that a veth provides metadata (such as a flow
+            // hash) to XDP programs.
             assert!(queue["mode"].as_str().unwrap().starts_with("native, copy"), "{queue}");
             // A veth may pass on the hash that another card has computed, so `auto` does not use
             // the hash of a veth.
             assert_eq!(queue["hash"] == "device", hash == "device", "{queue}");
         }
-        // The hash of this veth spreads the 40 flows over both CPUs.
+        // If the run uses the veth's hash, the hash spreads the 40 flows over both CPUs.
         let processed =
             report["snapshot"]["cpus"].as_array().unwrap().iter().map(|cpu| cpu["processed"].as_u64().unwrap());
         assert!(processed.clone().all(|packets| packets > 0), "{:?}", processed.collect::<Vec<_>>());
@@ -95,8 +97,8 @@ fn udp_is_taken_and_tcp_passes() {
     }
 }
 
-/// With busy polling, the receive queue itself runs the code of the driver. Switching on busy
-/// polling requires a capability, which a run drops early.
+/// With busy polling, the CPU that polls the receive queue also runs the driver's code. Busy
+/// polling can be switched on only with a capability, which a run drops early.
 #[test]
 fn a_busy_poll_takes_packets() {
     let Some(net) = Net::new() else { return };
@@ -104,9 +106,9 @@ fn a_busy_poll_takes_packets() {
     let kernel = Kernel::of(&net);
     let args = ["count", "af_xdp:near0,busy_poll=50", "--take", "udp", "--virtual-cpus", "1", "-c", "100"];
     let started = start(&net, &args);
-    // Packets that arrive before the first poll go to the kernel. The test therefore sends packets
-    // until the run has received enough packets. At any time, no more packets are in flight than
-    // fit into the run's ring and backlog.
+    // The kernel gets the packets that arrive before the program's first poll. The test therefore
+    // sends packets until the run has received enough packets. Before it sends more packets, the
+    // test checks that they will fit into the run's ring and backlog.
     let report = thread::scope(|scope| {
         let ended = scope.spawn(|| started.end().report());
         let (mut sent, mut passed) = (0_u64, 0);
@@ -124,9 +126,9 @@ fn a_busy_poll_takes_packets() {
     assert_eq!(report["snapshot"]["dropped"], json!({}), "{report}");
 }
 
-/// Busy polling defers the card's interrupts until the run ends. The old values of these settings
-/// are restored even if the run is killed. A value that another program has set in the meantime is
-/// not changed.
+/// Busy polling defers the card's interrupts until the run ends. The old values of the interrupt
+/// settings are restored even if the run is killed. If another program has changed a setting in the
+/// meantime, the run does not restore that setting.
 #[test]
 fn interrupts_are_deferred_while_a_run_polls_busily() {
     const FILES: [&str; 2] = ["napi_defer_hard_irqs", "gro_flush_timeout"];
@@ -173,8 +175,8 @@ fn interrupts_are_deferred_while_a_run_polls_busily() {
     assert_eq!(values(), ["0", "70000"]);
 }
 
-/// A veth of Linux 6.13 and later cannot be polled busily. After the first packet, the run says so,
-/// and the interrupts are no longer deferred.
+/// A veth of Linux 6.13 and later cannot be polled busily. After the first packet, the run reports
+/// that busy polling has no effect, and stops deferring interrupts.
 #[test]
 fn interrupts_are_not_deferred_if_busy_polling_has_no_effect() {
     let Some(net) = Net::new() else { return };
@@ -201,20 +203,21 @@ fn interrupts_are_not_deferred_if_busy_polling_has_no_effect() {
     assert_eq!(deferral(), "0");
 }
 
-/// Returns true if this kernel is older than `version`.
+/// Returns true if the running kernel is older than `version`.
 fn older_than(version: (u32, u32)) -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse().unwrap_or(0));
     (numbers.next().unwrap(), numbers.next().unwrap()) < version
 }
 
-/// At the end of a run, all packets that wait in the ring arrive. The end does not wait for the
-/// timeout of the ring.
+/// When a run ends, it still receives all packets that wait in the AF_XDP ring. The run does not
+/// wait for the ring's timeout (`coalesce`) before it ends.
 #[test]
 fn packets_that_may_wait_arrive() {
     let Some(net) = Net::new() else { return };
     let kernel = Kernel::of(&net);
-    // The ring has room for all packets of this test, so they may wait in it for any time.
+    // The AF_XDP ring has room for all packets of this test, so packets may wait in the ring for
+    // any time.
     for wait in ["50us", "10ms", "off"] {
         let device = format!("af_xdp:near0,ring=16384,coalesce={wait}");
         let args = ["count", &device, "--take", "udp", "--virtual-cpus", "2", "--backlog", "10000", "--strict"];
@@ -269,8 +272,8 @@ fn a_deleted_interface_is_reported_with_what_came() {
     let started = start(&net, &["count", "af_xdp:near0", "--take", "udp", "--virtual-cpus", "2"]);
     let before = counted(&net).0;
     send(&net, 10, 100, 9);
-    // If the interface were removed before the driver has processed the packets, they would be
-    // lost.
+    // If the test removed the interface before the driver has processed the packets, the packets
+    // would be lost.
     while counted(&net).0 < before + 1000 {
         thread::yield_now();
     }
@@ -282,7 +285,7 @@ fn a_deleted_interface_is_reported_with_what_came() {
 }
 
 /// In this test, more packets arrive than fit into the ring and the backlogs of the CPUs. Each
-/// packet must be delivered, counted as lost, or passed to the kernel at the start.
+/// packet must be delivered or counted as lost. Only at the start, the kernel may get packets.
 #[test]
 fn what_is_lost_is_counted() {
     let Some(net) = Net::new() else { return };
@@ -316,8 +319,8 @@ fn what_the_kernel_counts_for_the_socket_is_shown() {
     assert!(count("rx_ring_full") <= queue["dropped"]["device"].as_u64().unwrap(), "{report}");
 }
 
-/// The run ends after a fixed number of packets. When the run has received this number of packets,
-/// it counts no more packets, and the kernel returns its pages.
+/// The run ends after a fixed number of packets. After these packets, the run counts no more
+/// packets, and the kernel returns the run's pages.
 #[test]
 fn so_many_packets_are_taken_and_no_more() {
     let Some(net) = Net::with("numrxqueues 2 numtxqueues 2") else { return };
@@ -341,7 +344,7 @@ fn so_many_packets_are_taken_and_no_more() {
         let report = ran.report();
         assert_eq!((received(&report), &report["snapshot"]["dropped"]), (1000, &json!({})), "{report}");
         assert_eq!(report["snapshot"]["pages"], report["snapshot"]["pages_free"]);
-        // Packets that arrive after this point go to the kernel.
+        // After the run has ended, the kernel gets all packets again.
         kernel.got();
         send();
         assert_eq!(kernel.got(), 20);
@@ -355,7 +358,7 @@ fn a_filter_is_pointed_to_take() {
     assert!(ran.complaint().contains("choose the packets of af_xdp:lo with --take"), "{ran:?}");
 }
 
-/// A run file can state which packets the run takes, and in which mode.
+/// A run file can state which packets the run takes from the kernel, and in which XDP mode.
 #[test]
 fn a_run_file_takes() {
     let Some(net) = Net::with("numrxqueues 2 numtxqueues 2") else { return };

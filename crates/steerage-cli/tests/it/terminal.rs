@@ -20,7 +20,7 @@ fn on_terminal(args: &[&str]) -> (Child, File) {
     (child, File::from(pty.master))
 }
 
-/// Reads the program's output on the terminal until `wanted` has appeared, or up to its end.
+/// Reads the program's output on the terminal until `wanted` appears, or until the output ends.
 fn screen(terminal: &mut File, wanted: Option<&str>) -> String {
     let mut seen = Vec::new();
     let mut part = [0; 4096];
@@ -49,14 +49,14 @@ fn the_live_table_is_gone_at_the_end() {
     let (child, mut terminal) = on_terminal(&endless);
     let drawn = screen(&mut terminal, Some("\x1b[?7h"));
     let lines: Vec<&str> = drawn.lines().collect();
-    // The live table consists of the lines of `top`, and a line with the counts.
+    // The live table consists of the lines that `top` shows, and a line with packet counts.
     assert!(lines[0].starts_with("\x1b[?7lsteerage ") && lines[1].starts_with("received "), "{drawn:?}");
     for start in ["[CPU] ", "    1 ", "> synthetic:rate"] {
         assert!(lines.iter().any(|line| line.starts_with(start)), "{start} in {drawn:?}");
     }
     assert!(lines[lines.len() - 2].ends_with(" packets received, 0 dropped"), "{drawn:?}");
-    // The table may be drawn again between the two signals, so the test looks for the sequence that
-    // erases it at the end of the output.
+    // The program may draw the table again before it handles the signal. Therefore the test expects
+    // the sequence that erases the table at the end of the output.
     kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
     let rest = screen(&mut terminal, None);
     let all = drawn + &rest;
@@ -111,12 +111,13 @@ fn progress_is_by_the_bytes_of_all_files() {
     let stored = fs::metadata(&plain).unwrap().len() + fs::metadata(&packed).unwrap().len();
     let expected = format!(" % of {:.1} MiB read, ", stored as f64 / f64::from(1 << 20));
     for command in ["count", "meter"] {
-        // At the recorded speed, reading the files would take an hour and a half.
+        // With `--pace` (the recorded speed), reading the two files would take an hour and a half.
         let files = [plain.to_str().unwrap(), packed.to_str().unwrap()];
         let (child, mut terminal) = on_terminal(&[command, files[0], files[1], "--pace", "--virtual-cpus", "1"]);
         let drawn = screen(&mut terminal, Some(" left"));
         let (before, left) = drawn.split_once(&expected).unwrap_or_else(|| panic!("{expected} in {drawn:?}"));
-        // At this time, the run has read a part of the first file, and nothing of the second file.
+        // When the progress line appears, the run has read a part of the first file, and nothing of
+        // the second file.
         let part: u32 = before.rsplit(' ').next().unwrap().parse().unwrap();
         assert!((1..50).contains(&part) && left.contains(" left"), "{drawn:?}");
         kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
@@ -160,7 +161,8 @@ fn the_live_table_and_intervals_share_a_terminal() {
     let args = ["count", "synthetic:rate=20000", "--virtual-cpus", "1", "--seconds", "0", "--interval", "700ms"];
     let mut started = command(&args);
     let child = started.stdout(pty.slave.try_clone().unwrap()).stderr(pty.slave).env("TERM", "xterm").spawn().unwrap();
-    // Dropping `started` closes this process's file descriptors of the terminal.
+    // `started` holds this process's file descriptors of the terminal. Dropping `started` closes
+    // them.
     drop(started);
     let mut terminal = File::from(pty.master);
     // The program draws the table and erases it, prints a report, and then draws the table again.
@@ -176,8 +178,9 @@ fn the_live_table_and_intervals_share_a_terminal() {
     out_of(child);
 }
 
-/// If the user starts the program on a terminal without a command, the program prints what the
-/// machine can do, and three commands. If standard output is a pipe, the program prints the help.
+/// If the user starts the program on a terminal without a command, the program prints which of its
+/// features the machine supports, and three example commands. If standard output is a pipe, the
+/// program prints the help.
 #[test]
 fn without_a_command_a_terminal_shows_a_start() {
     let pty = openpty(None, None).unwrap();
@@ -208,8 +211,8 @@ fn doctor_fits_a_terminal() {
         page
     };
     let plain = shown("1");
-    // A command or a path that does not fit into the remaining line is not divided, but moves to
-    // the next line.
+    // `doctor` does not divide a command or a path that does not fit into the rest of the line, but
+    // moves it to the next line.
     let long = plain.lines().filter(|line| line.chars().count() > 60);
     assert!(long.into_iter().all(|line| line.split_whitespace().any(|word| word.len() > 38)), "{plain}");
     let missing = plain.lines().filter(|line| line.starts_with("missing ")).count();

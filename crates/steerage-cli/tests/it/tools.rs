@@ -1,4 +1,4 @@
-//! Tests the completions for shells and the manual pages. Completions and manual pages are
+//! Tests the completion scripts for shells, and the manual pages. Completions and manual pages are
 //! generated from the definition of the command line, so they contain all commands and options.
 
 use std::fs;
@@ -28,7 +28,7 @@ fn long_options(command: &str) -> Vec<String> {
     // An option has a line such as `-c, --packets <N> Stop after N packets`, with or without a
     // short option.
     let of_line = |line: &str| {
-        // Lines with explanations are indented further than lines with options.
+        // In the help, lines with explanations are indented further than lines with options.
         line.strip_prefix("  ").filter(|rest| rest.starts_with('-') || rest.starts_with("    --"))?;
         let long = line.split_whitespace().take(2).find_map(|word| word.strip_prefix("--"))?;
         long.split(['<', '[', '=', '.']).next().map(str::to_owned)
@@ -36,13 +36,13 @@ fn long_options(command: &str) -> Vec<String> {
     options.lines().filter_map(of_line).collect()
 }
 
-/// Returns whether a program is installed. A missing program is an error in CI, but not on other
-/// machines.
+/// Returns whether a program is installed. In CI, the test fails if the program is missing. On
+/// other machines, it does not fail.
 fn is_there(program: &str) -> bool {
     Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
 }
 
-/// Runs a program that checks the text `text`. Returns the exit code and the standard error of this
+/// Runs a program that checks `text`. Returns the exit code and the standard error of the checking
 /// program.
 fn check_with(program: &str, args: &[&str], text: &str) -> (Option<i32>, String) {
     let mut child = Command::new(program)
@@ -96,8 +96,8 @@ fn shells_take_their_completions() {
         let (code, said) = check_with(shell, &["-n"], &run(&["completions", shell]).out);
         assert_eq!((code, said.as_str()), (Some(0), ""), "{shell}");
     }
-    // Returns the completions that bash offers for these words. In this shell script, `steerage` is
-    // a function that starts the program.
+    // `offered` returns the completions that bash offers for the words of a command line. In this
+    // shell script, `steerage` is a function that starts the program.
     let script =
         run(&["completions", "bash"]).out + "\nsteerage() { " + env!("CARGO_BIN_EXE_steerage") + " \"$@\"; }\n";
     let offered = |words: &str| {
@@ -113,8 +113,8 @@ fn shells_take_their_completions() {
     assert_eq!(offered("steerage count --max-f"), "");
     assert_eq!((offered("steerage help pa"), offered("steerage explain l")), ("parallel".to_owned(), "lo".to_owned()));
     // The completion script asks a running instance for the names of attributes. In this shell
-    // script, `steerage` is a function that answers like a run. If a name contains text that looks
-    // like a command, the text is quoted and not executed.
+    // script, `steerage` is a function that prints attribute names, as if a run had answered. If a
+    // name contains text that looks like a command, the text is quoted and not executed.
     let bad = Path::new(env!("CARGO_TARGET_TMPDIR")).join("executed-by-a-completion");
     let _ = fs::remove_file(&bad);
     let names = format!("{script}steerage() {{ echo sys/a; echo proc/b; echo 'sys/$(touch {})'; }}", bad.display());
@@ -126,8 +126,8 @@ fn shells_take_their_completions() {
     assert!(!bad.exists(), "a name was executed");
 }
 
-/// The hidden command prints the values for the completion scripts. If there are no values, the
-/// command prints no error.
+/// The hidden command `complete` prints the values for the completion scripts. If `complete` finds
+/// no values, it prints no error.
 #[test]
 fn values_for_the_scripts_of_shells() {
     let values = |words: &[&str]| {

@@ -1,5 +1,5 @@
 //! Tests `steerage top`. If the output of `top` is a pipe, `top` prints one table. On a terminal,
-//! it draws a screen and reacts to keys.
+//! `top` draws a screen and reacts to keys.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -48,7 +48,7 @@ impl Watched {
         Self { run, socket }
     }
 
-    /// Returns the mask of the run's queue, which it reads from the run's own report.
+    /// Returns the RPS mask of the run's queue, from the run's own report.
     fn mask(&mut self) -> String {
         self.run.signal(Signal::SIGUSR1);
         let report: Value = serde_json::from_str(&self.run.line()).unwrap();
@@ -62,8 +62,8 @@ impl Watched {
     }
 }
 
-/// During a run of `meter`, `top` shows the flows with the most bytes, after `meter` has scanned
-/// its flows once.
+/// `top` shows the largest flows of a run of `meter` as soon as `meter` has scanned its flow table
+/// once.
 #[test]
 fn the_largest_flows_of_a_meter() {
     let mut watched = Watched::of("meter", "flows");
@@ -142,7 +142,7 @@ impl OnTerminal {
     }
 
     /// Waits until `wanted` has appeared on the screen. `wanted` must contain no spaces, because
-    /// the program does not draw unchanged cells again.
+    /// the program does not draw unchanged cells (such as blank cells) again.
     fn wait_for(&mut self, wanted: &str) {
         while !self.seen.contains(wanted) {
             let more = self.screen.recv().unwrap_or_else(|_| panic!("it ended without {wanted}: {:?}", self.seen));
@@ -150,7 +150,7 @@ impl OnTerminal {
         }
     }
 
-    /// Waits for the end. Returns all output and the exit code.
+    /// Waits for the end. Returns all output of the program and its exit code.
     fn end(mut self) -> (String, Option<i32>) {
         let code = self.child.wait().unwrap().code();
         let mut seen = std::mem::take(&mut self.seen);
@@ -163,7 +163,7 @@ impl OnTerminal {
 
 impl Drop for OnTerminal {
     fn drop(&mut self) {
-        // If the process has already ended and was waited for, `kill` does nothing.
+        // `kill` does nothing if the process has ended and its exit status was read.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -220,11 +220,12 @@ fn meter_shows_flows_live_and_has_keys() {
     let (seen, code) = meter.end();
     assert_eq!(code, Some(0), "{seen:?}");
     let lines = plain_lines(&seen);
-    // The first line of the report contains the name of the device, so it may have any length.
+    // The first line of the report may have any length, because it contains the name of the device.
     let mut others = lines.iter().filter(|line| !line.starts_with("synthetic:"));
     assert!(others.all(|line| line.chars().count() <= 80 && line.is_ascii()), "{lines:#?}");
     assert!(lines.iter().any(|line| line.contains(" udp ") && line.contains("bit/s")), "{lines:#?}");
-    // The program erases the table and then prints the report, whose lines also fit the terminal.
+    // The program erases the live table and prints its report. The report's lines must also fit the
+    // terminal.
     let report = lines.iter().position(|line| line.starts_with("50 flows (udp 50)")).expect("the report");
     assert!(lines[report + 1].contains(" proto ") && lines[report + 2].contains(" udp "), "{lines:#?}");
 }

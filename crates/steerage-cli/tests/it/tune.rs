@@ -20,8 +20,8 @@ use steerage_fixtures::{HANG, exposition, until};
 use crate::metrics::{ANY, get};
 use crate::program::{Ends, Ran, command, run};
 
-/// Creates a command that runs `steerage tune` in the near namespace. The command `ip netns exec`
-/// mounts the /sys of that namespace.
+/// Creates a command that runs `steerage tune` in the network namespace of the near end. The
+/// command `ip netns exec` mounts the /sys of that namespace.
 fn tune(net: &Net, state: &Path, args: &str) -> Command {
     let program = command(&[]);
     let mut command = Command::new("ip");
@@ -45,7 +45,8 @@ fn shell(net: &Net, text: &str) -> String {
     String::from_utf8(done.stdout).unwrap()
 }
 
-/// Returns each file that `tune` may change in this namespace, with its contents.
+/// Returns the path and the contents of each file that `tune` may change in the near network
+/// namespace.
 fn files(net: &Net) -> BTreeMap<String, String> {
     let text = "cd /sys/class/net/near0; for f in queues/*/*ps_cpus queues/*/rps_flow_cnt threaded gro_flush_timeout \
                 napi_defer_hard_irqs /proc/sys/net/core/rps_default_mask; do echo \"$f $(cat $f 2>&1)\"; done";
@@ -54,8 +55,8 @@ fn files(net: &Net) -> BTreeMap<String, String> {
     all.lines().filter_map(|line| line.split_once(' ')).map(|(file, text)| (file.to_owned(), text.to_owned())).collect()
 }
 
-/// Writes the undo file that `tune --apply` would write if it had kept this mask for the first
-/// queue.
+/// Writes the undo file that `tune --apply` writes if it sets this RPS mask for the first queue and
+/// keeps it.
 fn kept(net: &Net, state: &Path, mask: &str) {
     let knob = "/sys/class/net/near0/queues/rx-0/rps_cpus";
     let read = |file: &str| shell(net, &format!("cat {file}")).trim().to_owned();
@@ -88,7 +89,7 @@ fn with_traffic<R>(net: &Net, body: impl FnOnce() -> R) -> R {
                 while !ends.load(Ordering::Relaxed) {
                     for socket in &sockets {
                         // No socket listens on this port, so the near kernel sends an ICMP error.
-                        // The next call of `send` reports this error.
+                        // The next call of `send` returns this ICMP error.
                         let _ = socket.send_to(&[0; 64], (NEAR, 9));
                     }
                     thread::sleep(Duration::from_micros(200));
@@ -133,7 +134,7 @@ fn the_flows_are_listened_to() {
     let line = busy.out.lines().find(|line| line.starts_with("flows: ")).unwrap();
     let count: u32 = line["flows: ".len()..].split(',').next().unwrap().parse().unwrap_or_else(|_| panic!("{busy:?}"));
     assert!((2..=20).contains(&count) && line.contains("the largest with "), "{busy:?}");
-    // Without the capability to listen, `tune` still reports all other facts.
+    // Without the capability to listen, `tune` prints all facts except those about flows.
     let program = command(&[]).get_program().to_string_lossy().into_owned();
     let dropped = format!("exec setpriv --bounding-set -net_raw,-net_admin --inh-caps -all {program} tune near0");
     let unprivileged = Command::new("ip").args(["netns", "exec", &net.near, "sh", "-c", &dropped]).output().unwrap();
@@ -157,8 +158,8 @@ fn a_signal_ends_the_listening() {
     assert_eq!((files(&net), state.join("near0.json").exists()), (before, false));
 }
 
-/// When the number of queues of a veth changes, its link goes down. Without the user's permission,
-/// `tune` does not change this number for the interface of an SSH connection.
+/// When the number of queues of a veth changes, the veth's link goes down. If an SSH connection
+/// uses the interface, `tune` changes the number of queues only with the user's permission.
 #[test]
 fn the_way_to_this_machine_is_not_taken_down_unasked() {
     if !steerage_fixtures::is_installed("ethtool", "ethtool") {
@@ -169,7 +170,8 @@ fn the_way_to_this_machine_is_not_taken_down_unasked() {
     shell(&net, "ethtool -L near0 rx 1");
     let apply = "near0 --apply --allow-reset --test-window 50ms";
     let is_refused = |ran: &Ran, why: &str| ran.code == Some(1) && ran.complaint().contains(why);
-    // No SSH connection uses this interface, so the command continues, and then finds no traffic.
+    // No SSH connection uses this interface, so `tune` continues, and then finds too little
+    // traffic.
     let free = ran(&net, &state, apply);
     assert!(is_refused(&free, "too few packets"), "{free:?}");
     let why = "--allow-reset may take near0 down for a moment, and the SSH connection to 10.209.0.1 is through near0: add --yes";
@@ -202,8 +204,8 @@ fn without_traffic_there_is_nothing_to_compare() {
     assert_eq!(ran(&net, &state, "near0 --check").code, Some(3));
 }
 
-/// Kills `tune` at ten moments of its measurement. At each moment, a different candidate setting
-/// may be in force.
+/// Kills `tune` at ten moments of its measurement. At each of these moments, a different candidate
+/// setting may be in force.
 #[test]
 fn after_a_kill_undo_restores_every_file() {
     let Some(net) = Net::with("numrxqueues 2 numtxqueues 2") else { return };
@@ -216,8 +218,8 @@ fn after_a_kill_undo_restores_every_file() {
             until("the undo file or the end", || {
                 state.join("near0.json").exists() || child.try_wait().unwrap().is_some()
             });
-            // The moment of the kill is arbitrary. The command may already have ended at this
-            // moment.
+            // The moment at which the test kills the command is arbitrary. The command may already
+            // have ended at this moment.
             thread::sleep(Duration::from_millis(nth * nth * 7 % 200));
             let _ = child.kill();
             child.wait().unwrap();
@@ -237,7 +239,7 @@ fn a_signal_restores_before_the_verdict() {
     let Some(net) = Net::new() else { return };
     let (state, before) = (Scratch::new(), files(&net));
     let mut child = with_traffic(&net, || {
-        // With a measurement window of an hour, there is no verdict before the signal arrives.
+        // With a measurement window of an hour, `tune` has no result before the signal arrives.
         let child = tune(&net, &state, "near0 --apply --test-window 1h").spawn().unwrap();
         until("the undo file", || state.join("near0.json").exists());
         child
@@ -253,7 +255,7 @@ fn stop(child: &mut Child) {
     kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM).unwrap();
 }
 
-/// Returns the effective capabilities of the child process's thread with this name.
+/// Returns the effective capabilities of the thread of the child process that has this name.
 fn capabilities(child: &Child, thread: &str) -> String {
     let tasks = fs::read_dir(format!("/proc/{}/task", child.id())).unwrap();
     let status = |task: std::io::Result<fs::DirEntry>| fs::read_to_string(task.unwrap().path().join("status")).unwrap();
@@ -278,7 +280,8 @@ fn check_and_a_second_apply_change_nothing() {
     let checked = ran(&net, &state, "near0 --check");
     assert_eq!(checked.code, Some(3), "{checked:?}");
     assert_eq!(checked.out, "/sys/class/net/near0/queues/rx-0/rps_cpus is 2, and not 1\n");
-    // If another program has changed a value in the meantime, `tune` does not restore it.
+    // If another program has changed a setting in the meantime, `tune` does not restore the
+    // setting.
     let undone = ran(&net, &state, "--undo near0");
     assert!(undone.out.contains("is 2, which tune did not set: left alone"), "{undone:?}");
     shell(&net, "echo 0 > /sys/class/net/near0/queues/rx-0/rps_cpus");
@@ -306,7 +309,7 @@ fn a_watch_sets_the_mask_again_and_restores_it_at_the_end() {
         assert_eq!(page.get("steerage_tune_set_again_total{stage=\"rps_cpus\"}"), 1.0);
         assert_eq!(page.sum("steerage_tune_failures_total"), 0.0);
         assert!(page.get("steerage_tune_events_total{about=\"link\"}") >= 1.0, "{page:?}");
-        // Only the thread that changes settings has a capability.
+        // Of all threads of `tune`, only the thread that changes settings has a capability.
         assert_eq!(capabilities(&child, "metrics"), "0000000000000000");
         assert_ne!(capabilities(&child, "steerage"), "0000000000000000");
         // `tune --watch` handles no packets, so it serves no metrics about packets.
@@ -354,9 +357,9 @@ fn a_read_only_sys_is_explained() {
     assert!(refused.complaint().contains("run tune on the host"), "{refused:?}");
 }
 
-/// In this test, `tune` writes the mask to a .link file and not to the interface. The new file must
-/// repeat the settings of the .link file that currently applies to the interface. The sandbox must
-/// therefore allow reading that file.
+/// In this test, `tune` writes the RPS mask to a .link file (of systemd) and not to the interface.
+/// The new file must repeat the settings of the .link file that currently applies to the interface.
+/// Therefore the sandbox must allow reading the current .link file.
 #[test]
 fn a_link_file_is_written_and_removed_again() {
     let Some(net) = Net::new() else { return };
@@ -364,8 +367,8 @@ fn a_link_file_is_written_and_removed_again() {
     kept(&net, &state, "1");
     let program = command(&[]).get_program().to_string_lossy().into_owned();
     let link = "/etc/systemd/network/10-steerage-near0.link";
-    // The command `ip netns exec` creates a separate mount namespace. The mounts of this script
-    // therefore do not change the machine's directories.
+    // The command `ip netns exec` creates a separate mount namespace. Therefore the mounts of the
+    // test's script do not change the machine's directories.
     let text = format!(
         "export STEERAGE_STATE_DIR={}; mount -t tmpfs none /etc; mount -t tmpfs none /run; \
          mkdir -p /run/udev/data /run/systemd/network; \

@@ -50,7 +50,7 @@ fn a_capture_sees_packets_as_on_the_wire_until_it_is_undone() {
     assert_eq!(applied.code, Some(0), "{applied:?}");
     assert!(features(&net).contains("generic-receive-offload: off"), "{applied:?}");
     assert_eq!(run(&["near0", "--check"]).code, Some(0));
-    // When the command runs a second time, it finds nothing to change.
+    // When `tune --for` runs a second time, it finds nothing to change.
     let after = features(&net);
     assert_eq!(run(&["near0", "--for", "listen", "--apply"]).code, Some(0));
     assert_eq!(features(&net), after);
@@ -71,7 +71,7 @@ fn af_xdp_defers_interrupts() {
     assert_eq!(tune(&net, &state, &["--undo", "near0"]).code, Some(0));
 }
 
-/// A veth does not support rules that assign packets to queues, so the program refuses the command.
+/// A veth does not support rules that assign packets to queues, so `tune` refuses the command line.
 /// The program checks the command line before it changes anything.
 #[test]
 fn traffic_that_the_card_cannot_lead_is_refused() {
@@ -99,8 +99,8 @@ fn traffic_that_the_card_cannot_lead_is_refused() {
     }
 }
 
-/// With `--write link`, systemd sets the values for which .link files have a key, and `tune` sets
-/// the other values.
+/// With `--write link`, systemd applies the settings for which .link files have a key, and `tune`
+/// applies all other settings.
 #[test]
 fn what_a_link_file_can_set_is_left_to_systemd() {
     if !is_installed("ethtool", "ethtool") {
@@ -109,8 +109,8 @@ fn what_a_link_file_can_set_is_left_to_systemd() {
     let Some(net) = Net::new() else { return };
     let (state, program) = (Scratch::new(), env!("CARGO_BIN_EXE_steerage"));
     let tune = format!("{program} tune near0 --for listen --apply --write link");
-    // The command `ip netns exec` creates a separate mount namespace. The mounts of this script
-    // therefore do not change the machine's directories.
+    // The command `ip netns exec` creates a separate mount namespace. Therefore the mounts of the
+    // test's script do not change the machine's directories.
     let text = format!(
         "export STEERAGE_STATE_DIR={}; mount -t tmpfs none /etc; mount -t tmpfs none /run; mkdir -p /run/udev/data; \
          gro() {{ echo $1: $(ethtool -k near0 | grep ^generic-receive-offload); }}; \

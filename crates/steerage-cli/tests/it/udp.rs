@@ -1,5 +1,5 @@
-//! Tests the device `udp:ADDR:PORT`: packets that peers send to its socket, and packets that its
-//! socket sends.
+//! Tests the device `udp:ADDR:PORT` with packets that its UDP socket receives from peers, and
+//! packets that this socket sends.
 
 use std::net::UdpSocket;
 
@@ -10,8 +10,8 @@ use steerage_fixtures::scratch::Scratch;
 
 use crate::program::{Started, command, run};
 
-/// The loopback addresses for IPv4 and IPv6. Both ends of a transfer use the same address. No other
-/// test uses the namespace of this test.
+/// The loopback addresses of IPv4 and IPv6, between which the tests send. Both ends of a transfer
+/// use the same address. No other test uses the network namespace of this test.
 const ENDS: [&str; 2] = ["127.0.0.1", "::1"];
 const PORT: u16 = 4789;
 
@@ -46,7 +46,7 @@ fn flows_of_peers_have_the_packets_of_the_wire() {
             |name: &str| -> u64 { queues.iter().map(|queue| queue["device_counts"][name].as_u64().unwrap_or(0)).sum() };
         assert_eq!(counted("wire_packets"), 2 * MESSAGES * DATAGRAMS as u64, "{report}");
         assert_eq!((counted("truncated"), counted("bad_datagrams"), counted("socket_drops")), (0, 0, 0));
-        // On the loopback interface, messages are not cut into datagrams.
+        // On the loopback interface, the kernel does not cut messages into datagrams.
         assert_eq!(
             (counted("super_frames"), &report["snapshot"]["received"]),
             (2 * MESSAGES, &Value::from(2 * MESSAGES))

@@ -1,6 +1,6 @@
 //! Tests with captures for which the program once printed a wrong value. The expected values are
 //! those that tshark prints. The captures are not part of the repository. The unit tests of
-//! steerage-flow and steerage-meter contain small frames of the same kinds.
+//! steerage-flow and steerage-meter contain small frames with the same protocols and defects.
 
 use std::fs;
 use std::path::Path;
@@ -30,8 +30,8 @@ fn records(name: &str) -> Option<Vec<Value>> {
     Some(records)
 }
 
-/// Checks that the records have these values in these columns. A column without a value contains
-/// "-".
+/// Checks that the flow records of a capture have the values `expected` in the columns `columns`.
+/// If a record has no value in a column, the expected value is "-".
 fn check(name: &str, columns: &str, expected: &[&str]) {
     let Some(records) = records(name) else { return };
     let text = |value: &Value| match value {
@@ -69,8 +69,9 @@ fn cut_headers() {
 #[test]
 fn names_behind_a_beginning() {
     check("fast-open.pcap", "http_host", &["www.example.com"]);
-    // tshark finds the hosts of five of these HTTP requests. tshark does not know BITS_POST, the
-    // method of the sixth request, although RFC 9110, 9.1, allows any token as a method.
+    // The capture has six HTTP requests. tshark finds the hosts of five of them. tshark does not
+    // know BITS_POST, the method of the sixth request, although RFC 9110, 9.1, allows any token as
+    // a method.
     check("http-methods.pcap", "http_host", &["www.example.com"; 6]);
 }
 

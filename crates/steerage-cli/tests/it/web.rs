@@ -11,10 +11,10 @@ use steerage_fixtures::until;
 
 use crate::program::{self, Started, run};
 
-/// The option that makes a run serve its live page on a free port.
+/// The option that makes a run serve its live page on a free TCP port.
 pub(crate) const ANY: &str = "--web=127.0.0.1:0";
 
-/// Returns the address of the page and the key of the page, as the program prints them.
+/// Returns the address and the key of the live page, as the program prints them.
 pub(crate) fn address(run: &Started) -> (SocketAddr, String) {
     let address = |line: &String| {
         let (address, key) = line.trim_end().strip_prefix("live page at http://")?.split_once("/#")?;
@@ -37,8 +37,7 @@ fn get(address: SocketAddr, path: &str, headers: &str) -> String {
     try_get(address, path, headers).unwrap()
 }
 
-/// Requests reports until the run has ended, like a page that is open in a browser. Returns the
-/// last report.
+/// Requests reports until the run has ended, as an open browser page does. Returns the last report.
 pub(crate) fn last_report(address: SocketAddr) -> Value {
     let mut last = Value::Null;
     while let Ok(text) = try_get(address, "/report", "") {
@@ -54,7 +53,7 @@ pub(crate) fn report(address: SocketAddr, key: Option<&str>) -> Value {
 }
 
 /// For each command that receives packets, the page gets the report of the run. Only a page that
-/// has the key also gets data about the traffic. The page also works for runs in the sandbox.
+/// sends the key also gets data about the traffic. The page also works for runs in the sandbox.
 #[test]
 fn every_command_serves_it() {
     let scratch = Scratch::new();
@@ -69,7 +68,8 @@ fn every_command_serves_it() {
     ];
     for command in commands {
         let more: &[&str] = match command[0] {
-            // The words after `--` are the command of the jobs, so `-v` must come before `--`.
+            // For `parallel`, the words after `--` are the jobs' command, so `-v` must come before
+            // `--`.
             "parallel" => &["-v", "--", "sh", "-c", "cat > /dev/null"],
             _ => &["-v", "--virtual-cpus", "2", "--json"],
         };
@@ -113,7 +113,7 @@ fn a_port_that_is_taken_ends_it_before_anything_else() {
 }
 
 /// `top --web` serves the live page of a run of another process. The page shows that the run has
-/// ended, and later shows the next run at the same socket.
+/// ended, and later shows the next run that uses the same control socket.
 #[test]
 fn top_serves_the_page_of_a_run() {
     let scratch = Scratch::new();

@@ -2,7 +2,8 @@
 //! However, the browser lets the page read only replies from the host name that served the page.
 //! The owner of a DNS name can make the name resolve to this machine (DNS rebinding). Therefore the
 //! server answers only requests to its own host names. An IP address in the header `Host` is safe,
-//! because no attacker can let an IP address resolve to another machine.
+//! because an attacker can decide how a DNS name resolves, but not to which machine an IP address
+//! leads.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -26,8 +27,8 @@ impl Hosts {
         hosts
     }
 
-    /// Returns true if the server answers requests with this value of the header `Host`. The value
-    /// is a name or an IP address, with or without a port.
+    /// Returns true if the server answers requests whose header `Host` has the value `host`. The
+    /// value of the header is a name or an IP address, with or without a port.
     pub(super) fn accept(&self, host: &[u8]) -> bool {
         let Ok(host) = std::str::from_utf8(host) else { return false };
         let host = host.trim_matches([' ', '\t']);

@@ -6,8 +6,8 @@ use super::hosts::Hosts;
 use super::site::{PLAIN, Site, Turn};
 use crate::audience::Audience;
 
-/// The maximum length of an HTTP request in bytes. A request of Prometheus has an eighth of this
-/// length.
+/// The maximum length of an HTTP request in bytes. A request of Prometheus is about an eighth as
+/// long as this limit.
 pub(super) const REQUEST_BYTES_MAX: usize = 4096;
 
 /// The maximum number of headers in an HTTP request. A request of Prometheus has five headers.
@@ -35,8 +35,8 @@ fn of_request(request: &Request<'_, '_>, hosts: &Hosts, site: &Site, turn: &Turn
         let named = request.headers.iter().filter(move |header| header.name.eq_ignore_ascii_case(name));
         named.map(|header| header.value)
     };
-    // A browser lets a web page read only replies from the host name of the page. DNS may resolve
-    // that name to this machine.
+    // A browser lets a web page read only replies from the host name of the page. An attacker can
+    // make that host name resolve to this machine (DNS rebinding).
     if !values("host").all(|host| hosts.accept(host)) {
         return refusal("421 Misdirected Request", "", &site.misdirected);
     }
@@ -59,8 +59,8 @@ fn refusal(status: &str, header: &str, body: &str) -> Vec<u8> {
     response(status, header, PLAIN, body, true)
 }
 
-/// Each connection serves one request. Therefore the end of the connection marks the end of the
-/// reply.
+/// The server handles one request per connection. Therefore the end of the connection marks the end
+/// of the reply.
 fn response(status: &str, header: &str, content: &str, body: &str, with_body: bool) -> Vec<u8> {
     let length = body.len();
     let body = if with_body { body } else { "" };
@@ -159,8 +159,8 @@ mod tests {
     }
 
     /// A web page of another site that reaches this server through DNS rebinding gets no metrics.
-    /// If a request has several `Host` headers, the server checks each of them, because a proxy may
-    /// have used any of them.
+    /// If a request has several `Host` headers, the server checks each of these headers, because a
+    /// proxy may have used any of them.
     #[test]
     fn only_our_own_names_are_answered() {
         assert_eq!(status("GET /metrics HTTP/1.1\r\nHost: rebound.example\r\n\r\n"), Some(421));

@@ -15,22 +15,23 @@ use super::site::{Site, Turn};
 use crate::clients::{Clients, Otherwise, Sharing};
 use crate::quota::{Party, Quota};
 
-/// The maximum number of simultaneous clients. A Prometheus server is one client. If another client
-/// connects, an older client is disconnected. Therefore the server refuses no new client.
+/// The maximum number of simultaneous HTTP clients. A Prometheus server is one client. If one more
+/// client than the maximum connects, the server disconnects an older client. Therefore the server
+/// never refuses a new client.
 const CLIENTS_MAX: usize = 16;
 
-/// How long a client may take to send its request while new clients wait for a connection.
-/// Prometheus sends its request at once. The request arrives within a fraction of a second, even
-/// from the other side of the world.
+/// How long a client may take to send its request, if a new client needs a connection. Prometheus
+/// sends its request at once. Prometheus' request arrives within a fraction of a second, even from
+/// the other side of the world.
 const SILENT_MAX: Duration = Duration::from_secs(1);
 
 /// The maximum number of new clients that the thread accepts before it serves existing clients
 /// again. The kernel's queue of new clients is shorter (the standard library requests 128 entries).
-/// Therefore the thread always empties that queue, even during a flood.
+/// Therefore the thread always empties the kernel's queue, even during a flood of new clients.
 const ACCEPTED_A_TURN: usize = 256;
 
-/// The maximum time from the start of a client's connection to the end of the reply. The value is
-/// the default timeout of Prometheus.
+/// The maximum time from the start of a client's connection to the end of the reply. This maximum
+/// is the default timeout of Prometheus.
 const CLIENT_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// If the process has no file descriptor left, the thread stops accepting clients for this time.
@@ -41,8 +42,8 @@ const REFUSED_PAUSE: Duration = Duration::from_secs(1);
 /// reply. A client on the same machine reads its reply within milliseconds.
 const FINISH_MAX: Duration = Duration::from_millis(500);
 
-/// The maximum number of reads per turn from a client that already has its reply. Each read returns
-/// up to [`REQUEST_BYTES_MAX`] bytes.
+/// The maximum number of reads in one turn from a client that has already received its reply. Each
+/// read returns up to [`REQUEST_BYTES_MAX`] bytes.
 const LEFTOVERS_A_TURN: usize = 16;
 
 struct Serve<'a> {
@@ -88,7 +89,8 @@ impl Serve<'_> {
             let (stream, address) = match listener.accept() {
                 Ok(accepted) => accepted,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                // The new client has already disconnected, or a signal has interrupted `accept`.
+                // These errors mean that the new client has already disconnected, or that a signal
+                // has interrupted `accept`.
                 Err(error) if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted) => continue,
                 Err(error) => return Err(error),
             };
@@ -153,8 +155,8 @@ fn wait(
     fds.extend(clients.iter().map(|(_, client)| PollFd::new(client.stream.as_fd(), client.wants())));
     let timeout = match time {
         None => PollTimeout::NONE,
-        // The timeout is rounded up. If the thread woke up shortly before the deadline, it would
-        // have to wait a second time.
+        // The timeout is rounded up. If the timeout were not rounded up, the thread could wake up
+        // shortly before its deadline, and would have to wait again.
         Some(time) => PollTimeout::try_from(time + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX),
     };
     match poll(&mut fds, timeout) {
@@ -177,10 +179,10 @@ struct HttpClient {
 
 enum State {
     /// The client is sending its request. The field contains the bytes of the request that have
-    /// arrived so far.
+    /// arrived.
     Asks(Vec<u8>),
-    /// The client is receiving its reply. The fields are the reply and the number of bytes that the
-    /// server has already sent.
+    /// The client is receiving its reply. The fields are the whole reply and the number of its
+    /// bytes that the server has sent.
     IsTold(Vec<u8>, usize),
     /// The reply has been sent, but the server continues to read from the client. If the server
     /// closed the connection with unread input, the kernel would discard the part of the reply that
@@ -193,8 +195,8 @@ impl HttpClient {
         if matches!(self.state, State::IsTold(..)) { PollFlags::POLLOUT } else { PollFlags::POLLIN }
     }
 
-    /// Reads from the client, or writes to the client, until the thread would have to wait. Returns
-    /// false if the connection has ended.
+    /// Reads from the client, or writes to the client, until the next call would block the thread.
+    /// Returns false if the connection has ended.
     fn go_on(&mut self, hosts: &Hosts, site: &Site, turn: &Turn<'_>) -> bool {
         loop {
             match self.step(hosts, site, turn) {
@@ -232,7 +234,8 @@ impl HttpClient {
                         return Ok(Step::Done);
                     }
                 }
-                // The client may have sent more data, but the other clients are served first.
+                // This client may have sent more data, but the thread serves the other clients
+                // first.
                 return Err(ErrorKind::WouldBlock.into());
             }
         }

@@ -35,7 +35,7 @@ impl Resource {
 pub(crate) struct Site {
     /// The text of the reply to a request for a path that does not exist.
     pub(super) absent: String,
-    /// The text of the reply to a request that names another host.
+    /// The text of the reply to a request whose header `Host` names another host.
     pub(super) misdirected: String,
     /// The key that a client must send to see the traffic of a run. Without a key, every client
     /// gets only the data that all users of the machine may see.
@@ -50,7 +50,7 @@ impl fmt::Debug for Site {
 }
 
 impl Site {
-    /// Returns a site with these resources. `main` is the path of the main resource.
+    /// Creates a site with the resources `resources`. `main` is the path of the main resource.
     pub(crate) fn new(main: &str, resources: Vec<Resource>) -> Self {
         let misdirected =
             "The Host of this request is neither an address nor a name of this server: use its address.\n".to_owned();
@@ -77,9 +77,9 @@ impl Site {
         &self.resources[index]
     }
 
-    /// Returns the audience of a client that sends this key. The comparison of the keys always
-    /// takes the same time. Therefore a client cannot guess the key byte by byte by measuring the
-    /// time.
+    /// Returns the audience of a client that sends the key `shown`. The comparison of the keys
+    /// always takes the same time. Therefore a client cannot measure the time of a comparison to
+    /// guess the key byte by byte.
     pub(super) fn audience(&self, shown: &[u8]) -> Audience {
         let is_key = |key: &String| {
             key.len() == shown.len() && key.bytes().zip(shown).fold(0, |all, (one, other)| all | (one ^ other)) == 0
@@ -87,15 +87,15 @@ impl Site {
         if self.key.as_ref().is_some_and(is_key) { Audience::Private } else { Audience::Public }
     }
 
-    /// Begins a turn of the server, in which the server handles each client once.
+    /// Begins a *turn* of the server, in which the server serves each ready client once.
     pub(super) fn turn(&self) -> Turn<'_> {
         Turn { site: self, made: self.resources.iter().map(|_| Default::default()).collect() }
     }
 }
 
 /// The reply bodies that the server has created in one turn. All clients that request the same
-/// resource in this turn get the same body. A flood of requests therefore takes little more time
-/// than one request.
+/// resource in this turn get the same body. Therefore a flood of requests takes the server little
+/// more time than one request.
 pub(super) struct Turn<'a> {
     site: &'a Site,
     /// For each resource, the reply body for the public and the reply body for the owner of the

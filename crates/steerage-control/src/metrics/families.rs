@@ -76,9 +76,9 @@ fn each<const N: usize>(key: &'static str, values: [(&'static str, u64); N]) -> 
     values.map(|(label, value)| Sample { label: Some((key, label.into())), value: Value::Whole(value) }).into()
 }
 
-/// Returns the samples of a drop counter. Each drop reason has a sample, even if no packet was
-/// dropped for that reason. If the sample appeared only with the first drop, Prometheus would not
-/// recognize that drop as an increase.
+/// Returns the Prometheus samples (values with a label) of a drop counter. Each drop reason has a
+/// sample, even if steerage has dropped no packet for that reason. If a sample appeared only with
+/// the first drop, Prometheus would not recognize that drop as an increase.
 fn by_reason(drops: &Drops) -> Vec<Sample> {
     each("reason", DropReason::ALL.map(|reason| (reason.name(), drops.get(reason))))
 }

@@ -64,8 +64,8 @@ impl Collector for Content {
     }
 }
 
-/// The value of the label `cpu` for counts of packets that were handled on CPUs outside of the
-/// instance.
+/// The value of the label `cpu` in counts of packets that CPUs outside of the instance have
+/// handled.
 const OTHER_CPUS: &str = "other";
 
 impl Content {
@@ -91,8 +91,8 @@ impl Content {
 }
 
 /// Returns the name of the metric for a counter, without the prefix and without `_total`. The name
-/// contains the unit of the counter. If the name is already `taken`, the function returns another
-/// name, because Prometheus refuses a page that contains a metric twice.
+/// of the metric contains the unit of the counter. If the name is in `taken`, the function returns
+/// another name, because Prometheus refuses a page that contains a metric twice.
 fn name_of(counter: &CounterSnapshot, taken: &mut BTreeSet<String>) -> String {
     let CounterSnapshot { name, unit, .. } = counter;
     let has_unit =
@@ -124,9 +124,9 @@ fn of_outputs(outputs: &[OutputSnapshot]) -> Vec<(Labels, &OutputSnapshot)> {
     outputs.iter().zip(names).map(|(output, name)| (vec![("output", name)], output)).collect()
 }
 
-/// Returns a different name for each device. If several devices have the same name, the later
-/// devices get a suffix, as in `synthetic` and `synthetic.2`. Prometheus refuses a page that
-/// contains the same series twice.
+/// Returns a name for each device. All returned names differ. If several devices have the same
+/// name, the later devices get a suffix, as in `synthetic` and `synthetic.2`. Prometheus refuses a
+/// page that contains the same series twice.
 fn distinct<'a>(devices: impl Iterator<Item = (&'a str, usize)>) -> Vec<String> {
     let mut seen: Vec<(&str, usize)> = Vec::new();
     let mut names = Vec::new();
@@ -138,8 +138,8 @@ fn distinct<'a>(devices: impl Iterator<Item = (&'a str, usize)>) -> Vec<String> 
     names
 }
 
-/// Writes each metric family with the samples of all objects, such as queues or CPUs. A family
-/// without samples is omitted.
+/// Writes each metric family (a metric with all its samples) for all objects, such as queues or
+/// CPUs. A family without samples is omitted.
 fn write<T>(encoder: &mut DescriptorEncoder<'_>, families: &[Family<T>], of: &[(Labels, &T)]) -> fmt::Result {
     for family in families {
         let mut samples = of.iter().flat_map(|(labels, one)| {
@@ -192,7 +192,7 @@ fn in_prometheus_words(page: &str) -> String {
     let mut help = "";
     for line in page.lines() {
         if line.starts_with("# HELP ") {
-            // The following TYPE line shows whether this HELP line belongs to a counter.
+            // Only the next line, a TYPE line, shows whether this HELP line belongs to a counter.
             help = line;
             continue;
         }

@@ -1,11 +1,11 @@
-//! Mounts a file system on a directory with the program `fusermount3`. The program also unmounts
-//! the directory after this process has ended or closed its socket.
+//! Mounts a file system on a directory with the program `fusermount3`. `fusermount3` also unmounts
+//! the directory after this process has ended or closed its socket to `fusermount3`.
 //!
 //! `fusermount3` opens `/dev/fuse`, sends the file descriptor to this process through a socket, and
 //! then watches the socket. When this process closes its end of the socket, `fusermount3` tries to
-//! open the directory. If this fails with "Transport endpoint is not connected", no process serves
-//! the mount, and `fusermount3` unmounts the directory. Therefore a killed process leaves no mount
-//! on the directory, and this process needs no capability after its start.
+//! open the directory. If opening the directory fails with "Transport endpoint is not connected",
+//! no process serves the mount, so `fusermount3` unmounts it. Therefore a killed process leaves no
+//! mount on the directory, and this process needs no capability after its start.
 
 use std::io::{self, ErrorKind, IoSliceMut, Read};
 use std::mem::MaybeUninit;
@@ -32,7 +32,8 @@ const SOCKET_VARIABLE: (&str, &str) = ("_FUSE_COMMFD", "0");
 pub(super) enum Failure {
     NotInstalled,
     Io(io::Error),
-    /// `fusermount3` refused to mount or unmount. The string is the last line of its output.
+    /// `fusermount3` refused to mount or unmount the directory. The string is the last line that
+    /// `fusermount3` printed.
     Refused(String),
 }
 
@@ -45,11 +46,11 @@ impl From<io::Error> for Failure {
 #[derive(Debug)]
 pub(super) struct Watched {
     socket: UnixStream,
-    /// When a process ends, the kernel closes its descriptors in the order of their numbers.
-    /// `fusermount3` must not check the directory before the `/dev/fuse` of this process is closed.
-    /// Therefore this process has two descriptors of the socket: one below and one above the number
-    /// of `/dev/fuse`. One of the two descriptors is closed after `/dev/fuse`, whether the kernel
-    /// closes low or high numbers first.
+    /// When a process ends, the kernel closes the process's descriptors in the order of their
+    /// numbers. `fusermount3` must not check the directory before the `/dev/fuse` of this process
+    /// is closed. Therefore this process has two descriptors of the socket: one with a lower and
+    /// one with a higher number than that of `/dev/fuse`. The kernel closes one of the two socket
+    /// descriptors after `/dev/fuse`, whether it closes low or high numbers first.
     _copy: OwnedFd,
 }
 
@@ -62,7 +63,7 @@ pub(super) fn mount(directory: &Path, options: &str) -> Result<(OwnedFd, Watched
     command.stdin(OwnedFd::from(of_program)).stdout(Stdio::null()).stderr(Stdio::piped());
     // `fusermount3` gets its own process group, so that Ctrl-C sends it no signal.
     let child = program::start(command.process_group(0)).map_err(start_failed)?;
-    // `command` still contains a copy of the socket end that `fusermount3` uses. While this copy is
+    // `command` still contains a copy of `fusermount3`'s end of the socket. While this copy is
     // open, this process cannot notice that `fusermount3` has closed the socket.
     drop(command);
     let Some(fuse) = receive(&socket)? else {
@@ -71,16 +72,15 @@ pub(super) fn mount(directory: &Path, options: &str) -> Result<(OwnedFd, Watched
     };
     // `fusermount3` runs until it has unmounted the directory. After the unmount, `fusermount3` is
     // a zombie process until this process ends. This process does not wait for `fusermount3` to
-    // end, because the sandbox of a run does not allow the system call.
+    // end, because the sandbox of a run does not allow the system call for this wait.
     let (fuse, copy) = in_order(&socket, &fuse)?;
     socket.set_read_timeout(Some(UNMOUNT_MAX))?;
     Ok((fuse, Watched { socket, _copy: copy }))
 }
 
-/// Copies the descriptors of `/dev/fuse` and of the socket, so that the descriptor numbers of
-/// `socket`, the first copy and the second copy are in ascending order. The original numbers may
-/// have another order: if another thread closed a descriptor, `/dev/fuse` may have got a lower
-/// number than the socket.
+/// Copies the descriptors of `/dev/fuse` and of the socket. The numbers of `socket`, the copy of
+/// `/dev/fuse` and the copy of the socket are in ascending order. Without the copies, `/dev/fuse`
+/// may have a lower number than the socket, if another thread has closed a descriptor.
 fn in_order(socket: &UnixStream, fuse: &OwnedFd) -> io::Result<(OwnedFd, OwnedFd)> {
     let fuse = fcntl_dupfd_cloexec(fuse, socket.as_raw_fd().saturating_add(1))?;
     let copy = fcntl_dupfd_cloexec(socket, fuse.as_raw_fd().saturating_add(1))?;

@@ -26,18 +26,18 @@ pub enum ClientError {
     /// The instance refused the request.
     #[error("{code}: {message}")]
     Refused {
-        /// The name of the error number, such as `EINVAL`.
+        /// The name of the kernel error number that the instance sent, such as `EINVAL`.
         code: String,
         /// The reason for the refusal, in one line.
         message: String,
     },
-    /// No reply to the request arrived within this time.
+    /// No reply to the request arrived within the contained time.
     #[error("timed out: the instance did not answer within {} s; is it stopped?", .0.as_secs())]
     TimedOut(Duration),
     /// The connection failed.
     #[error("the instance does not answer: {0}")]
     System(#[from] io::Error),
-    /// The reply does not fit the request.
+    /// The instance sent a reply of another form than the request requires.
     #[error("the process that answers there is no steerage of this version")]
     Nonsense,
 }
@@ -89,8 +89,8 @@ impl Client {
         self.text(&json!({"set": path, "value": value}), SET_WITHIN)
     }
 
-    /// Returns the names in the directory at `path`. Each name comes with a flag, which is true for
-    /// a directory. If `path` leads to an attribute, the list is empty.
+    /// Returns the names in the directory at `path`. Each name is paired with a flag, which is true
+    /// for a directory. If `path` leads to an attribute, the list is empty.
     ///
     /// # Errors
     /// Returns an error if the path does not exist, or no reply arrives.
@@ -127,8 +127,8 @@ impl Client {
         self.ask(&json!({"hello": true}), "hello", ANSWERED_WITHIN)
     }
 
-    /// Requests copies of the packets that `wanted` describes. The instance sends the packets over
-    /// the returned connection until the instance ends or the connection is closed.
+    /// Requests copies of those packets of the run that `wanted` describes. The instance sends the
+    /// packets over the returned connection until the instance ends or the connection is closed.
     ///
     /// # Errors
     /// Returns an error if this user may not see the packets, if the request is wrong, or if no
@@ -145,7 +145,7 @@ impl Client {
 
     fn ask(&mut self, request: &Value, key: &str, within: Duration) -> Result<Value, ClientError> {
         // An instance that has too many clients sends an error to a new client and closes the
-        // connection. The client can read this error even if it could not send its request.
+        // connection. The client can read the error reply even if it could not send its request.
         let sent = self.stream.get_mut().write_all(format!("{request}\n").as_bytes());
         let line = match (sent, self.line(within)) {
             (_, Ok(line)) if !line.is_empty() => line,
@@ -162,7 +162,7 @@ impl Client {
     }
 
     /// Reads the next line. If the input ends without a newline, reads the input up to its end. The
-    /// whole line must arrive within the time `within`.
+    /// end of the line must arrive within the time `within`.
     fn line(&mut self, within: Duration) -> io::Result<Vec<u8>> {
         let deadline = Instant::now() + within;
         let mut line = Vec::new();

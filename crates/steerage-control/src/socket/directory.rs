@@ -1,6 +1,7 @@
-//! Operations on the directory that contains a control socket. The directory is opened by the rules
-//! of [`steerage_guard::path`], and its descriptor stays open. Therefore all later operations use
-//! the directory that was checked, even if the path leads to another directory by then.
+//! Operations on the directory that contains a control socket. The program opens the directory by
+//! the rules of [`steerage_guard::path`], and keeps the descriptor open. Therefore all later
+//! operations use the directory that was checked, even if its path leads to another directory in
+//! the meantime.
 
 use std::ffi::OsStr;
 use std::io;
@@ -13,15 +14,15 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::geteuid;
 use steerage_guard::path::Directory;
 
-/// Returns a path to a socket through `/proc` and the descriptor of the socket's directory. The
-/// path is needed because Linux has no `bindat` and no `connectat`.
+/// Returns a path to a socket that begins with the `/proc` link of the open directory. A path is
+/// needed because Linux has no system calls `bindat` and `connectat`.
 pub(super) fn through(directory: &Directory, name: &OsStr) -> PathBuf {
     directory.through().join(name)
 }
 
 /// Sets the mode of a socket of this user. The function opens the file without following links,
 /// checks that the file is a socket, and sets the mode of this open file. Therefore the function
-/// changes no other file, even if another user has replaced the socket.
+/// never changes the mode of another file, even if another user has replaced the socket.
 pub(super) fn set_socket_mode(directory: &Directory, name: &OsStr, mode: u32) -> io::Result<Stat> {
     let how = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::openat(directory, name, how, Mode::empty())?;
@@ -35,12 +36,12 @@ pub(super) fn set_socket_mode(directory: &Directory, name: &OsStr, mode: u32) ->
 
 pub(super) fn answers(directory: &Directory, name: &OsStr) -> bool {
     // The socket is nonblocking. With a blocking socket, `connect` would wait if the listening
-    // process is stopped and its queue is full.
+    // process is stopped and its queue of waiting clients is full.
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let connected = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
         .and_then(|socket| rustix::net::connect(&socket, &SocketAddrUnix::new(through(directory, name))?));
-    // After any other error of `connect`, a process may be listening. For example, this user may
-    // have no permission to connect, or the queue of the listening process may be full.
+    // All other errors of `connect` mean that a process may be listening. For example, this user
+    // may have no permission to connect, or the queue of the listening process may be full.
     !matches!(connected, Err(Errno::CONNREFUSED | Errno::NOENT))
 }
 

@@ -1,5 +1,5 @@
-//! The listening control socket. This module creates the socket's file, checks its owner, and
-//! removes the file at the end.
+//! The listening control socket. This module creates the control socket's file, checks its owner,
+//! and removes the file at the end.
 
 use std::collections::hash_map::RandomState;
 use std::ffi::{OsStr, OsString};
@@ -17,12 +17,12 @@ use steerage_guard::path::{Directory, PathError};
 
 use super::directory::{answers, is_socket, set_socket_mode, through};
 
-/// The mode of the socket's file. Every user who can access the directory may connect and read. Before
-/// a client writes, the instance checks the client's user.
+/// The mode of the socket's file. Every user who can access the socket's directory may connect and
+/// read. Before the instance sets a value for a client, it checks the client's user.
 const MODE: u32 = 0o666;
 
-/// The maximum number of clients that the kernel queues until the instance accepts them. The
-/// standard library has the same default.
+/// The maximum number of clients that the kernel queues until the instance accepts them. Rust's
+/// standard library uses the same default.
 const BACKLOG: i32 = 128;
 
 /// The mode of a directory that is created for control sockets. Only the owner may write to the
@@ -34,7 +34,7 @@ const SUFFIX: &str = ".sock";
 /// A socket that listens for clients. Clients get replies only after [`serve`](Self::serve) is
 /// called. The socket is removed when this value is dropped.
 ///
-/// A program whose run `steerage get`, `set` and `top` can reach:
+/// This program accepts `steerage get`, `set` and `top`:
 ///
 /// ```no_run
 /// use std::path::Path;
@@ -80,8 +80,8 @@ pub enum SocketError {
     /// A socket of another user already exists at this path.
     #[error("{} is another user's socket: name another", .0.display())]
     NotOurs(PathBuf),
-    /// The directory is not safe: another user could replace the socket, or controls where the path
-    /// leads.
+    /// The directory is not safe: another user could replace the socket, or controls a part of the
+    /// path.
     #[error("no socket in {}: {why}", .path.display())]
     Directory {
         /// The directory that would contain the socket.
@@ -188,9 +188,9 @@ fn make_way(directory: &Directory, name: &OsStr, path: &Path) -> Result<(), Sock
 fn listen(directory: &Directory, name: &OsStr) -> io::Result<(UnixListener, Stat)> {
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(through(directory, name))?)?;
-    // The mode is set here, because `bind` removes the bits of the umask from the mode of the file.
-    // The umask is not changed instead, because it applies to all threads. If the umask were
-    // changed, all users could access files that other threads create at that moment.
+    // The file's mode is set after `bind`, because `bind` removes the bits of the umask from the
+    // mode. Changing the umask instead would affect all threads of the process. With a changed
+    // umask, all users could access files that other threads create at that moment.
     let stat = set_socket_mode(directory, name, MODE)?;
     rustix::net::listen(&socket, BACKLOG)?;
     Ok((socket.into(), stat))
@@ -205,21 +205,21 @@ fn unready_name(name: &OsStr) -> OsString {
     unready
 }
 
-/// Returns the sockets in a directory on which instances of root or of this user listen, sorted by
-/// name. Removes sockets of this user on which no process listens. If the directory does not exist,
-/// the result is empty.
+/// Returns those sockets in a directory on which instances of root or of this user listen, sorted
+/// by name. Removes sockets of this user on which no process listens. If the directory does not
+/// exist, the result is empty.
 ///
 /// # Errors
-/// Returns an error if another user could have created sockets in the directory (as for
-/// [`Listening::bind`]), or if the kernel refuses to read it.
+/// Returns an error if another user could have created sockets in the directory (as
+/// for [`Listening::bind`]), or if the kernel refuses to read it.
 pub fn find(directory: &Path) -> Result<Vec<PathBuf>, SocketError> {
     let opened = match Directory::open(directory) {
         Err(PathError::System(error)) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         opened => opened.map_err(|why| SocketError::directory(directory, why))?,
     };
     let entries = opened.entries().map_err(|why| SocketError::directory(directory, why))?;
-    // For this search, only the names of the directory entries are read. Reading the type of an
-    // entry could hang if the entry is a mount that a stopped process serves.
+    // The search reads only the names of the directory entries. Reading the type of an entry could
+    // hang if the entry is a mount that a stopped process serves.
     let mut names: Vec<OsString> =
         entries.into_iter().filter(|(_, kind)| !kind.is_dir()).map(|(name, _)| name).collect();
     names.sort();

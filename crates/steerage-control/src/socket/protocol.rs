@@ -9,8 +9,8 @@ use crate::audience::Audience;
 use crate::error::{AttributeError, ErrorCode};
 use crate::tree::{Entry, Tree};
 
-/// The version of the protocol. Each change in the meaning of a request or a reply increases the
-/// version.
+/// The version of the protocol. The version increases with each change in the meaning of a request
+/// or a reply.
 const PROTOCOL: u32 = 1;
 
 /// A request of a client. A request is a JSON object, and the keys of the object determine the kind
@@ -59,12 +59,12 @@ impl TryFrom<bool> for True {
 
 pub(super) type Report = Box<dyn Fn(Audience) -> String + Send + Sync>;
 
-/// A function that sends copies of packets over the connection until the client disconnects or the
-/// run ends.
+/// A function that sends copies of packets over a client's connection until the client disconnects
+/// or the run ends.
 pub type PacketSender = Box<dyn FnOnce(&UnixStream)>;
 
-/// A function that starts to copy the packets that a client's request describes. The function
-/// returns the reason as text if this is not possible.
+/// A function that starts to copy the packets that a client's request describes. If the function
+/// cannot copy these packets, it returns the reason as text.
 pub(super) type Packets = Box<dyn Fn(&Value) -> Result<PacketSender, String> + Send + Sync>;
 
 /// Parses a request from one line.
@@ -126,7 +126,7 @@ fn answer_of(asked: &Asked, uid: u32, tree: &Tree) -> Result<Value, AttributeErr
             let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
             json!({"hello": {"protocol": PROTOCOL, "version": version, "pid": pid, "uid": tree.uid()}})
         }
-        // The caller creates the replies to `snapshot` and `packets` requests.
+        // The caller of this function creates the replies to `snapshot` and `packets` requests.
         Asked::Snapshot { .. } | Asked::Packets { .. } => Value::Null,
     })
 }

@@ -30,8 +30,8 @@ pub struct Serving {
     all: Arc<Mutex<All>>,
 }
 
-/// All clients of the control socket with their connections. The server uses a connection to
-/// disconnect its client.
+/// All clients of the control socket with their connections. The server keeps the connection in
+/// order to disconnect the client.
 #[derive(Debug)]
 struct All {
     clients: Clients<UnixStream>,
@@ -48,7 +48,8 @@ struct Shared {
 
 impl Listening {
     /// Serves clients on separate threads. `report` creates the reply to a `snapshot` request: a
-    /// JSON object that contains only data that the given audience may see.
+    /// JSON object with only those data that the given audience (the public, or the run's owner)
+    /// may see.
     ///
     /// # Errors
     /// Returns an error if no thread can be started.
@@ -61,9 +62,9 @@ impl Listening {
     }
 
     /// Serves clients like [`serve`](Self::serve), and also sends copies of packets to clients of
-    /// root and of the instance's user. `packets` is called with the client's request. `packets`
-    /// returns a function that sends the packets over the client's connection, on the thread of
-    /// that client.
+    /// root and of the instance's user. The server calls `packets` with the client's request.
+    /// `packets` returns a function that sends the packets over the client's connection, on the
+    /// thread of that client.
     ///
     /// # Errors
     /// Returns an error if no thread can be started.
@@ -110,7 +111,7 @@ impl Drop for Serving {
     fn drop(&mut self) {
         let mut all = locked(&self.all);
         all.ended = true;
-        // The shutdown of the listening socket wakes the thread that waits for clients.
+        // `shutdown` of the listening socket wakes the thread that waits for new clients.
         let _ = rustix::net::shutdown(&self.listening.listener, rustix::net::Shutdown::Both);
         all.clients.drain().for_each(cut);
     }
@@ -155,8 +156,8 @@ fn send_away(mut stream: &UnixStream, uid: u32, full: QuotaFull) {
         QuotaFull::Party => format!("user {uid} has too many connections: close one, or try again later"),
         QuotaFull::All => "too many clients at a time: try again later".to_owned(),
     };
-    // The socket is nonblocking, because the thread that accepts clients must not wait for a single
-    // client.
+    // The client's socket is set to nonblocking, because the thread that accepts clients must not
+    // wait for a single client.
     let _ = stream.set_nonblocking(true);
     let _ = stream.write_all(format!("{{\"error\":\"EBUSY\",\"message\":\"{why}\"}}\n").as_bytes());
 }
@@ -191,8 +192,8 @@ fn talk(stream: &UnixStream, id: u64, uid: u32, shared: &Shared) -> io::Result<(
         answer.push('\n');
         let answered = writer.write_all(answer.as_bytes());
         if let Some(sender) = sender {
-            // `sender` is called even if the client has disconnected. `sender` also ends the
-            // copying of packets that the request has started.
+            // The thread calls `sender` even if the client has disconnected. Besides sending
+            // packets, `sender` ends the copying of packets that the request has started.
             sender(stream);
             return answered;
         }

@@ -1,5 +1,5 @@
-//! The attributes that show the buckets of a queue: which CPU each range of buckets belongs to, and
-//! the load of each bucket.
+//! The attributes that show the buckets of a queue: the CPU that has each range of buckets, and the
+//! load of each bucket.
 
 use std::fmt::Write;
 
@@ -14,8 +14,8 @@ pub(super) fn load(buckets: &[BucketSnapshot]) -> String {
     text
 }
 
-/// Returns a line for each range of buckets that belong to the same CPU. The line is `FIRST-LAST
-/// CPU`, or `BUCKET CPU` for a single bucket.
+/// Returns one line of text for each range of buckets that belong to the same CPU. Each line is
+/// `FIRST-LAST CPU`, or `BUCKET CPU` for a range of a single bucket.
 pub(super) fn stretches(buckets: &[CpuId]) -> String {
     let mut text = String::new();
     let mut first = 0;

@@ -12,15 +12,16 @@ pub(super) struct Device {
     pub(super) outputs: Vec<usize>,
 }
 
-/// The types of devices that are network interfaces. The kernel chooses the names of these devices.
+/// The types of devices that are network interfaces. The names of these devices are the kernel's
+/// interface names.
 const INTERFACES: &[&str] = &["af_packet", "af_xdp", "tap", "tun"];
 
 /// Returns the devices of the instance: first the inputs, then the devices that are only outputs.
 pub(super) fn devices(snapshot: &Snapshot) -> Vec<Device> {
     let mut devices: Vec<Device> = Vec::new();
     for (at, queue) in snapshot.queues.iter().enumerate() {
-        // Two devices in a row may have the same name. The second device then begins at the queue
-        // with the number 0.
+        // Two consecutive devices may have the same name. If two consecutive devices have the same
+        // name, the second device begins at the next queue with the number 0.
         match devices.last_mut().filter(|last| last.name(snapshot) == queue.device && queue.queue > 0) {
             Some(device) => device.queues.push(at),
             None => devices.push(Device { queues: vec![at], ..Device::new(queue.kind.clone()) }),
@@ -40,8 +41,8 @@ pub(super) fn directories(devices: &[Device], snapshot: &Snapshot) -> Vec<String
     directory_names(devices.iter().map(|device| (&*device.kind, device.name(snapshot))))
 }
 
-/// Returns the names of the directories of these devices in the tree. `devices` contains the type
-/// and the name of each device, inputs first.
+/// Returns the names of the directories of these devices in the tree. `devices` contains each
+/// device's type and name. The inputs come first.
 pub fn directory_names<'n>(devices: impl IntoIterator<Item = (&'n str, &'n str)>) -> Vec<String> {
     let mut directories: Vec<String> = Vec::new();
     for (kind, name) in devices {
@@ -64,8 +65,9 @@ impl Device {
     }
 }
 
-/// Converts a device's name to the name of a directory. From the name of synthetic traffic, the
-/// options are removed. From the path of a file, the directory is removed.
+/// Converts a device's name to the name of a directory. If the device is synthetic traffic, its
+/// options are removed from the name. If the device is a file, the directory is removed from its
+/// path.
 fn directory_name(name: &str) -> String {
     let name = if name.starts_with("synthetic") { name.split(':').next().unwrap_or(name) } else { name };
     let name = name.trim_end_matches('/').rsplit('/').next().unwrap_or(name);

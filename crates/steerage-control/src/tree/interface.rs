@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use crate::error::{AttributeError, ErrorCode};
 
-/// The names of the kernel's attributes that the tree provides. These attributes describe an
-/// interface, or the collector `netclass` of node_exporter reads them.
+/// The names of the kernel's attributes that the tree provides. The tree provides attributes that
+/// describe an interface, or that node_exporter's collector `netclass` reads.
 const NAMES: &[&str] = &[
     "addr_assign_type",
     "addr_len",
@@ -42,7 +42,7 @@ pub(super) fn names(interface: &str) -> impl Iterator<Item = &'static str> {
 }
 
 /// Returns the current value of an interface's attribute. Returns the kernel's error if the kernel
-/// refuses the read, for example if the interface has no speed.
+/// refuses the read, for example for the attribute `speed` of an interface that has no speed.
 pub(super) fn read(interface: &str, name: &str) -> Result<String, AttributeError> {
     let failed = |error: io::Error| {
         let code = error.raw_os_error().map_or(ErrorCode::Invalid, ErrorCode::Kernel);

@@ -1,5 +1,6 @@
-//! The attributes `rps_cpus` and `rps_cpus_list`. A write works like the kernel's `store_rps_map`
-//! (Linux, net/core/net-sysfs.c). A read returns the mask that the instance currently uses.
+//! The attributes `rps_cpus` and `rps_cpus_list`. Writing one of these attributes works like the
+//! kernel's `store_rps_map` (Linux, net/core/net-sysfs.c). Reading one of these attributes returns
+//! the mask that the instance currently uses.
 
 use std::thread;
 use std::time::Instant;
@@ -26,8 +27,8 @@ pub(super) struct Masks {
     pending: Option<usize>,
 }
 
-/// A mask that is in use, and the CPUs that the mask selects. If the mask is empty, the packets
-/// stay on the CPU that polls the queue.
+/// The RPS mask that a queue uses, and the CPUs that this mask selects. If the mask is empty, the
+/// queue's packets stay on the CPU that polls the queue.
 #[derive(Debug)]
 struct InForce {
     mask: CpuMask,
@@ -66,7 +67,7 @@ impl Tree {
     }
 
     fn mask_in_force(&self, queue: usize) -> CpuMask {
-        // A write sets `pending` under this lock before it changes the mask or any bucket.
+        // A writer holds this lock and sets `pending` before it changes the mask or any bucket.
         // Therefore a read never shows a new mask that has not taken effect yet.
         let masks = locked(&self.masks);
         let known = &masks.queues[queue];
@@ -74,8 +75,7 @@ impl Tree {
             return known.mask.clone();
         }
         let cpus = self.handle.snapshot().queues.swap_remove(queue).rps_cpus;
-        // Another part of the program may have changed the queue's CPUs through the instance's
-        // handle.
+        // The program itself may also have changed the queue's CPUs, through the instance's handle.
         if cpus == known.cpus { known.mask.clone() } else { cpus.into_iter().collect() }
     }
 
@@ -106,8 +106,8 @@ impl Tree {
         let before = self.handle.snapshot().moves;
         locked(&self.masks).pending = Some(queue);
         let done = self.handle.set_queue_rps_cpus(queue, &mask).map_err(|error| {
-            // At this point, the mask contains only CPUs of this instance, so `set_queue_rps_cpus`
-            // should not fail.
+            // `set_queue_rps_cpus` should not fail, because the mask contains only CPUs of this
+            // instance.
             AttributeError::new(ErrorCode::Invalid, error.to_string())
         });
         let done = done.and_then(|()| self.settle(start));
@@ -131,8 +131,8 @@ impl Tree {
     }
 
     /// Sets the attribute `flow_limit_cpu_bitmap` from the text that a user wrote. The bitmap may
-    /// contain any CPU of the machine. CPUs outside of the instance are ignored, because they have
-    /// no backlog.
+    /// contain any CPU of the machine. CPUs outside of the instance are ignored, because such CPUs
+    /// have no backlog.
     pub(super) fn store_flow_limit_cpus(&self, text: &str) -> Result<Option<Change>, AttributeError> {
         let nr_cpu_ids = self.machine.nr_cpu_ids();
         let cpus = CpuMask::parse_bitmap(text, nr_cpu_ids)?.and(&self.cpus());
@@ -154,8 +154,8 @@ impl Tree {
         self.handle.snapshot().cpus.iter().map(|cpu| cpu.cpu).collect()
     }
 
-    /// Waits until a change of a mask applies to all new packets, but not longer than
-    /// [`Options::settle_max`](super::Options::settle_max).
+    /// Waits until a change of a mask applies to all new packets, but not longer
+    /// than [`Options::settle_max`](super::Options::settle_max).
     pub(super) fn settle(&self, start: Instant) -> Result<(), AttributeError> {
         while !self.handle.is_settled() {
             if start.elapsed() > self.settle_max {

@@ -1,6 +1,6 @@
 //! Attributes whose value is a number that can be set: sysctls of `/proc/sys/net/core`, switches
-//! like ethtool's private flags, and numbers of each queue. All numbers are parsed as the kernel
-//! parses them in `proc_dointvec_minmax` (Linux, kernel/sysctl.c).
+//! that resemble ethtool's private flags, and numbers of each queue. All numbers are parsed as the
+//! kernel parses them in `proc_dointvec_minmax` (Linux, kernel/sysctl.c).
 
 use std::time::{Duration, Instant};
 
@@ -24,12 +24,12 @@ pub(super) enum Number {
     NetdevBudget,
     NetdevBudgetUsecs,
     NetdevMaxBacklog,
-    /// The attribute is 1 if any queue of the device has a local page cache, and 0 otherwise. A
+    /// This attribute is 1 if any queue of the device has a local page cache, and 0 otherwise. A
     /// write turns the local page caches of all queues of the device on or off.
     LocalPageCache(usize),
     /// The maximum number of pages in a queue's local page cache.
     LpcPages(usize),
-    /// Frames up to this size in bytes are copied out of the device's pages.
+    /// The maximum size in bytes of frames that are copied, so that the device keeps its pages.
     Copybreak(usize),
 }
 
@@ -67,8 +67,8 @@ impl Number {
         }
     }
 
-    /// Returns the minimum and the maximum of the number. A maximum of `usize::MAX` means that only
-    /// the available memory limits the number.
+    /// Returns the minimum and the maximum value of an attribute. A maximum of `usize::MAX` means
+    /// that only the available memory limits the number.
     fn range(self) -> (usize, usize) {
         match self {
             DevWeight | FlowLimitTableLen | NetdevBudget | NetdevMaxBacklog => (1, usize::MAX),
@@ -96,7 +96,8 @@ impl Tree {
             LocalPageCache(device) => {
                 let by_default = self.default_lpc_pages();
                 for queue in &self.devices[device].queues {
-                    // If a queue's local page cache is already on, its size stays the same.
+                    // If the local page cache of a queue is already on, this write does not change
+                    // the cache's size.
                     self.queue_limits(*queue, |limits| match (value, limits.lpc_pages) {
                         (0, _) => limits.lpc_pages = 0,
                         (_, 0) => limits.lpc_pages = by_default,
@@ -131,9 +132,9 @@ impl Tree {
         self.handle.set_queue_limits(queue, change).expect("the tree has no queue but the instance's")
     }
 
-    /// Sets a number from the text that a user wrote to its attribute. If the number is too large,
-    /// the largest possible number is used instead. As in the kernel, the write succeeds, and a
-    /// later read returns the number that is actually used.
+    /// Sets a number from the text that a user wrote to its attribute. If the number is larger than
+    /// the instance supports, the instance uses the largest number that it supports. As in the
+    /// kernel, such a write succeeds, and a later read returns the number that the instance uses.
     pub(super) fn store_number(&self, which: Number, text: &str) -> Result<Option<Change>, AttributeError> {
         let (least, most) = which.range();
         let value = number(text).and_then(|number| usize::try_from(number).ok());
@@ -177,9 +178,10 @@ impl Tree {
     }
 }
 
-/// Parses an `int` like the kernel. White space may precede the number. The number is decimal,
-/// hexadecimal after `0x`, or octal after `0`. After the number, the text must end or contain white
-/// space. All text after that white space is ignored.
+/// Parses an `int` like the kernel. White space may precede the number. The number is hexadecimal
+/// if it begins with `0x`, octal if it begins with `0`, and decimal otherwise. After the number,
+/// the text must end or contain white space. All text after the white space that follows the number
+/// is ignored.
 fn number(text: &str) -> Option<i64> {
     let is_space = |c: char| matches!(c, ' ' | '\t' | '\n' | '\r' | '\x0b' | '\x0c');
     let text = text.trim_start_matches(is_space);
@@ -196,7 +198,7 @@ fn number(text: &str) -> Option<i64> {
         None if digits.len() > 1 && digits.starts_with('0') => (8, &digits[1..]),
         None => (10, digits),
     };
-    // The digits are checked here, because `from_str_radix` would accept a second sign.
+    // This function checks the digits itself, because `from_str_radix` would accept a second sign.
     let all_digits = !digits.is_empty() && digits.chars().all(|c| c.is_digit(radix));
     let number = all_digits.then(|| i64::from_str_radix(digits, radix).ok()).flatten()?;
     i32::try_from(sign * number).ok().map(i64::from)

@@ -60,8 +60,8 @@ fn of_device(
     if device.is_interface {
         interface::names(device.name(snapshot)).for_each(|name| add(name, Attribute::Interface(nth, name)));
     } else {
-        // The kernel, too, reports `unknown` for a device whose driver does not report the
-        // operational state.
+        // The kernel also returns `unknown` if a device's driver does not report the operational
+        // state.
         add("operstate", Attribute::Fixed("unknown".into()));
     }
     add("kind", Attribute::Fixed(device.kind.clone()));

@@ -1,8 +1,8 @@
 //! The files in the directory `statistics` of a device. Each file has the name of a field of the
 //! kernel's `rtnl_link_stats64` (Linux, include/uapi/linux/if_link.h).
 //!
-//! If an event cannot happen in steerage, its file reads 0. If the true count is unknown, the file
-//! does not exist.
+//! If an event cannot happen in steerage, the file that counts the event contains 0. If steerage
+//! does not know the true count, the file does not exist.
 
 use steerage::{
     Snapshot,
@@ -21,8 +21,8 @@ pub(super) enum Statistic {
     RxMissed,
     TxPackets,
     TxBytes,
-    /// The number of packets that the output could not send because it was full. This file exists
-    /// only if the instance has a single output.
+    /// The number of packets that steerage did not send because the output was full. steerage knows
+    /// this number only if the instance has a single output.
     TxDropped,
     TxErrors,
     /// The count of an event that cannot happen in steerage, which is always 0.
@@ -45,9 +45,9 @@ const ALWAYS: &[(&str, Statistic)] = &[
     ("tx_compressed", Never),
 ];
 
-/// The names of errors that occur when a network interface receives from the wire. The interface's
-/// driver counts these errors but does not report them to steerage. For a file or for synthetic
-/// traffic, these counts are 0.
+/// The names of the files that count errors of a network interface while it receives from the wire.
+/// The interface's driver counts these errors but does not report them to steerage. For a capture
+/// file or for synthetic traffic, these error counts are 0.
 const RX_OF_A_WIRE: &[&str] =
     &["rx_errors", "rx_crc_errors", "rx_frame_errors", "rx_fifo_errors", "rx_length_errors", "rx_over_errors"];
 
@@ -79,8 +79,8 @@ pub(super) const OF_A_QUEUE: &[(&str, QueueCount)] = &[
     ("rx_copybreak", |queue| queue.pool.rx_copybreak),
 ];
 
-/// Returns the statistics that a device has. `outputs` is the number of outputs of the whole
-/// instance.
+/// Returns the files in a device's directory `statistics`, each with its count. `outputs` is the
+/// number of outputs of the whole instance.
 pub(super) fn of_device(device: &Device, outputs: usize) -> Vec<(&'static str, Statistic)> {
     let mut all = ALWAYS.to_vec();
     if !device.is_interface {
@@ -89,8 +89,8 @@ pub(super) fn of_device(device: &Device, outputs: usize) -> Vec<(&'static str, S
     if !device.is_interface || device.outputs.is_empty() {
         all.extend(TX_OF_A_WIRE.iter().map(|name| (*name, Never)));
     }
-    // steerage counts unsent packets at the queue that received them. Therefore the count is known
-    // for an output only if the instance has no other output.
+    // steerage counts unsent packets at the queue that received them. Therefore the unsent packets
+    // of an output are known only if the instance has no other output.
     match (device.outputs.len(), outputs) {
         (0, _) => all.extend([("tx_dropped", Never), ("tx_errors", Never)]),
         (1, 1) => all.extend([("tx_dropped", TxDropped), ("tx_errors", TxErrors)]),
@@ -118,8 +118,8 @@ impl Statistic {
     }
 }
 
-/// Returns the number of packets that were dropped between a queue and its handler. Losses in
-/// devices and at outputs are not included.
+/// Returns the number of packets that were dropped between a queue and its handler. Packets that
+/// were lost in devices or at outputs are not included.
 fn lost_by_us(dropped: &Drops) -> u64 {
     dropped.total() - dropped.get(DropReason::Device) - by_outputs(dropped)
 }

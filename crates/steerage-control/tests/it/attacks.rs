@@ -43,8 +43,9 @@ fn link(to: &Path, at: &Path, owner: u32) {
     lchown(at, Some(owner), None).unwrap();
 }
 
-/// Root repeatedly creates a listening socket in Mallory's directory. Meanwhile, Mallory replaces
-/// every new file in the directory with a link to a file of root.
+/// In this test, root repeatedly creates a listening socket in a directory of another user,
+/// Mallory. Meanwhile, Mallory replaces every new file in the directory with a link to a file of
+/// root.
 #[test]
 fn a_planted_link_opens_no_file_of_roots() {
     const TRIES: usize = 500;
@@ -86,14 +87,14 @@ fn a_directory_that_others_can_change_is_refused() {
     let cases = [("theirs", NOBODY, 0o755), ("groups", 0, 0o775), ("everybodys", 0, 0o757), ("sticky", NOBODY, 0o1777)];
     for (name, owner, mode) in cases {
         let path = directory(&scratch, name, owner, mode).join("x.sock");
-        // The directory gets a group that has members other than root.
+        // The test gives the directory to a group that has members other than root.
         lchown(scratch.join(name), None, Some(NOBODY)).unwrap();
         let refused = Listening::bind(&path);
         assert!(matches!(refused, Err(SocketError::Directory { .. })), "{name}: {refused:?}");
         assert!(!path.exists());
     }
-    // A link of Mallory anywhere in the path is not followed, even if the link leads to a directory
-    // of root.
+    // steerage follows no link of Mallory in the path, even if the link leads to a directory of
+    // root.
     let public = directory(&scratch, "public", 0, 0o1777);
     link(&ours, &public.join("last"), NOBODY);
     link(&scratch, &public.join("midst"), NOBODY);
@@ -103,9 +104,9 @@ fn a_directory_that_others_can_change_is_refused() {
     }
     assert_eq!(fs::read_dir(&ours).unwrap().count(), 0);
 
-    // In a directory that only root can change, links of root are followed. In a directory where
-    // all users may write, such as /tmp, a link of root is not followed, because Mallory could have
-    // moved it there.
+    // steerage follows root's links in a directory that only root can change. If all users may
+    // write to a directory, such as /tmp, steerage follows no link in it, not even root's, because
+    // Mallory could have moved root's link there.
     link(&ours, &public.join("own"), 0);
     link(&ours, &scratch.join("own"), 0);
     let moved = Listening::bind(&public.join("own/x.sock"));
@@ -116,8 +117,8 @@ fn a_directory_that_others_can_change_is_refused() {
     let sticky = Listening::bind(&public.join("x.sock")).unwrap();
     let made = Listening::bind(&ours.join("new/x.sock")).unwrap();
     drop((sticky, made));
-    // In a directory where all users may write, root cannot replace a socket that Mallory created
-    // there first.
+    // If all users may write to a directory, root cannot replace a socket that Mallory has created
+    // there.
     as_mallory(|| drop(UnixListener::bind(public.join("taken.sock")).unwrap()));
     let taken = Listening::bind(&public.join("taken.sock"));
     assert!(matches!(taken, Err(SocketError::NotOurs(_))), "{taken:?}");
@@ -125,7 +126,7 @@ fn a_directory_that_others_can_change_is_refused() {
 }
 
 /// A search for instances removes dead sockets of this user in directories that this user trusts.
-/// The search finds no sockets of other users.
+/// The search for instances finds no sockets of other users.
 #[test]
 fn a_search_trusts_and_removes_nothing_of_mallorys() {
     if !is_root() {
@@ -152,8 +153,8 @@ fn a_search_trusts_and_removes_nothing_of_mallorys() {
     assert!(!dead.exists());
 }
 
-/// Mallory opens connections until the instance refuses more of them, and then sends nothing. The
-/// instance still answers root and its own user.
+/// In this test, Mallory opens connections until the instance refuses further connections, and then
+/// sends nothing. The instance still answers root and the user who runs the instance.
 #[test]
 fn nobody_is_locked_out_of_the_socket() {
     const OWNER: u32 = 12345;
@@ -192,8 +193,8 @@ fn nobody_is_locked_out_of_the_socket() {
     assert_eq!(taken.into_iter().map(is_served).filter(|served| *served).count(), CLIENTS_PER_USER_MAX);
 }
 
-/// Mallory opens files of the mounted tree until the instance refuses more of them. Root and the
-/// instance's user can still open files.
+/// In this test, Mallory opens files of the mounted tree until the instance refuses to open more
+/// files. Root and the instance's user can still open files.
 #[test]
 fn nobody_is_locked_out_of_the_files() {
     let instance = Instance::quiet(2);
@@ -201,8 +202,9 @@ fn nobody_is_locked_out_of_the_files() {
         return;
     }
     let Some(files) = ByFiles::new(&instance.tree) else { return };
-    // The process must not reach its own limit of open files first. Other tests run in the same
-    // process, so the limit is only raised, never lowered.
+    // The test process must not reach its own limit of open files before the instance refuses. The
+    // test only raises the process's limit, and never lowers it, because other tests run in the
+    // same process.
     let enough = 2 * OPEN_FILES_MAX as u64;
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let raised = |limit: Option<u64>| limit.map(|limit| limit.max(enough));
@@ -221,7 +223,7 @@ fn nobody_is_locked_out_of_the_files() {
     assert_eq!(fs::read_to_string(&path).map_err(|error| error.to_string()), Ok("3\n".to_owned()), "{limit}");
     assert_eq!(taken.len(), OPEN_FILES_PER_USER_MAX, "{limit}");
     drop(taken);
-    // Mallory can open a file again after closing the other files. The kernel reports the closing
-    // of a file with a short delay.
+    // Mallory can open a file again after closing the other files. The kernel reports to the
+    // instance with a short delay that a file was closed.
     until("a file can be opened again", || as_mallory(|| File::open(&path).is_ok()));
 }

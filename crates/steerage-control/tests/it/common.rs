@@ -62,8 +62,8 @@ impl Drop for Instance {
     }
 }
 
-/// A way to read and write attributes, such as the socket or the files. An error is returned as the
-/// name of its error number, such as `EINVAL`.
+/// An interface for reading and writing attributes, such as the control socket or the mounted
+/// files. Both methods return an error as the name of its error number, such as `EINVAL`.
 pub(crate) trait Way {
     fn read(&mut self, path: &str) -> Result<String, String>;
     fn write(&mut self, path: &str, value: &[u8]) -> Result<(), String>;
@@ -130,8 +130,8 @@ impl Way for BySocket {
 
 pub(crate) struct ByFiles {
     pub(crate) directory: PathBuf,
-    // Rust drops this field first, so that the tree is unmounted before the test's directory is
-    // removed.
+    // Rust drops `_served` before `_scratch`, so that the tree is unmounted before the test's
+    // directory is removed.
     _served: ServedFiles,
     _scratch: Scratch,
 }
@@ -175,7 +175,7 @@ pub(crate) fn errno(error: &io::Error) -> String {
     name.to_owned()
 }
 
-/// Makes a single write(2), like `echo` in a shell.
+/// Writes the value with a single write(2), like `echo` in a shell.
 pub(crate) fn write_once(path: &Path, value: &[u8]) -> io::Result<()> {
     let written = fs::OpenOptions::new().write(true).truncate(true).open(path)?.write(value)?;
     assert_eq!(written, value.len());

@@ -14,23 +14,23 @@ use steerage_fixtures::HANG;
 
 use crate::common::{ByFiles, Direct, Instance, Way, owner};
 
-/// The number of writes, and the time in which the test starts each of them. A fast machine reaches
+/// The number of writes, and the interval between the starts of two writes. A fast machine reaches
 /// 1,000 writes per second.
 const WRITES: u32 = 1_000;
 const EACH: Duration = Duration::from_millis(1);
 
-/// On a slower machine, the test stops writing after this time.
+/// If the machine is too slow for this number of writes, the test stops writing after this time.
 const ENOUGH: Duration = Duration::from_secs(5);
 
-/// Writes masks to two queues alternately. Returns the number of masks that were written, and the
-/// time that the writes took.
+/// Writes masks to two queues alternately. Returns the number of masks that the function wrote, and
+/// the time that this took.
 fn write_masks(instance: &Instance, cpus: u32) -> (u32, Duration) {
     let mut tree = Direct(Arc::clone(&instance.tree));
     let paths = [0, 1].map(|queue| format!("sys/class/net/synthetic/queues/rx-{queue}/rps_cpus"));
     let start = Instant::now();
     for nth in 0..WRITES {
-        // The loop writes every mask except the empty mask. In this order, consecutive masks differ
-        // in many CPUs.
+        // The loop writes every mask except the empty mask. The order of the masks is such that
+        // consecutive masks differ in many CPUs.
         let mask = format!("{:x}", nth * 7 % ((1 << cpus) - 1) + 1);
         let path = &paths[(nth % 2) as usize];
         tree.write(path, mask.as_bytes()).unwrap();
@@ -64,22 +64,23 @@ fn nothing_is_reordered_at_full_load() {
     masks_under("synthetic:queues=2,flows=1000", 2);
 }
 
-/// The instance has more CPUs than a small machine has. Therefore several threads of the instance
-/// share a CPU of the machine.
+/// The instance has four CPUs, which is more than a small machine has. Therefore several threads of
+/// the instance share a CPU of the machine.
 #[test]
 fn nothing_is_reordered_at_full_load_on_more_cpus() {
     masks_under("synthetic:queues=2,flows=1000", 4);
 }
 
-/// If a packet source cannot wait, packets that do not fit into the backlog are dropped. The drops
-/// are counted, and the other packets stay in order.
+/// If a packet source cannot wait, packets that do not fit into the backlog are dropped. The
+/// instance counts the dropped packets, and the other packets stay in order.
 #[test]
 fn nothing_is_reordered_when_packets_come_by_themselves() {
     masks_under("synthetic:queues=2,flows=1000,rate=400000", 4);
 }
 
-/// The test writes masks through files. One reader stops in the middle of a file. The stopped
-/// reader does not delay other clients. Each write has taken effect when it returns.
+/// The test writes masks through files. In this test, one reader stops in the middle of a file. The
+/// stopped reader does not delay other clients. When a write returns, the new mask has taken
+/// effect.
 #[test]
 fn files_are_written_under_load_while_a_reader_hangs() {
     let instance = Instance::new("synthetic:queues=2,flows=1000", 4, CpuView::new(4));
@@ -107,8 +108,8 @@ fn files_are_written_under_load_while_a_reader_hangs() {
     assert_eq!((ledger.reordered(), ledger.in_flight()), (Some(0), 0));
 }
 
-/// A handler that does not return while the flag is set. The packet source waits for this handler.
-/// Therefore no bucket can finish its move before the handler returns.
+/// A packet function that does not return while the flag is set. The packet source waits for this
+/// handler. Therefore no bucket can finish its move before the handler returns.
 struct Hangs(Arc<AtomicBool>);
 
 impl Handler for Hangs {
@@ -124,8 +125,8 @@ impl Handler for Hangs {
     fn finish(self, _cpu: &mut Cpu) {}
 }
 
-/// If the data path is stuck, the write returns an error, and the old mask applies again. After the
-/// error, both the mask and the buckets show the old value.
+/// If the data path is stuck, writing a mask returns an error, and the old mask applies again.
+/// After the error, both the queue's mask and its buckets are as before the write.
 #[test]
 fn a_write_that_does_not_come_into_force_is_taken_back() {
     let hangs = Arc::new(AtomicBool::new(true));

@@ -127,8 +127,8 @@ fn the_page_is_the_ledger() {
     assert_eq!([page.get("steerage_apples"), page.get("steerage_apples_eaten_total")], [3.0, 2.0]);
     assert_eq!(page.get("steerage_apples_fallen_total{side=\"south\"}"), 4.0);
 
-    // The page must contain all metrics of the ledger, with three exceptions: metrics of outputs,
-    // metrics that take a while to measure, and metrics that only some devices have.
+    // The served page must contain all metrics of the ledger, with three exceptions: metrics of
+    // outputs, metrics that take a while to measure, and metrics that only some devices have.
     let mut served = page.families;
     let some = ["steerage_unevenness", "steerage_cpu_distance_seconds", "steerage_device_events_total"];
     let absent = |name: &String| name.starts_with("steerage_output_") || some.contains(&name.as_str());
@@ -178,8 +178,8 @@ fn a_program_of_ones_own_has_its_own_prefix_and_counters() {
     assert_eq!(stable(&metrics::text(&handle.snapshot(), "limiter")), stable(&text));
 }
 
-/// A receive queue without frames. The queue has the counts that only AF_XDP devices have, with
-/// their names.
+/// A receive queue of a device that receives no frames. The queue reports counts with the names
+/// that only AF_XDP devices use.
 struct Counting(Arc<DeviceCounts>);
 
 impl RxQueue for Counting {
@@ -233,7 +233,7 @@ fn whoever_holds_connections_keeps_nobody_out() {
     let oldest = &mut silent[0];
     assert!(matches!(oldest.read(&mut [0]), Ok(0) | Err(_)));
 
-    // The server continues to run, no matter what clients send.
+    // The server continues to run, whatever bytes the clients send.
     for wrong in [
         "\x16\x03\x01\r\n\r\n",
         "GET / HTTP/1.1\r\n\r\n",
@@ -251,23 +251,23 @@ fn whoever_holds_connections_keeps_nobody_out() {
     let mut last = connect(address);
     drop(server);
     assert!(matches!(last.read(&mut [0]), Ok(0) | Err(_)));
-    // The test waits, because another test may fork a child process. The child keeps the listening
-    // socket open until the child executes another program.
+    // The test waits, because another test may fork a child process. A forked child keeps the
+    // listening socket open until the child executes another program.
     let start = Instant::now();
     while TcpStream::connect(address).is_ok() {
         assert!(start.elapsed() < HANG, "it is served still");
     }
 }
 
-/// A client of one host connects repeatedly without a pause and sends nothing. A client of another
-/// host sends its requests slowly, and the server answers each of them.
+/// In this test, a client of one host connects repeatedly without a pause and sends nothing. A
+/// client of another host sends its requests slowly, and the server answers each of them.
 #[test]
 fn a_host_that_floods_keeps_only_itself_out() {
     const ROUNDS: usize = 20;
-    /// The number of connections that the flooding host makes before the quiet client sends its
-    /// request. The number is twice the maximum number of the server's clients.
+    /// The number of connections that the flooding host makes before the client of the other host
+    /// sends its request. The number is twice the maximum number of the server's clients.
     const MEANWHILE: u64 = 32;
-    /// After this time, the server may disconnect a client that has not sent a request. On a busy
+    /// The server may disconnect a client that has sent no request for this time. On a busy
     /// machine, the flood of connections may last as long as this time.
     const MAY_BE_SILENT: Duration = Duration::from_secs(1);
     let Some(net) = Net::new() else { return };
@@ -357,8 +357,8 @@ fn documents_name_what_there_is() {
     let known: BTreeSet<&str> = known.iter().map(String::as_str).collect();
     let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs");
     let page = std::fs::read_to_string(format!("{docs}/metrics.md")).unwrap();
-    // The page also describes metrics of handlers. This crate does not know these metrics, because
-    // the program `steerage` defines them.
+    // docs/metrics.md also describes metrics of the handlers of the program `steerage`. This crate
+    // does not know the handlers' metrics, because the program `steerage` defines them.
     let told = named(&page);
     assert!(known.is_subset(&told), "{:?}", known.difference(&told));
     let dashboard = std::fs::read_to_string(format!("{docs}/../packaging/grafana.json")).unwrap();

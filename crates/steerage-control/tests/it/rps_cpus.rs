@@ -1,5 +1,5 @@
 //! Tests that `rps_cpus` is parsed, stored and printed as in Linux. The tests access `rps_cpus`
-//! through the tree itself, the socket, and files.
+//! through the type `Tree`, the control socket, and mounted files.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -78,7 +78,7 @@ fn of_8_cpus() {
             ("0-3", Err("EINVAL")),
             ("g", Err("EINVAL")),
             ("-1", Err("EINVAL")),
-            // An empty text stands for the empty mask and is not an error.
+            // Writing an empty text sets the empty mask and is not an error.
             ("", Ok("00")),
             ("f0", Ok("f0")),
             (",", Ok("00")),
@@ -96,11 +96,11 @@ fn of_36_cpus() {
         &Instance::quiet(36),
         MASK,
         &[
-            // In the bitmap that a read returns, the first chunk has as many digits as its bits
-            // need. Every later chunk of the bitmap has 8 digits.
+            // In the bitmap that a read returns, the first chunk has only as many digits as its
+            // bits need. Every later chunk of the bitmap has 8 digits.
             ("1", Ok("0,00000001")),
-            // Commas and white space separate the chunks of a bitmap. Several separators in a row
-            // count as one separator.
+            // Commas and white space separate the chunks of a bitmap. Several consecutive
+            // separators count as one separator.
             ("1,5", Ok("1,00000005")),
             ("8,,5", Ok("8,00000005")),
             ("1 5", Ok("1,00000005")),
@@ -138,8 +138,8 @@ fn of_12_cpus_and_as_lists() {
     assert_eq!(Direct(Arc::clone(&instance.tree)).read(MASK), Ok("080\n".to_owned()));
 }
 
-/// The machine has 1024 CPUs. The pattern is from the kernel's documentation. The instance has
-/// fewer CPUs than the machine, and the missing CPUs count as offline.
+/// The machine has 1024 CPUs. The pattern of the CPU list is from the kernel's documentation. The
+/// instance has fewer CPUs than the machine, and the missing CPUs count as offline.
 #[test]
 fn a_pattern_over_1024_cpus() {
     let instance = Instance::new("synthetic:rate=1000", 4, CpuView::new(1024));
@@ -172,8 +172,8 @@ fn isolated_cpus_are_taken_out() {
     by_each_way(&instance, MASK, cases);
 }
 
-/// Offline CPUs are removed from a mask when it is stored. A read does not show the removed CPUs. A
-/// removed CPU does not return to the mask when it comes online.
+/// Offline CPUs are removed from a mask when it is stored. A read of the mask does not show the
+/// removed CPUs. When a removed CPU comes online, the CPU does not return to the mask.
 #[test]
 fn offline_cpus_are_dropped() {
     let is_back = Arc::new(AtomicBool::new(false));
@@ -190,9 +190,9 @@ fn offline_cpus_are_dropped() {
     play(&mut tree, MASK, &[("7", Ok("7")), ("10", Err("EOVERFLOW"))]);
 }
 
-/// Tests the effect of a mask. Each CPU of the mask gets a range of buckets of the same size:
-/// `cpus[hash * len >> 32]`. If the mask is empty, all buckets belong to the CPU that polls the
-/// queue.
+/// Tests the effect of a mask. Each CPU of the mask gets one range of buckets, and all ranges have
+/// the same size: `cpus[hash * len >> 32]`. If the mask is empty, all buckets belong to the CPU
+/// that polls the queue.
 #[test]
 fn buckets_follow_the_mask() {
     let instance = Instance::quiet(4);

@@ -46,15 +46,15 @@ fn requests_and_answers_are_lines_of_json() {
     {
         assert_eq!(ask(&stream, wrong)["error"], "EINVAL", "{wrong}");
     }
-    // The instance reads only the maximum length of a line that does not end.
+    // If a client's line does not end, the instance reads only the maximum length of a line.
     let _ = (&stream).write_all(&vec![b' '; REQUEST_BYTES_MAX]);
     let mut rest = String::new();
     let _ = (&stream).read_to_string(&mut rest);
     assert!(rest.contains("EINVAL") && rest.lines().count() == 1, "{rest}");
 }
 
-/// The instance checks the user who opened the connection. Users other than root and the instance's
-/// user may only read.
+/// For each request, the instance checks which user opened the connection. Users other than root
+/// and the instance's user may only read.
 #[test]
 fn others_may_ask_and_not_tell() {
     if !is_root() {
@@ -63,7 +63,7 @@ fn others_may_ask_and_not_tell() {
     let instance = Instance::quiet(2);
     let socket = BySocket::new(&instance.tree);
     let ask = || {
-        // This system call changes the user of this thread only.
+        // The system call changes the user of only this thread, and not of the process.
         let nobody = rustix::process::Uid::from_raw(NOBODY);
         rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
         let mut client = Client::connect(&socket.path).unwrap();
@@ -78,7 +78,7 @@ fn others_may_ask_and_not_tell() {
 }
 
 /// Only root and the instance's user get a reply with private data. The user who opened the
-/// connection counts.
+/// connection determines which data the reply contains.
 #[test]
 fn flows_are_for_root_and_the_owner() {
     const OWNER: u32 = 12345;
@@ -100,7 +100,7 @@ fn flows_are_for_root_and_the_owner() {
 }
 
 /// In the history of an attribute, the old value of each change is the new value of the previous
-/// change. Therefore no two writes overlapped.
+/// change. Therefore no two writes of the attribute overlapped in time.
 #[test]
 fn two_writers_take_turns() {
     let instance = Instance::new("synthetic:rate=50000,flows=500", 4, CpuView::new(4));
@@ -148,7 +148,7 @@ fn a_hung_client_hangs_alone() {
     while instance.handle().snapshot().delivered() < before + 100 {
         thread::yield_now();
     }
-    // When the server ends, it disconnects these clients instead of waiting for them.
+    // When the server ends, it disconnects such clients instead of waiting for them.
     drop(serving);
     assert!(!path.exists());
     let mut rest = Vec::new();
@@ -163,13 +163,13 @@ fn one_client_too_many_is_told_so() {
     // Users other than root cannot use all connections. The instance's user cannot use the
     // connections that are reserved for root.
     let places = if owner() == 0 { CLIENTS_MAX } else { CLIENTS_MAX - CLIENTS_RESERVED };
-    // `socket` itself uses one of the connections.
+    // The client `socket` already uses one of the connections.
     let mut clients: Vec<Client> = (1..places).map(|_| Client::connect(&socket.path).unwrap()).collect();
     clients.iter_mut().for_each(|client| drop(client.hello().unwrap()));
     match Client::connect(&socket.path).unwrap().hello() {
         Err(ClientError::Refused { code, .. }) => assert_eq!(code, "EBUSY"),
-        // On a very slow machine, the first client was silent for so long that the server
-        // disconnected it.
+        // On a very slow machine, the client `socket` may have been silent for so long that the
+        // server has disconnected it.
         Ok(_) => assert!(socket.client.hello().is_err()),
         other => panic!("{other:?}"),
     }
@@ -198,8 +198,8 @@ fn sockets_of_the_dead_make_way_and_those_of_the_living_stay() {
     assert_eq!(find(&scratch).unwrap().len(), 2);
     fs::write(scratch.join("file"), "").unwrap();
     assert!(matches!(Listening::bind(&scratch.join("file")), Err(SocketError::NotASocket(_))));
-    // If a new socket has been created with the same name, dropping the old socket does not remove
-    // the new one.
+    // If another socket has been created with the same name, dropping the first `Listening` does
+    // not remove that socket.
     fs::remove_file(&dead).unwrap();
     let other = Listening::bind(&dead).unwrap();
     drop(heir);
@@ -208,8 +208,8 @@ fn sockets_of_the_dead_make_way_and_those_of_the_living_stay() {
     assert_eq!(fs::read_dir(&scratch).unwrap().count(), 1);
 }
 
-/// A client stops waiting after a timeout if the instance is stopped, or if it sends its reply byte
-/// by byte.
+/// If the instance is stopped, or sends its reply byte by byte, the client stops waiting after a
+/// timeout.
 #[test]
 fn a_client_does_not_wait_for_ever() {
     let scratch = Scratch::new();

@@ -1,6 +1,7 @@
-//! Compares steerage's `softnet_stat` with the kernel's. A burst of one flow arrives for a CPU that
-//! does not process it in time. The burst is made once with the kernel's RPS in a network
-//! namespace, and once with steerage. Both bursts end when the first packet is dropped.
+//! Compares the file `softnet_stat` of steerage with the kernel's file. In each test, a CPU gets a
+//! burst of packets of one flow, and does not process the packets in time. The test makes the burst
+//! once with the kernel's RPS in a network namespace, and once with steerage. Both bursts end when
+//! the first packet is dropped.
 
 use std::fs;
 use std::net::UdpSocket;
@@ -32,7 +33,7 @@ const CPU: usize = 12;
 const INPUT_LEN: usize = 13;
 const PROCESS_LEN: usize = 14;
 
-/// The columns of kernel mechanisms that Linux no longer has.
+/// The columns that belong to kernel mechanisms which Linux no longer has.
 const UNUSED: std::ops::Range<usize> = 3..9;
 
 type Row = [u64; 15];
@@ -51,8 +52,8 @@ fn rows(text: &str) -> Vec<Row> {
     text.lines().map(row).collect()
 }
 
-/// Returns by how much each count has increased between two readings of a row. A column that is not
-/// a count contains its current value.
+/// Returns by how much each count of a row has increased between two readings. The result contains
+/// the current value of each column that is not a count.
 fn since(before: &Row, now: &Row) -> Row {
     let mut moved = *now;
     for at in [PROCESSED, DROPPED, TIME_SQUEEZE, RECEIVED_RPS, FLOW_LIMIT_COUNT] {
@@ -71,8 +72,8 @@ fn kernels(cpu: usize) -> Row {
     *rows.iter().find(|row| row[CPU] == cpu as u64).expect("a row for each CPU")
 }
 
-/// A changed setting of the kernel that applies to all network namespaces. The old setting is
-/// restored when this value is dropped.
+/// A kernel setting that the test has changed, and that applies to all network namespaces. The old
+/// setting is restored when this value is dropped.
 struct Setting {
     path: &'static str,
     before: String,
@@ -92,7 +93,7 @@ impl Drop for Setting {
     }
 }
 
-/// The lock makes the tests run one at a time, because all tests read the machine's counts.
+/// Only one test at a time holds this lock, because all tests read the machine's counts.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// Creates two network namespaces. Namespace 0 sends datagrams of 64 KiB to namespace 1, which is a
@@ -121,7 +122,7 @@ fn router() -> Option<Namespaces> {
         net.must(nth, args);
     }
     net.within(1, || fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap());
-    // With this setting, the sender allows routers to fragment its datagrams.
+    // With `ip_no_pmtu_disc`, the sender allows routers to fragment its datagrams.
     net.within(0, || fs::write("/proc/sys/net/ipv4/ip_no_pmtu_disc", "1").unwrap());
     // The first datagram makes the kernel resolve the link addresses, so that later packets need no
     // resolution.
@@ -159,7 +160,7 @@ fn kernels_rx_dropped(net: &Namespaces) -> u64 {
 
 fn steer_to(net: &Namespaces, cpu: usize) {
     net.within(0, || {
-        // A separate thread mounts the file system, so that only that thread sees the mount.
+        // A separate thread mounts sysfs, so that only that thread sees the mount.
         let mask = format!("{:x}", 1_u64 << cpu);
         in_own_sysfs(|sys| fs::write(format!("{sys}/class/net/near1/queues/rx-0/rps_cpus"), &mask).unwrap());
     });
@@ -175,9 +176,9 @@ fn in_own_sysfs(with: impl FnOnce(&str)) {
     unmount(directory, UnmountFlags::DETACH).unwrap();
 }
 
-/// Returns by how much the kernel's row for `cpu` changes in one burst. The sender runs on the same
-/// CPU, which therefore processes no packet before the burst has ended. The result is the median of
-/// five bursts, because other programs may use the network during a burst.
+/// Returns by how much the kernel's row for `cpu` changes in one burst. The sender runs on this
+/// CPU, so the CPU processes no packet before the burst has ended. The result is the median of five
+/// bursts, because other programs may use the network during a burst.
 fn kernels_burst(net: &Namespaces, cpu: usize, flow_limit: bool) -> Row {
     let once = || {
         // Each burst begins with a new flow limit table, which contains no counts of earlier
@@ -275,8 +276,8 @@ impl Ours {
     }
 }
 
-/// The tables of the kernel and of steerage have the same columns. A burst that is one packet too
-/// long for the backlog changes the same columns in both tables by the same amounts.
+/// The `softnet_stat` tables of the kernel and of steerage have the same columns. A burst that is
+/// one packet too long for the backlog changes the same columns in both tables by the same amounts.
 #[test]
 fn a_full_backlog_moves_the_kernels_columns() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -294,7 +295,7 @@ fn a_full_backlog_moves_the_kernels_columns() {
     assert_eq!((ours.row()[DROPPED], ours.rx_dropped()), (1, 1));
 
     // `waiting` contains the columns while packets wait in the backlog of steerage. The kernel's
-    // burst is too short to read its columns at that time.
+    // burst is so short that the test cannot read the kernel's columns while packets wait.
     let waiting = ours.row();
     assert_eq!((waiting[PROCESSED], waiting[BACKLOG_LEN], waiting[CPU]), (0, ours.accepted, 1));
     for row in [&waiting, &theirs] {
@@ -308,8 +309,8 @@ fn a_full_backlog_moves_the_kernels_columns() {
     }
     assert_eq!((ours[DROPPED], ours[FLOW_LIMIT_COUNT], theirs[CPU]), (1, 0, cpu as u64));
     // The kernel drops a packet if more than `netdev_max_backlog` packets already wait. Therefore
-    // the kernel's backlog holds one packet more than the backlog of steerage. The kernel also
-    // processes the unfragmented datagram on its way to the router.
+    // the kernel's backlog holds one packet more than the backlog of steerage. On its way to the
+    // router, the unfragmented datagram is one more packet that the kernel processes.
     assert_eq!((ours[PROCESSED], theirs[PROCESSED]), (backlog, backlog + 1 + 1));
 }
 
@@ -323,14 +324,14 @@ fn a_flow_limit_moves_the_kernels_columns() {
     let mut ours = Ours::burst(true);
     ours.come_round();
     let ours = ours.row();
-    // The column of dropped packets includes drops by the flow limit.
+    // The column of dropped packets includes packets that the flow limit dropped.
     for at in [DROPPED, FLOW_LIMIT_COUNT, TIME_SQUEEZE, BACKLOG_LEN] {
         assert_eq!((at, ours[at]), (at, theirs[at]), "{ours:x?} {theirs:x?}");
     }
     assert_eq!((ours[DROPPED], ours[FLOW_LIMIT_COUNT]), (1, 1));
     // With the flow limit, the kernel and steerage both process far fewer packets than the backlog
-    // can hold. The kernel's count is higher by one, because the kernel also processes the
-    // unfragmented datagram.
+    // can hold. The kernel's count of processed packets is higher by one, because the kernel also
+    // processes the unfragmented datagram.
     assert_eq!(ours[PROCESSED] + 1, theirs[PROCESSED]);
 }
 
@@ -341,7 +342,7 @@ fn a_wake_by_another_cpu_moves_received_rps() {
     let [on, to] = [usable()[0], usable()[1]];
     steer_to(&net, to);
     let before = kernels(to);
-    // A single packet causes an IPI, unless the CPU is already awake.
+    // A single packet makes the kernel send an IPI, unless the packet's CPU is already awake.
     until("an IPI", || {
         send_on(&net, on, 64);
         kernels(to)[RECEIVED_RPS] > before[RECEIVED_RPS]
@@ -367,16 +368,16 @@ fn a_small_budget_moves_the_kernels_time_squeeze() {
     let mut ours = Ours::burst_with(false, Some(64));
     ours.come_round();
     let ours = ours.row();
-    // The kernel processes two packets more than the backlog holds, as in
-    // [`a_full_backlog_moves_the_kernels_columns`].
+    // The kernel processes two packets more than `backlog`, as
+    // in [`a_full_backlog_moves_the_kernels_columns`].
     assert_eq!((theirs[TIME_SQUEEZE], theirs[PROCESSED]), ((backlog + 2) / 64, backlog + 2), "{theirs:x?}");
     assert_eq!((ours[TIME_SQUEEZE], ours[PROCESSED]), (backlog / 64, backlog), "{ours:x?}");
     assert!(ours[TIME_SQUEEZE] > 0);
 }
 
 /// Compares the columns of the kernel and of steerage while packets wait in the backlog. The
-/// kernel's burst is short. Therefore another CPU reads the kernel's row repeatedly until it sees
-/// waiting packets.
+/// kernel's burst is short. Therefore a thread on another CPU reads the kernel's row repeatedly
+/// until the row shows waiting packets.
 #[test]
 fn what_waits_is_in_the_kernels_columns() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -411,7 +412,7 @@ fn what_waits_is_in_the_kernels_columns() {
         assert_eq!((row[BACKLOG_LEN], row[CPU]), (row[INPUT_LEN] + row[PROCESS_LEN], cpu as u64), "{row:x?}");
         assert!((1..=most).contains(&row[BACKLOG_LEN]), "{row:x?}");
     }
-    // The backlog of steerage has a single queue for waiting packets and for packets being
+    // In steerage, a backlog has only one queue, for both waiting packets and packets being
     // processed.
     assert_eq!((burst.row()[INPUT_LEN], burst.row()[PROCESS_LEN]), (burst.accepted, 0));
 }

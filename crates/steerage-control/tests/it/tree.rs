@@ -61,8 +61,8 @@ fn every_attribute_can_be_read_and_found_by_its_path() {
     }
     let statistics = |path: &String| path.strip_prefix("sys/class/net/synthetic/statistics/").map(str::to_owned);
     let ours: BTreeSet<String> = paths.iter().filter_map(statistics).collect();
-    // The file `multicast` does not exist: steerage does not count multicast packets, and their
-    // number need not be 0.
+    // The file `multicast` does not exist: steerage does not count multicast packets, so it cannot
+    // claim that their number is 0.
     let expected = KERNELS.iter().filter(|name| **name != "multicast").map(|name| (*name).to_owned()).collect();
     assert_eq!(ours, expected);
 }
@@ -91,8 +91,8 @@ fn counts_are_the_ledgers() {
         std::thread::yield_now();
     }
     let mut tree = Direct(Arc::clone(&instance.tree));
-    // A thread may count a wake-up until it ends. Therefore the test reads the counts after all
-    // threads have ended.
+    // A packet thread may count wake-ups until the thread ends. Therefore the test reads the counts
+    // after all threads have ended.
     let ledger = instance.end().snapshot;
     let mut number = |path: &str| tree.read(path).unwrap().trim().parse::<u64>().unwrap();
     let device = "sys/class/net/synthetic/statistics";
@@ -125,8 +125,8 @@ fn sysctls_are_in_force_when_they_are_read() {
     let mut tree = Direct(Arc::clone(&instance.tree));
     let core = |name: &str| format!("proc/sys/net/core/{name}");
     for (name, written, read) in [
-        // The instance started with a backlog of 256 packets. The backlog can grow to 16 times that
-        // size.
+        // The instance started with a backlog of 256 packets. A running instance's backlog can grow
+        // to 16 times its size at the start.
         ("netdev_max_backlog", "100\n", Ok("100\n")),
         ("netdev_max_backlog", "0x80", Ok("128\n")),
         ("netdev_max_backlog", "250000\n", Ok("4096\n")),
@@ -180,9 +180,9 @@ fn the_flow_limit_has_a_mask_of_its_own() {
     assert_eq!(tree.read(path).unwrap(), "0\n");
 }
 
-/// The private flag turns the local page caches of all queues of a device on or off. Each queue has
-/// a local page cache with its own size. The tree shows how much memory the local page caches may
-/// use, for each queue and in total.
+/// A private flag (as in ethtool) of a device turns the local page caches of all its queues on or
+/// off. The size of each queue's local page cache can be set separately. The tree shows how much
+/// memory the local page caches may use, for each queue and in total.
 #[test]
 fn the_local_page_cache_is_switched_and_sized() {
     let instance = Instance::new("synthetic:rate=1000,queues=2", 2, CpuView::new(2));
@@ -218,8 +218,8 @@ fn the_local_page_cache_is_switched_and_sized() {
     assert!(statistic("lpc_warm_up") + statistic("lpc_full") <= statistic("alloc_slow"));
 }
 
-/// Frames that span several buffers can be copied to one page. Therefore a queue with these frames
-/// has the attribute `copybreak`.
+/// Frames that span several buffers can be copied to one page. Therefore a queue with frames in
+/// several buffers supports the attribute `copybreak`.
 #[test]
 fn copybreak_is_set_where_frames_can_be_copied() {
     let instance = Instance::new("synthetic:rate=1000,size=9000,buffer=2048", 2, CpuView::new(2));

@@ -47,7 +47,7 @@ fn get(address: SocketAddr, path: &str, headers: &str) -> (String, String) {
     reply(send(address, path, headers))
 }
 
-/// The page may run only its own script. No other web site may embed or read the page.
+/// The live page may run only its own script. No other web site may embed or read the live page.
 #[test]
 fn the_page_and_its_parts_are_served() {
     let (address, _server) = serve(report);
@@ -70,8 +70,8 @@ fn the_page_and_its_parts_are_served() {
     assert!(get(address, "/metrics", "").0.starts_with("HTTP/1.1 404 "));
 }
 
-/// Every user of the machine can connect to the server. Only a client that sends the key sees the
-/// traffic.
+/// Every user of the machine can connect to the server. Only a client that sends the key gets data
+/// about the traffic.
 #[test]
 fn only_the_key_shows_the_traffic() {
     let (address, _server) = serve(report);
@@ -94,8 +94,8 @@ fn a_strange_host_gets_no_report() {
     assert!(text.starts_with("HTTP/1.1 421 ") && !text.contains("192.0.2.7"), "{text}");
 }
 
-/// A page that is open when the run ends gets the last report. If no page is open, the server ends
-/// at once.
+/// A page that is open when the run ends gets the last report. If no browser has the page open, the
+/// server ends at once.
 #[test]
 fn an_open_page_gets_the_last_report() {
     let last = |audience: Audience| if audience == Audience::Public { "last".to_owned() } else { "secret".to_owned() };
@@ -128,13 +128,13 @@ fn an_open_page_gets_the_last_report() {
     assert!(seen.iter().any(|body| body == "last") && !seen.iter().any(|body| body == "secret"), "{seen:?}");
 }
 
-/// The server completes a reply that it has begun to send before it stops. A client that does not
-/// read delays the end of the server only for a moment.
+/// Before the server stops, it completes each reply that it has begun to send. A client that does
+/// not read its reply delays the server's end only for a short time.
 #[test]
 fn the_end_cuts_no_reply_and_waits_for_nobody() {
     let (address, server) = serve(|_| "x".repeat(LONG));
     let mut reading = send(address, "/report", "");
-    // The server has begun to send the reply.
+    // After this read, the server has begun to send the reply.
     reading.read_exact(&mut [0; 9]).unwrap();
     let reader = std::thread::spawn(move || {
         let mut rest = Vec::new();

@@ -8,10 +8,10 @@ use super::{Completions, on_the_wire};
 
 impl Completions<'_> {
     /// Adds a buffer to a frame: the `len` bytes at `offset` of `page`. The first buffer of a frame
-    /// is its head, and contains the headers. If the frame becomes too long
+    /// is the frame's head, and contains all headers. If the frame becomes too long
     /// ([`FRAME_BYTES_MAX`](steerage_mem::FRAME_BYTES_MAX)) or has too many buffers
     /// ([`SEGMENTS_MAX`](steerage_mem::SEGMENTS_MAX)), the whole frame is lost. The lost frame is
-    /// counted after its [last](Self::push_gathered) buffer has arrived.
+    /// counted when its [last](Self::push_gathered) buffer has arrived.
     pub fn gather(&mut self, frame: &mut Gather, page: Page, offset: usize, len: usize) {
         if let Err(page) = frame.add(self.pages.pool.region(), page, offset, len) {
             self.give_page(page);
@@ -19,8 +19,8 @@ impl Completions<'_> {
     }
 
     /// Like [`gather`](Self::gather), for a page that was posted in a ring of the device. Returns a
-    /// page that the device posts instead, as [`rx_finish`](Self::rx_finish) does. If no page is
-    /// free, the whole frame is dropped and counted (`no_page`).
+    /// page that the device posts instead of the filled page, as [`rx_finish`](Self::rx_finish)
+    /// does. If no page is free, the whole frame is dropped and counted (`no_page`).
     pub fn rx_finish_part(&mut self, frame: &mut Gather, page: Page, offset: usize, len: usize) -> Page {
         if frame.skips(len) {
             return page;
@@ -33,16 +33,16 @@ impl Completions<'_> {
         other
     }
 
-    /// Reports that one buffer of the frame was lost. The whole frame is counted as lost in this
-    /// case.
+    /// Reports that one buffer of the frame was lost. If one buffer is lost, the whole frame is
+    /// counted as lost.
     pub fn spoil(&mut self, frame: &mut Gather) {
         frame.break_off(Broken::Lost, 0);
     }
 
-    /// Hands over a frame after its last buffer has arrived. The frame's hash is set if the device
-    /// computed one. If the frame is incomplete or does not lie in its pages, it counts as dropped
-    /// instead. Returns true if the frame was handed over. A short frame is copied to one page, as
-    /// in [`rx_finish`](Self::rx_finish).
+    /// Hands over a frame after its last buffer has arrived. `push_gathered` sets the frame's hash
+    /// if the device computed one. If the frame is incomplete or does not lie within its pages, the
+    /// frame is dropped and counted instead. Returns true if the frame was handed over. A short
+    /// frame is copied to one page, as in [`rx_finish`](Self::rx_finish).
     pub fn push_gathered(&mut self, frame: &mut Gather, hash: Option<FlowHash>) -> bool {
         let gathered = frame.finish(self.pages.pool.region());
         if let Some((why, bytes)) = gathered.broken {

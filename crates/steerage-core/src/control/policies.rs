@@ -16,18 +16,19 @@ use steerage_ledger::Ledgers;
 
 /// The functions that policies call: see [`placement`](crate::placement).
 impl Handle {
-    /// The time of the instance's clock, which started when the instance was built. All CPUs read
-    /// the same clock.
+    /// Returns the time of the instance's clock, which started when the instance was built. All
+    /// CPUs read the same clock.
     pub fn now(&self) -> Timestamp {
         Timestamp::from_nanos(self.0.start.elapsed().as_nanos() as u64)
     }
 
-    /// All counters of the instance, by CPU and by queue. Reading the counters disturbs no CPU.
+    /// Returns all counters of the instance, by CPU and by queue. Reading the counters does not
+    /// slow down any CPU.
     pub fn ledgers(&self) -> &Ledgers {
         &self.0.ledgers
     }
 
-    /// The current groups of queues and their maps.
+    /// Returns the current groups of queues, and each group's map from buckets to CPUs.
     pub fn view(&self) -> View {
         let state = self.0.steering.lock();
         let moves = &state.moves;
@@ -46,9 +47,9 @@ impl Handle {
         }
     }
 
-    /// Stores a plan for a group of queues. Each CPU of the plan gets an equal share of the
-    /// buckets, with as few moves as possible. Returns false and changes nothing if `version` is
-    /// outdated.
+    /// Stores a plan (which CPUs get buckets) for a group of queues. Each active CPU of the plan
+    /// gets an equal share of the buckets. As few buckets as possible move. Returns false and
+    /// changes nothing if `version` is outdated.
     pub fn set_plan(&self, group: usize, version: GroupVersion, plan: Plan) -> bool {
         self.0.change(|state| {
             let current = is_current(state, group, version);
@@ -79,9 +80,8 @@ impl Handle {
         })
     }
 
-    /// Lets another CPU poll a queue, as [`set_rx_cpu`](Self::set_rx_cpu) does. However, after
-    /// `set_rx_cpu` policies no longer move the queue, while after this function they may move it
-    /// again.
+    /// Makes another CPU poll a queue, as [`set_rx_cpu`](Self::set_rx_cpu) does. Unlike after
+    /// `set_rx_cpu`, policies may move the queue again after this function.
     pub fn poll_on(&self, queue: usize, cpu: CpuIndex) {
         self.0.change(|state| state.want_owner(queue, cpu));
     }
@@ -107,27 +107,27 @@ impl Handle {
         });
     }
 
-    /// Sets the buckets for which CPUs examine some packets, in order to name the largest flow of
-    /// the bucket.
+    /// Sets the buckets of which CPUs examine some packets, to find the largest flow of each
+    /// bucket.
     pub fn name_flows(&self, buckets: Vec<BucketId>) {
         self.0.change(|state| state.set_to_name(buckets));
     }
 
-    /// Returns the flows that CPUs have seen in these buckets since the last call: at most
-    /// [`FLOWS_SEEN_MAX`](crate::limits::FLOWS_SEEN_MAX).
+    /// Returns the flows that CPUs have seen in these buckets since the last call: at
+    /// most [`FLOWS_SEEN_MAX`](crate::limits::FLOWS_SEEN_MAX).
     pub fn take_flows(&self) -> Vec<(BucketId, FlowKey)> {
         self.0.change(State::take_flows)
     }
 
-    /// Lets a CPU run `hook` between two of its next rounds. A sleeping CPU is woken. If an earlier
-    /// hook has not run yet, the new hook replaces it.
+    /// Makes a CPU run `hook` between two of its next rounds. A sleeping CPU is woken. If an
+    /// earlier hook has not run yet, the new hook replaces it.
     pub fn between_rounds(&self, cpu: CpuIndex, hook: Arc<dyn BetweenRounds>) {
         self.0.change(|state| state.set_hook(cpu, hook));
     }
 
     /// Holds the control lock until the returned value is dropped. This function is for tests: it
-    /// simulates a control thread that loses its CPU at the worst moment. Packet CPUs continue to
-    /// run, while other control threads wait for the lock.
+    /// simulates a control thread that is preempted while it holds the lock. Packet CPUs continue
+    /// to run, while other control threads wait for the lock.
     #[doc(hidden)]
     pub fn hold(&self) -> impl Drop + '_ {
         self.0.steering.lock()

@@ -1,5 +1,5 @@
-//! Runs one CPU's handler. The CPU's gate decides whether a batch of the handler counts. Panics of
-//! the handler are caught.
+//! Runs one CPU's handler. The CPU's *gate* decides whether a batch counts: batches of a CPU that
+//! was declared dead do not. This module catches panics of the handler.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Once};
@@ -49,7 +49,7 @@ pub(crate) struct Runner<H: Handler> {
     spare: Spare,
     arrivals: Vec<(usize, u64)>,
     ended: Ended,
-    /// The number of packets that the batch has, if some of its frames were merged.
+    /// The number of packets in the batch after merging, if some of its frames were merged.
     merged: Option<usize>,
 }
 
@@ -86,8 +86,8 @@ impl<H: Handler> Runner<H> {
         &self.shared.ledgers.cpus[usize::from(self.index)]
     }
 
-    /// Enters the CPU's gate for a batch. If this CPU was declared dead, returns an error, and the
-    /// batch does not count.
+    /// Enters the CPU's gate, which shows other CPUs that this CPU runs a handler. If this CPU was
+    /// declared dead, returns an error, and the batch does not count.
     pub(crate) fn enter(&mut self) -> Result<(), Dead> {
         let entered = self.gate().enter(self.cpu.now.as_nanos());
         if entered.is_err() {
@@ -100,7 +100,7 @@ impl<H: Handler> Runner<H> {
         self.ended = Ended::Void;
     }
 
-    /// Calls the handler with the frames in `hand`, which came from `source`.
+    /// Calls the handler with the frames in `hand`, which are from the queue `source`.
     #[inline]
     pub(crate) fn handle(&mut self, source: &Source, mut hand: Hand<'_>) {
         if source.order.is_some() {
@@ -135,10 +135,10 @@ impl<H: Handler> Runner<H> {
         drop(outside);
     }
 
-    /// Leaves the CPU's gate, counts the verdicts, and sends packets. After the call, the caller
-    /// finishes the frames. Returns true if this CPU was declared dead during the batch.
+    /// Leaves the CPU's gate, counts the verdicts, and sends packets. After this call, the caller
+    /// must finish the frames. Returns true if this CPU was declared dead during the batch.
     pub(crate) fn finish_batch(&mut self, source: &Source, mut hand: Hand<'_>) -> bool {
-        // If this CPU was declared dead, other CPUs may already have its buckets. The batch of a
+        // If this CPU was declared dead, its buckets may already be on other CPUs. The batch of a
         // CPU that was declared dead does not count.
         let died = self.ended != Ended::Void && self.gate().leave() == Err(Dead);
         if died {
@@ -171,8 +171,8 @@ impl<H: Handler> Runner<H> {
                 counts.reordered.add(late as u64);
             }
         }
-        // Packets are sent before the batch counts as finished, so that the next CPU of a flow
-        // sends its packets later.
+        // The packets are sent before the batch counts as finished. Therefore, if a flow moves, its
+        // next CPU sends packets only afterwards.
         self.send_originated(self.ended == Ended::Void);
         self.actions.clear();
         self.dissections.clear();
@@ -260,8 +260,8 @@ impl<H: Handler> Runner<H> {
         let _outside = round::leave();
         let new = (self.make)(self.cpu.id);
         let old = std::mem::replace(&mut self.handler, new);
-        // A handler that has panicked may panic again when it is dropped. A handler that has
-        // panicked is not dropped, and its memory leaks.
+        // A handler that has panicked may panic again when Rust drops it. Therefore a handler that
+        // has panicked is not dropped, and its memory leaks.
         let _ = catch_unwind(AssertUnwindSafe(|| drop(old)));
         self.next_tick = Some(self.cpu.now);
     }

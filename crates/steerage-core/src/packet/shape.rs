@@ -6,9 +6,9 @@ use steerage_mem::Kept as WrittenCopy;
 use super::{InBatch, NoRoom, Packet, Parts, Segments, SegmentsMut, parts};
 
 impl Packet<'_> {
-    /// The bytes of the frame, part by part. Empty parts are left out. If the device received the
-    /// frame in several buffers, the frame lies in several pages. [`data`](Self::data) returns the
-    /// first part.
+    /// Returns the bytes of the frame, one part for each page. Empty parts are left out. If the
+    /// device received the frame in several buffers, the frame lies in several pages.
+    /// [`data`](Self::data) returns only the first part.
     #[inline]
     pub fn segments(&self) -> Segments<'_> {
         self.written().map_or_else(|| self.0.frame.segments(), |copy| copy.segments_with(&self.0.frame))
@@ -32,11 +32,11 @@ impl Packet<'_> {
         Some(parts(&self.0.frame, self.written(), &self.offload()?))
     }
 
-    /// Like [`segments`](Self::segments), but for writing. If the frame is lent, it is first copied
-    /// to a page.
+    /// Like [`segments`](Self::segments), but the segments can be written. A lent frame is first
+    /// copied to a page.
     ///
     /// # Errors
-    /// As [`data_mut`](Self::data_mut).
+    /// The same errors as [`data_mut`](Self::data_mut).
     pub fn segments_mut(&mut self) -> Result<SegmentsMut<'_>, NoRoom> {
         self.forget_dissection();
         if self.0.frame.is_writable() {
@@ -46,15 +46,15 @@ impl Packet<'_> {
     }
 
     /// The memory that the packet's pages occupy, in bytes. Unused bytes of the pages are included.
-    /// Before a handler first writes to a lent frame, it occupies only its own bytes and the bytes
-    /// of its header. (The kernel's `truesize` also counts the `sk_buff`. In steerage, the metadata
+    /// A lent frame counts only its own bytes and the bytes of its header, until a handler writes
+    /// to the frame. (The kernel's `truesize` also counts the `sk_buff`. In steerage, the metadata
     /// takes only the 16 bytes of the slot.)
     pub fn truesize(&self) -> usize {
         self.written().map_or_else(|| self.0.frame.truesize(), WrittenCopy::truesize)
     }
 
-    /// The length that was received, in bytes, over all parts of the frame. (The kernel calls it
-    /// `len` of an `sk_buff`, DPDK calls it `pkt_len` of an `mbuf`.)
+    /// The received length of the packet in bytes, summed over all parts of the frame. (The same
+    /// length is `len` of an `sk_buff` in the kernel, and `pkt_len` of an `mbuf` in DPDK.)
     #[inline(always)]
     pub fn total_len(&self) -> usize {
         let behind = self.written().map_or(0, |copy| copy.behind_bytes(&self.0.frame));
@@ -62,8 +62,8 @@ impl Packet<'_> {
     }
 
     /// Joins a frame in several pages: copies all of its bytes into its first page, and returns
-    /// these bytes. If the first page has too little room after its part, the function uses some or
-    /// all of the [`headroom`](Self::headroom). See `Builder::linear_bytes`.
+    /// these bytes. If the free bytes at the end of the first page are too few, the function also
+    /// uses some or all of the [`headroom`](Self::headroom). See `Builder::linear_bytes`.
     ///
     /// # Errors
     /// [`NoRoom`] if the frame is longer than a page. If `linearise` fails, the frame is unchanged.
@@ -91,9 +91,10 @@ impl Packet<'_> {
     }
 
     /// Adds `len` bytes at the front of the frame, in place, and returns the new bytes. The new
-    /// bytes contain arbitrary data before you write them. If the frame is lent, it is first copied
-    /// to a page. The packet's length on the wire grows by `len`. The device's record of the frame
-    /// moves to the new front. If the headroom is too small for the record, it is lost.
+    /// bytes contain arbitrary data until the caller writes them. If the frame is lent, it is first
+    /// copied to a page. The packet's length on the wire grows by `len`. The device's record of the
+    /// frame moves to the new front. If the headroom is too small for this record, the record is
+    /// lost.
     ///
     /// # Errors
     /// [`NoRoom`] if the headroom is too small, or if no page is free for the copy.
@@ -116,8 +117,8 @@ impl Packet<'_> {
         copy.get_mut(before..).ok_or(NoRoom::TooLong)
     }
 
-    /// Removes the first `len` bytes of the frame. If the frame has fewer bytes, removes all of
-    /// them. The packet's length on the wire shrinks by the same number of bytes.
+    /// Removes the first `len` bytes of the frame. If the frame has fewer than `len` bytes, removes
+    /// all of its bytes. The packet's length on the wire shrinks by the number of removed bytes.
     ///
     /// # Errors
     /// [`NoRoom`] if no page is free for the copy of a lent frame, or if the frame has several
@@ -127,9 +128,9 @@ impl Packet<'_> {
         self.resize(-signed(len.min(self.total_len()))?, 0)
     }
 
-    /// Cuts the frame to its first `len` bytes. The packet's length on the wire shrinks by the same
-    /// number of bytes. A packet that was merged from several frames becomes a packet of one frame.
-    /// The merged packet's other frames count as discarded.
+    /// Cuts the frame to its first `len` bytes. The packet's length on the wire shrinks by the
+    /// number of removed bytes. A packet that was merged from several frames becomes a packet of
+    /// one frame. The merged packet's other frames count as discarded.
     ///
     /// # Errors
     /// [`NoRoom`] if no page is free for the copy of a lent frame.

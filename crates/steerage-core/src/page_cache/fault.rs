@@ -1,4 +1,4 @@
-//! Makes the n-th allocation of the test's thread fail.
+//! Makes the n-th page allocation of the test's thread fail.
 
 use std::cell::Cell;
 
@@ -6,7 +6,8 @@ thread_local! {
     static LEFT: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Makes the `nth` allocation after this call fail, counted from 1. With 0, no allocation fails.
+/// Makes the `nth` page allocation after this call fail, counted from 1. If `nth` is 0, no
+/// allocation fails.
 pub(crate) fn fail(nth: u64) {
     LEFT.set(nth);
 }

@@ -53,7 +53,7 @@ fn parts(pages: &[usize]) -> Vec<Part> {
 }
 
 /// A queue takes more pages from the shared pool than its own NUMA node has, and returns all of
-/// them. After that series, the queue has only pages of its own node.
+/// them. After all pages have returned, the queue has only pages of its own NUMA node.
 #[test]
 fn pages_of_another_node_are_replaced() {
     let mut two = Two::new(&parts(&[100, 100]), 1 << 20);
@@ -98,7 +98,7 @@ fn what_is_taken_is_counted_by_why() {
     assert_eq!(round(pool, 1), [bulk, bulk, 0, 0], "warming up");
     assert_eq!(round(pool, 1), [bulk, bulk, 0, 0], "a hit");
     assert_eq!(round(pool, 300), [5 * bulk, 5 * bulk, 0, 0], "more than it ever had");
-    // 100 pages were cached. The cache was full when the other pages returned.
+    // 100 pages were cached. When the rest of the pages returned, the cache was full.
     assert_eq!((pool.cached(), pool.counters.recycle_cache_full.get()), (100, 5 * bulk - 100));
     let [slow, warm_up, full, _] = round(pool, 300);
     assert_eq!((slow, slow - warm_up - full), (9 * bulk, 0));
@@ -106,7 +106,7 @@ fn what_is_taken_is_counted_by_why() {
     pool.set_cache_max(0);
     assert_eq!(round(pool, 100), [slow + 2 * bulk, warm_up, full, 2 * bulk], "the cache is off");
     assert_eq!(pool.cached(), 28);
-    // If a cache is switched off and on again, it fills up again.
+    // After the cache was switched off and on, it fills up again.
     pool.set_cache_max(100);
     let [_, warmer, _, _] = round(pool, 100);
     assert_eq!(round(pool, 100), [slow + 4 * bulk, warmer, full, 2 * bulk]);
@@ -131,7 +131,8 @@ fn a_page_counts_as_a_hit_once_the_shared_ones_have_been_taken() {
     two.end();
 }
 
-/// Pages that return in a series go to the shared pool before their list would have to grow.
+/// If many pages return in a series, they go to the shared pool before the list of returned pages
+/// would have to grow.
 #[test]
 fn many_pages_that_come_home_at_once_allocate_nothing() {
     let mut two = Two::new(&parts(&[1000]), 0);
@@ -257,8 +258,9 @@ proptest! {
 }
 
 /// Finished frames of a poll go to the cache as long as it has room. Frames for which the cache has
-/// no room go to the shared pool. The cache is off, is full, or has room for some of the frames.
-/// The test mixes frames of another node, kept frames and frames of whole polls.
+/// no room go to the shared pool. The test covers a cache that is off, that is full, and that has
+/// room for some of the frames. The test mixes frames of another node, kept frames and frames of
+/// whole polls.
 #[test]
 fn finished_frames_that_find_no_room_go_to_the_shared_pool() {
     for cache_max in [0, 10, POOL_BULK, 1000] {

@@ -38,7 +38,7 @@ trait HashFrames: Send + Sync {
 }
 
 impl QueueHasher {
-    /// Hashes the flow that is identified by the frame's headers.
+    /// Hashes the flow to which the frame's headers belong.
     pub fn by_flow(hasher: FlowHasher, affinity: Affinity, layers: Layers) -> Self {
         match affinity {
             Affinity::OneDirection => Self(Arc::new(FrameHasher::new(hasher, layers, OneDirection))),
@@ -46,8 +46,8 @@ impl QueueHasher {
         }
     }
 
-    /// Hashes a key that `key` returns. `key` gets a frame and the type of its first header. If
-    /// `key` returns `None`, the flow is hashed instead.
+    /// Hashes a key that `key` returns. The function `key` gets a frame and the type of its first
+    /// header. If `key` returns `None`, the flow is hashed instead.
     pub fn by_key(
         hasher: FlowHasher,
         affinity: Affinity,
@@ -65,9 +65,9 @@ impl QueueHasher {
         self.0.hash_batch(batch, fragments)
     }
 
-    /// The hash of a frame that was steered without a hash, because one CPU gets all frames. If
-    /// frames are not hashed, there is no table of fragments. A later fragment is hashed by its
-    /// datagram if there is no table.
+    /// Returns the hash of a frame that was steered without a hash, because one CPU gets all
+    /// frames. If frames are not hashed when they are steered, there is no table of fragments.
+    /// Without this table, a later fragment is hashed by its datagram.
     pub(crate) fn hash_one(&self, frame: &[u8], link: LinkType) -> FlowHash {
         self.0.hash_one(frame, link)
     }
@@ -114,8 +114,8 @@ impl Hashing {
             return;
         }
         let is_unhashed = |frame: &Completion| !self.by_device || frame.hash().is_none();
-        // If the device sets hashes, only few frames have no hash. The frames without a hash are
-        // hashed one by one.
+        // If the device sets hashes, only few frames have no hash, and these frames are hashed one
+        // by one.
         let at_once = if self.by_device { 1 } else { frames.len() };
         for frames in frames.chunks_mut(at_once).filter(|frames| is_unhashed(&frames[0])) {
             let unhashed = FrameBatch { frames: &mut *frames, memory, link, now };

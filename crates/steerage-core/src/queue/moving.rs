@@ -1,5 +1,5 @@
-//! What a queue does in a move: it parks buckets, waits for the fences, and releases the parked
-//! frames.
+//! The part of a queue in a move: the queue parks buckets, waits for the fences, and releases the
+//! parked frames.
 
 use steerage_flow::FlowHash;
 use steerage_mem::{Outbox, RingsInUse};
@@ -10,9 +10,10 @@ use crate::ids::{CpuIndex, DropReason};
 use crate::rps_map::bucket_of;
 
 pub(super) struct Moving {
-    /// The epoch of the slice from parking to release. `None` if no slice is parked.
+    /// The epoch (number) of the slice whose buckets are parked. `None` if no slice is parked.
     parked: Option<u64>,
-    /// For each CPU that these buckets leave: the tail of its ring when the buckets were parked.
+    /// For each CPU that the parked buckets leave: the tail of its ring at the time when the
+    /// buckets were parked.
     fences: Vec<(CpuIndex, u64)>,
     lot_slots: usize,
 }
@@ -28,9 +29,9 @@ impl Moving {
 }
 
 impl OwnedQueue {
-    /// Parks the moving buckets, unless they are already parked. From now on, frames of the parked
-    /// buckets wait in the parking lot. A fence is the tail of an old CPU's ring at this time. Each
-    /// CPU that got frames is added to `published`.
+    /// Parks the moving buckets, unless they are already parked. After this call, frames of the
+    /// parked buckets wait in the parking lot. A fence is the tail of the old CPU's ring at the
+    /// time of parking. Each CPU that got frames is added to `published`.
     pub(crate) fn park(&mut self, epoch: u64, moves: &[BucketMove], published: &mut Vec<Published>) {
         if self.moving.parked == Some(epoch) {
             return;
@@ -71,9 +72,10 @@ impl OwnedQueue {
         self.moving.fences().filter(move |(cpu, tail)| !self.outbox.has_passed(*cpu, *tail)).map(|(cpu, _)| cpu)
     }
 
-    /// The move takes too long: stops parking, and orders the old CPUs to discard all frames that
-    /// they have not begun. (Frames in the lane need no revocation: a live queue has none after a
-    /// round, and frames of a queue that can wait are never revoked.)
+    /// Called if the move takes too long: stops parking, and orders the old CPUs to discard all
+    /// frames that they have not begun to handle. (Frames in the lane need no revocation: the lane
+    /// of a live queue is empty after a round, and frames of a queue that can wait are never
+    /// revoked.)
     pub(crate) fn revoke(&mut self) {
         self.outbox.lot().set_limit(1);
         for (cpu, tail) in self.moving.fences() {
@@ -82,9 +84,9 @@ impl OwnedQueue {
     }
 
     /// Sends the parked frames to the new CPUs of their buckets, in order. After the release, the
-    /// buckets are steered directly to their new CPUs. Returns false if parked frames of a queue
-    /// that can wait are left, because there is no room for them. Each CPU that got frames is added
-    /// to `published`.
+    /// buckets are steered directly to their new CPUs. Returns false if frames of a queue that can
+    /// wait are still parked, because the rings of the new CPUs have no room. Each CPU that got
+    /// frames is added to `published`.
     pub(crate) fn release(&mut self, moves: &[BucketMove], published: &mut Vec<Published>) -> bool {
         if !self.is_parked() {
             return true;
@@ -130,7 +132,7 @@ impl OwnedQueue {
 
     /// Called after this CPU was declared dead and is alive again. Drops the frames that this CPU
     /// has staged, parked or kept in its lane. No other CPU has seen these frames, and their
-    /// steering is outdated. Steering continues with the current map (`map`).
+    /// steering is outdated. Steering continues with the current map from buckets to CPUs (`map`).
     pub(crate) fn start_over(&mut self, map: &[CpuIndex]) {
         let Self { outbox, pages, ledger, .. } = self;
         outbox.withdraw_all(|frame| {

@@ -23,7 +23,7 @@ impl RxQueue for Silent {
     }
 }
 
-/// The index of the CPU that polls the queue. The tests play the part of the two other CPUs.
+/// The index of the CPU that polls the queue. The tests act as the two other CPUs.
 const OWNER: usize = 2;
 
 struct Three {
@@ -126,8 +126,8 @@ fn only_a_cpu_without_room_for_a_poll_is_asked_to_wake_the_owner() {
     assert_eq!(asked, [false, true, false]);
 }
 
-/// As in Linux, the backlog belongs to a CPU and not to a queue. Two queues share the backlog, and
-/// each of them drops frames for which there is no room.
+/// As in Linux, the backlog belongs to a CPU and not to a queue. Two queues share the backlog of a
+/// CPU, and each queue drops frames for which this backlog has no room.
 #[test]
 fn queues_share_the_backlog_of_a_cpu() {
     let admissions: Arc<[Admission]> = (0..2).map(|_| Admission::default()).collect();
@@ -190,8 +190,8 @@ fn backlog(three: &mut Three, is_admitted: bool) -> Backlog {
     }
 }
 
-/// With 64 queues, a CPU checks its rings only if one counter shows that frames wait. It also stops
-/// checking an empty ring sooner than with a single queue.
+/// With 64 queues, a CPU checks its rings only if its counter of waiting frames is not 0. With 64
+/// queues, the CPU also stops checking an empty ring sooner than with a single queue.
 #[test]
 fn the_rings_of_many_queues_are_checked_less() {
     let admissions: Arc<[Admission]> = (0..2).map(|_| Admission::default()).collect();
@@ -211,7 +211,7 @@ fn the_rings_of_many_queues_are_checked_less() {
     };
     inboxes[0].note(7);
     check(2 * looks_max);
-    // Another CPU has counted a frame but has not published it yet.
+    // Another CPU has counted a frame as waiting, but has not published this frame yet.
     admissions[0].admit(1, 10);
     assert!(is_noted(7), "the ring was checked although no frame waited");
     check(looks_max - 1);

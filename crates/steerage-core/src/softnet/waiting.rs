@@ -26,8 +26,8 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         Armed::Sleep(until)
     }
 
-    /// Returns the time up to which the CPU has no work unless its bell rings (`Some(None)`: no
-    /// time limit). Returns `None` if the CPU has work now.
+    /// Returns the time until which the CPU has no work, unless its bell is rung earlier
+    /// (`Some(None)`: no time limit). Returns `None` if the CPU has work now.
     fn sleep_until(&mut self) -> Option<Option<Timestamp>> {
         let shared = &self.shared;
         // During a round, or after a round with work, some staged frames may not be published yet.
@@ -55,21 +55,23 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         queues_sleep_until(&mut self.queues, now, until)
     }
 
-    /// The current time of this CPU's clock, which [`Armed::Sleep`] uses too.
+    /// The current time of this CPU's clock. The time in [`Armed::Sleep`] is a time of this clock
+    /// too.
     pub fn now(&self) -> Timestamp {
         self.platform.now()
     }
 
-    /// The sleeping CPUs among those with the indices `64 * word` to `64 * word + 63`. The first
-    /// CPU is the lowest bit. The bit of a CPU is set by [`arm`](Self::arm), and cleared when
-    /// another CPU rings its bell. For a simulator, which does not wait on bells.
+    /// Returns which of the CPUs with the indices `64 * word` to `64 * word + 63` are asleep, one
+    /// bit per CPU. The lowest bit belongs to the first of these CPUs. The bit of a CPU is set by
+    /// [`arm`](Self::arm), and cleared when another CPU rings its bell. This function is for a
+    /// simulator, which does not wait on bells.
     pub fn sleepers(&self, word: usize) -> u64 {
         self.shared.sleepers.word(word)
     }
 
-    /// The file descriptors of the bell and of the devices for which the CPU waits. The sleep ends
-    /// when one of these file descriptors becomes readable. The set of file descriptors may differ
-    /// after each call of [`arm`](Self::arm).
+    /// The file descriptors for which the CPU waits: those of its bell and of its devices. The
+    /// sleep ends when one of these file descriptors becomes readable. The set of file descriptors
+    /// may differ after each call of [`arm`](Self::arm).
     pub fn event_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let devices = self.queues.iter().filter_map(OwnedQueue::waits_on);
         std::iter::once(self.shared.bells[usize::from(self.runner.index)].as_fd()).chain(devices)
@@ -77,8 +79,8 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
 
     /// A single epoll file descriptor that combines all of [`event_fds`](Self::event_fds). The
     /// epoll file descriptor is readable whenever the sleep should end. The caller owns this file
-    /// descriptor, and registers it with an event loop once. Devices are added to the epoll when
-    /// the CPU begins to wait for them, and removed afterwards.
+    /// descriptor, and registers it with an event loop once. A device is added to the epoll when
+    /// the CPU begins to wait for this device, and removed after the wait.
     ///
     /// # Errors
     /// Returns the kernel's error if the process has no free file descriptor.
@@ -86,11 +88,11 @@ impl<H: Handler, P: Platform> Softnet<H, P> {
         self.sleep.event_fd(&self.shared.bells[usize::from(self.runner.index)], &mut self.queues)
     }
 
-    /// Steps until the run is finished, and then ends the handler. Before each sleep, the CPU
-    /// continues to poll for a while. This time is up to `idle_poll` if such polling has recently
-    /// found packets. Otherwise it becomes shorter, as with KVM's `halt_poll_ns`. If the frames of
-    /// all queues may wait ([`Polled::Coalesce`](crate::rx::Polled::Coalesce)), the CPU sleeps at
-    /// once.
+    /// Runs rounds until the run is finished, and then ends the handler. Before each sleep, the CPU
+    /// continues to poll for a while. The CPU polls for up to `idle_poll` if such polling has
+    /// recently found packets. Otherwise the polling time becomes shorter, as with KVM's
+    /// `halt_poll_ns`. If the frames of all queues may wait
+    /// ([`Polled::Coalesce`](crate::rx::Polled::Coalesce)), the CPU sleeps at once.
     pub fn run(mut self, idle_poll: Duration) -> H::Report {
         let mut patience = Patience::new(idle_poll);
         loop {

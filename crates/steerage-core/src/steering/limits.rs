@@ -1,11 +1,13 @@
-//! Limits that change while the instance runs, and the set of CPUs that already follow them.
+//! Limits that change while the instance runs, and the set of CPUs that do not apply the current
+//! limits yet.
 
 use crate::ids::CpuIndex;
 use crate::limits::{Limits, QueueLimits};
 
 /// The limits of all CPUs. New limits reach the CPUs in the same way as moves: the limits are
 /// stored under the control lock, and each CPU checks a version number once per round. So the data
-/// path reads no additional atomic, and control knows which CPUs already follow the limits.
+/// path reads no additional atomic variable, and control threads can check which CPUs already apply
+/// the limits.
 #[derive(Debug)]
 pub(crate) struct LimitsInForce {
     pub(crate) all: Limits,

@@ -27,8 +27,8 @@ pub(super) struct Interface {
     pub(super) up: bool,
     /// The longest frame that the interface sends, in bytes.
     pub(super) frame_bytes_max: usize,
-    /// True if the interface merges received packets. The first value is for generic receive
-    /// offload, and the second for large receive offload.
+    /// Whether the interface merges received packets. The first value is for generic receive
+    /// offload (GRO), and the second for large receive offload (LRO).
     pub(super) merges: (bool, bool),
 }
 
@@ -65,13 +65,13 @@ impl Interface {
     }
 
     /// Returns hints for the user about the interface. The argument `whole` is true if merged
-    /// packets stay whole.
+    /// packets are delivered whole.
     pub(super) fn notes(&self, whole: bool) -> Vec<String> {
         let name = &self.name;
         let mut notes = Vec::new();
         let offloads = match self.merges {
-            // On the loopback interface, packets are never on a wire, so their merging needs no
-            // hint.
+            // Packets on the loopback interface are never on a wire, so the user needs no hint
+            // about merging.
             _ if self.loopback || whole => "",
             (true, true) => "gro off lro off",
             (true, false) => "gro off",
@@ -107,5 +107,5 @@ fn merges(name: &str) -> (bool, bool) {
     (features.is_on("rx-gro"), features.is_on("rx-lro"))
 }
 
-/// The advice for the error that an interface is missing.
+/// The advice to the user in the error that an interface is missing.
 const GONE: &str = "`ip link` lists the interfaces there are";

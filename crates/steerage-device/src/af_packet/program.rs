@@ -1,19 +1,19 @@
-//! The filter of a packet socket. One program of classic BPF combines the direction, the user's
-//! filter and the snap length.
+//! The filter of a packet socket. One program in classic BPF checks the direction, applies the
+//! user's filter, and cuts frames to the snap length.
 
 use libc::sock_filter as Instruction;
 
 use super::Direction;
 
-/// `BPF_RET | BPF_K`: accepts this many bytes of the frame. The value 0 drops the frame.
+/// `BPF_RET | BPF_K`: accepts the first `k` bytes of the frame. The value 0 drops the frame.
 const RETURN: u16 = 0x06;
 /// `BPF_LD | BPF_W | BPF_ABS`.
 const LOAD: u16 = 0x20;
 /// `BPF_JMP | BPF_JEQ | BPF_K`.
 const JUMP_EQUAL: u16 = 0x15;
 
-/// The offset from which a program loads the frame's packet type, which shows its direction
-/// (`SKF_AD_OFF + SKF_AD_PKTTYPE`, linux/filter.h).
+/// The offset from which a filter program loads the packet type of the frame, which shows the
+/// frame's direction (`SKF_AD_OFF + SKF_AD_PKTTYPE`, linux/filter.h).
 const PACKET_TYPE: u32 = (-0x1000_i32 + 4) as u32;
 /// `PACKET_OUTGOING` (linux/if_packet.h).
 const OUTGOING: u32 = 4;
@@ -32,8 +32,8 @@ pub(super) fn of_filter(filter: &steerage_capture::filter::Filter) -> Vec<Instru
     each.map(|each| instruction(each.code, each.jump_true, each.jump_false, each.operand)).collect()
 }
 
-/// Returns the filter program, or `None` if all frames are wanted uncut. `filter` has the
-/// instructions of the user's filter.
+/// Returns the filter program, or `None` if all frames are accepted and none is cut. The argument
+/// `filter` contains the instructions of the user's filter.
 pub(super) fn program(
     direction: Direction,
     filter: Option<Vec<Instruction>>,
@@ -54,8 +54,8 @@ pub(super) fn program(
     }
     let most = snaplen.unwrap_or(u32::MAX);
     match filter {
-        // A filter accepts a frame by returning a length. A length that is shorter than the frame
-        // cuts the frame.
+        // A filter accepts a frame by returning a length. If this length is shorter than the frame,
+        // the kernel cuts the frame to it.
         Some(filter) => program.extend(filter.into_iter().map(|each| match each.code {
             RETURN => Instruction { k: each.k.min(most), ..each },
             _ => each,

@@ -23,29 +23,31 @@ use super::sys::{Frame, Socket};
 use crate::offloads::vnet;
 use crate::vlan_tag;
 
-/// The interval at which a busy queue reads drops and errors from the kernel. Each reading takes
-/// two system calls. People perceive a tenth of a second as immediate. If the ring may have
-/// overflowed, the queue also reads the drops when the ring is empty.
+/// The interval at which a busy queue reads the number of drops and the errors from the kernel.
+/// Each reading takes two system calls. People perceive a delay of a tenth of a second as
+/// immediate. If the ring may have overflowed, the queue also reads the number of drops when the
+/// ring is empty.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// The interval at which a queue without frames reads the events of its socket. A queue also reads
-/// the events after frames have arrived.
+/// these events after frames have arrived.
 const EVENTS_LOOK: Duration = Duration::from_millis(5);
 
-/// The interval at which a queue that ends checks for frames that the kernel has not shown yet.
+/// The interval at which a queue that is about to end checks for received frames whose block the
+/// kernel has not passed on yet.
 const END_LOOK: Duration = Duration::from_millis(5);
 
-/// The interval at which the queue checks an interface that is down: it may be up again, or may
-/// have been deleted.
+/// The interval at which the queue checks whether an interface that was down is up again or was
+/// deleted.
 const DOWN_LOOK: Duration = Duration::from_millis(20);
 
-/// If the backlog of a CPU has no room after a stop, the queue waits for at most this time. The
+/// The maximum time for which the queue waits for room in the backlog of a CPU after a stop. This
 /// limit is half of the time that a stop may take.
 const STOP_PATIENCE: Duration = Duration::from_millis(DRAIN_MAX.as_millis() as u64 / 2);
 
 /// The maximum number of bytes per poll. The device for TUN interfaces has the same limit. Between
-/// two polls, finished frames return, and their blocks go back to the kernel. A few full polls of
-/// super-frames would fill the whole ring.
+/// two polls, finished frames return, and their blocks are returned to the kernel. Without this
+/// limit, a few full polls of super-frames would fill the whole ring.
 const POLL_BYTES: u64 = 1 << 20;
 
 /// The state of the interface.
@@ -60,25 +62,25 @@ enum Link {
 pub(super) struct Queue {
     name: String,
     interface: Interface,
-    /// True if the kernel describes the offloads of each frame. The next field is true if
-    /// super-frames stay whole.
+    /// True if the kernel describes the offloads of each frame. The next field, `whole`, is true if
+    /// super-frames are delivered whole.
     offloads: bool,
     whole: bool,
-    /// True if frames have the time of the network card's clock.
+    /// True if the timestamps of frames are from the network card's clock.
     card_time: bool,
     promiscuous: bool,
-    /// The packets that the kernel's hashes keep together. `None` if steerage hashes.
+    /// Which packets get the same hash from the kernel. `None` if steerage computes the hashes.
     hash: Option<Affinity>,
     socket: Socket,
     /// The netlink socket for reading the state of the interface.
     kernel: Rtnetlink,
-    /// An epoll instance that reports each event of the socket only once. If it reported events
-    /// repeatedly, a block that is still lent would keep the socket readable.
+    /// An epoll instance that reports each event of the socket only once. A block that is still
+    /// lent keeps the socket readable, so a repeated report would never end.
     events: Epoll,
     ring: Ring,
     current: Option<Current>,
     /// `accepted` counts the frames that the kernel had put into the ring at the last check. `met`
-    /// counts the frames that the queue has found in the ring.
+    /// counts the frames that the queue has read from the ring.
     accepted: u64,
     met: u64,
     freezes: u64,
@@ -87,16 +89,15 @@ pub(super) struct Queue {
     /// True if frames have arrived since the events of the socket were last read.
     came: bool,
     read_events: Timestamp,
-    /// True if the ring may have been full at some time after the last reading of the kernel's
-    /// counts.
+    /// True if the ring may have been full since the kernel's frame counts were last read.
     was_full: bool,
     stopping: bool,
-    /// The time of the stop. The next field is true if the queue no longer waits for CPUs because
-    /// the stop has taken too long.
+    /// The time of the stop. The next field, `hurries`, is true if the queue no longer waits for
+    /// room in the backlogs of CPUs, because the stop has taken too long.
     stopped: Option<Timestamp>,
     hurries: bool,
-    /// The longest time between the arrival of a frame and the moment at which the kernel shows the
-    /// frame.
+    /// The maximum time between the arrival of a frame and the moment at which the kernel passes on
+    /// the frame's block.
     patience: Duration,
     give_up: Option<Timestamp>,
 }
@@ -144,8 +145,8 @@ impl Queue {
             stopping: false,
             stopped: None,
             hurries: false,
-            // This time is longer than one block timeout, because the kernel may restart the timer
-            // with each block and because the machine may be busy.
+            // The field `patience` is longer than one block timeout, because the kernel may restart
+            // the timer with each block, and because the machine may be busy.
             patience: 4 * timeout + Duration::from_millis(500),
             give_up: None,
         })
@@ -167,7 +168,8 @@ impl Queue {
         Ok(self.current.is_some())
     }
 
-    /// Delivers up to `room` frames of the current block. Returns how many frames were processed.
+    /// Delivers up to `room` frames of the current block. Returns the number of frames that were
+    /// processed.
     fn walk(&mut self, out: &mut Completions<'_>, room: usize) -> usize {
         let Some(mut current) = self.current else { return 0 };
         let most = room.min(current.frames as usize);
@@ -186,9 +188,9 @@ impl Queue {
         walked
     }
 
-    /// Lends `count` frames directly from the ring. Returns how many frames were processed. If the
-    /// kernel's description of a frame is invalid, all later frames of the block count as
-    /// processed, because they cannot be found.
+    /// Lends `count` frames directly from the ring. Returns the number of frames that were
+    /// processed. If the kernel's description of a frame is invalid, all later frames of the block
+    /// count as processed, because their positions are unknown.
     fn lend(&self, out: &mut Completions<'_>, current: &mut Current, count: usize) -> usize {
         let before = out.len();
         let is_whole = match self.ring.lending(out, current) {
@@ -203,8 +205,9 @@ impl Queue {
 
     /// Lends frames of a socket that reports no offloads. Returns false if a frame is invalid.
     fn lend_plain(&self, mut lending: Lending<'_>, current: &mut Current, count: usize) -> bool {
-        // The position of the next frame's description, after the last lent frame. If the kernel
-        // states an earlier position, the difference wraps around, and no frame is found there.
+        // The position of the next frame's description, after the last lent frame. If the position
+        // that the kernel states is before the first byte, the subtraction wraps around, and no
+        // frame is found.
         let mut at = current.at.wrapping_sub(lending.offset());
         let (hashes, tags) = (self.hash.is_some(), !self.interface.cooked);
         let invalid = lending.push_each(
@@ -227,8 +230,8 @@ impl Queue {
         invalid.is_none()
     }
 
-    /// Like `lend_plain`, for a socket that reports offloads. A frame whose offload is invalid is
-    /// lost.
+    /// Like `lend_plain`, but for a socket that reports offloads. A frame whose offload data is
+    /// invalid is lost.
     fn lend_with_offloads(&self, mut lending: Lending<'_>, current: &mut Current, count: usize) -> bool {
         for _ in 0..count {
             let at = current.at.wrapping_sub(lending.offset());
@@ -242,8 +245,8 @@ impl Queue {
     #[inline(always)]
     fn lend_one(&self, lending: &mut Lending<'_>, frame: &Frame) -> bool {
         let (mut at, mut len) = (frame.at, frame.len);
-        // Read the offload before the frame header is written, because the header overwrites the
-        // kernel's offload data.
+        // The kernel's offload data is read before the frame header is written, because the header
+        // overwrites this data.
         let mut offload = None;
         if let Some(told) = &frame.offloads {
             let bytes = &mut lending.bytes()[at..at + len];
@@ -290,7 +293,7 @@ impl Queue {
     /// no page.
     ///
     /// A super-frame that does not fit into a page is lost. Any other frame that does not fit is
-    /// cut, because a part of a frame is better than nothing.
+    /// cut to the length of the page, because a part of a frame is better than nothing.
     fn copy_one(&self, out: &mut Completions<'_>, bytes: &[u8], frame: &Frame) -> bool {
         let tag = frame.tag.filter(|_| !self.interface.cooked && frame.len >= ethernet::TYPE_AT);
         let tag_bytes = tag.map_or(0, |_| vlan::BYTES);
@@ -306,7 +309,7 @@ impl Queue {
             *before = header.to_bytes();
         }
         let to = &mut to[..len];
-        // The offsets in the offload's description refer to the frame without the tag.
+        // The offsets in the kernel's offload data refer to the frame without the VLAN tag.
         let untagged = &mut to[tag_bytes..];
         let is_whole = untagged.len() == frame.len;
         untagged.copy_from_slice(&bytes[frame.at..][..untagged.len()]);
@@ -327,7 +330,8 @@ impl Queue {
         true
     }
 
-    /// Returns the header of a frame into which `tag_bytes` bytes of a VLAN tag were reinserted.
+    /// Returns the header for a frame. `tag_bytes` is the length of the VLAN tag that was
+    /// reinserted into the frame, or 0.
     fn header(&self, frame: &Frame, tag_bytes: usize) -> FrameHeader {
         FrameHeader {
             nanos: frame.nanos,
@@ -355,8 +359,7 @@ impl Queue {
             Ok(link) if link.up => Link::Up,
             Ok(_) => Link::Down,
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Link::Gone,
-            // The request for the interface's properties has failed, so the next check repeats the
-            // request.
+            // Reading the interface's properties has failed, so the next check reads them again.
             Err(_) => Link::Down,
         };
         if link != self.link {
@@ -369,14 +372,15 @@ impl Queue {
         }
     }
 
-    /// Returns how long to wait after a poll that found no ready block.
+    /// Returns when to poll again, after a poll that found no filled block.
     fn drained(&mut self, out: &mut Completions<'_>) -> Result<Polled, DeviceError> {
         let now = out.now();
         let is_usual = self.link == Link::Up && !self.stopping;
         if is_usual && !self.came && now.since(self.read_events) < EVENTS_LOOK {
             return Ok(Polled::Drained);
         }
-        // The kernel reports later frames only after the event for earlier frames was read.
+        // The kernel reports a new event for later frames only after the event for earlier frames
+        // was read.
         let mut event = [EpollEvent::empty()];
         let events = self.events.wait(&mut event, EpollTimeout::ZERO);
         let has_failed = events.is_ok_and(|count| count > 0) && event[0].events().contains(EpollFlags::EPOLLERR);
@@ -384,7 +388,7 @@ impl Queue {
         if has_failed || !is_usual || self.was_full || now.since(self.looked) >= LOOK {
             self.look(out)?;
         }
-        // The kernel may have shown a block before the events were read.
+        // The kernel may have passed on a block before the events were read.
         if self.ring.is_ready() {
             return Ok(Polled::More);
         }
@@ -394,8 +398,8 @@ impl Queue {
         Ok(if self.link == Link::Down { Polled::NotBefore(now + DOWN_LOOK) } else { Polled::Drained })
     }
 
-    /// Decides whether the queue has ended, after it has delivered all visible frames. Frames that
-    /// the kernel does not show in time count as lost.
+    /// Decides whether the queue has ended, after it has delivered all frames of the filled blocks.
+    /// Frames whose blocks the kernel does not pass on in time count as lost.
     fn ended(&mut self, out: &mut Completions<'_>) -> Result<Polled, DeviceError> {
         let now = out.now();
         let hidden = self.accepted.saturating_sub(self.met);
@@ -450,8 +454,8 @@ impl RxQueue for Queue {
         if out.now().since(self.looked) >= LOOK {
             self.look(out)?;
         }
-        // This poll has reached its limit of bytes. The ring may have more frames, but frames that
-        // handlers have finished must return first.
+        // This poll has reached its limit of bytes. The ring may contain more frames, but the
+        // frames that handlers have finished must be returned first.
         Ok(if room > 0 { Polled::NotBefore(out.now()) } else { Polled::More })
     }
 
@@ -464,8 +468,8 @@ impl RxQueue for Queue {
     }
 
     fn stop(&mut self) -> bool {
-        // From now on, the kernel puts no frame into the ring. Frames that are already in the ring
-        // become visible when the timeout of their block expires.
+        // With this filter, the kernel puts no more frames into the ring. The kernel passes on
+        // frames that are already in the ring when the timeout of their block expires.
         self.stopping = self.socket.attach(&program::NOTHING).is_ok();
         self.stopping
     }
@@ -473,8 +477,9 @@ impl RxQueue for Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        // The socket exists as long as its memory is mapped. Therefore the filter is replaced by
-        // one that accepts no frames. If replacing the filter fails, the socket only costs time.
+        // The socket exists as long as its memory is mapped. Therefore the socket's filter is
+        // replaced by a filter that accepts no frames. If this fails, the only consequence is that
+        // the kernel wastes time on the socket.
         let _ = self.socket.attach(&program::NOTHING);
         if self.promiscuous {
             let _ = self.socket.promiscuous(self.interface.index, false);

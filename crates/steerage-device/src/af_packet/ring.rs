@@ -1,18 +1,18 @@
-//! Lends the blocks of a ring, and returns them to the kernel.
+//! Lends the frames in the blocks of an AF_PACKET ring, and returns the blocks to the kernel.
 //!
 //! The kernel fills the blocks in turn, and stops at the first block that was not returned, even if
 //! other blocks are free. If a block is not returned for too long, it is *rescued*: a copy replaces
 //! the block at the address from which its frames are read, and the kernel gets the block back.
-//! After that, the kernel puts new frames into that block. The new frames are lent from another
-//! address. If no address is free, the new frames are copied one by one.
+//! After a rescue, the kernel puts new frames into the block. These new frames are lent from
+//! another address. If no address is free, the new frames are copied one by one.
 //!
-//! A full ring alone is no reason for a rescue. If frames arrive faster than this queue is polled,
-//! the ring is full of frames that were not delivered yet. In that case, the lent blocks will
-//! return soon, and a copy would only make the queue slower.
+//! A block is not rescued only because the ring is full. If frames arrive faster than this queue is
+//! polled, the ring is full of frames that were not delivered yet. If the ring is full for this
+//! reason, the lent blocks will return soon, and a copy would only make the queue slower.
 //!
-//! In another design, the frames for a slow CPU would be copied when they arrive. A rescue has two
-//! advantages: steerage need not predict which CPU will be slow, and nothing is copied while the
-//! ring has room.
+//! An alternative would be to copy the frames for a slow CPU when they arrive. A rescue has two
+//! advantages over this: steerage need not predict which CPU will be slow, and nothing is copied
+//! while the ring has room.
 
 use std::collections::VecDeque;
 use std::io;
@@ -23,13 +23,14 @@ use steerage::device::{Blocks, Completions, Lending};
 use super::sys::Memory;
 use super::{BLOCK_UNITS, BLOCKS_MIN};
 
-/// The part of a ring that should be free for the kernel: one fourth. If less of the ring is free,
+/// The kernel should have one fourth (1 / `FREE_PART`) of the ring free. If a smaller part is free,
 /// the block that was lent first is rescued.
 const FREE_PART: usize = 4;
 
-/// A block is rescued only if at least one half of the ring was delivered after the block. The
-/// kernel cannot pass a block that is still lent. Without a rescue, more than one fourth of the
-/// ring still has undelivered frames when the kernel reaches a block that was delivered later.
+/// A block is rescued only if at least one half (1 / `YOUNG_PART`) of the ring was delivered after
+/// this block. The kernel cannot skip a block that is still lent. Blocks that were delivered later
+/// need no rescue: when the kernel reaches such a block, more than one fourth of the ring still has
+/// undelivered frames.
 const YOUNG_PART: usize = 2;
 
 const _: () = assert!(BLOCKS_MIN >= FREE_PART && FREE_PART > YOUNG_PART);
@@ -48,8 +49,8 @@ pub(super) struct Current {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shown {
     Block,
-    /// The place shows a copy of a block, with this number of bytes. If no frame of the place is
-    /// lent, the copy is not used any more.
+    /// A copy of a block, with this number of bytes, is mapped at the place. When no frame of the
+    /// place is lent any more, the copy is not used any more.
     Copy(usize),
 }
 
@@ -66,10 +67,9 @@ pub(super) struct Ring {
     places: Box<[Option<usize>]>,
     shows: Box<[Shown]>,
     next: usize,
-    /// The blocks that were delivered and not returned yet, oldest first.
+    /// The blocks that were delivered and have not been returned to the kernel yet, oldest first.
     out: VecDeque<Out>,
-    /// True if mapping a copy has failed. After the first failure, the warning does not appear
-    /// again.
+    /// True if a copy could not be mapped. The warning about such a failure is printed only once.
     rescue_failed: bool,
 }
 
@@ -95,7 +95,7 @@ impl Ring {
         self.memory.own(out)
     }
 
-    /// Returns the used part of the block, from which its frames are lent.
+    /// Returns the used part of the current block, from which the block's frames are lent.
     pub(super) fn lending<'o>(&self, out: &'o mut Completions<'_>, current: &Current) -> Option<Lending<'o>> {
         self.memory.lending(out, (current.block, current.place?), current.used)
     }
@@ -114,7 +114,7 @@ impl Ring {
         !self.memory.is_filled((self.next + count / 2) % count)
     }
 
-    /// Returns blocks to the kernel if all of their frames have returned.
+    /// Returns to the kernel all blocks that have no lent frames any more.
     pub(super) fn give_back(&mut self, blocks: &Blocks) {
         let memory = &mut self.memory;
         self.out.retain(|Out { block, place, .. }| {
@@ -140,25 +140,26 @@ impl Ring {
         Some(Current { block, frames: filled.frames, at: filled.first, used, place })
     }
 
-    /// Maps the block to the first free place. Places that were used before come first, so that the
-    /// memory of their copies becomes free.
+    /// Maps the block at the first free place. Places that were used before are reused first, so
+    /// that the memory of their copies becomes free.
     #[cold]
     fn show(&mut self, blocks: &Blocks, socket: BorrowedFd<'_>, block: usize) {
         let is_free = |place: &usize| self.shows[*place] != Shown::Block && blocks.out(*place) == 0;
         let free = (0..self.shows.len()).find(is_free);
-        // If mapping the block fails, the frames that the block has now are copied.
+        // If the block cannot be mapped, the frames that it contains now are copied.
         if let Some(place) = free.filter(|place| self.memory.show(socket, block, *place).is_ok()) {
             (self.places[block], self.shows[place]) = (Some(place), Shown::Block);
         }
     }
 
-    /// Returns the bytes of a block without a place. The frames of this block must be copied.
+    /// Returns the bytes of the current block, which has no place. The frames of a block without a
+    /// place must be copied.
     pub(super) fn unlent(&self, current: &Current) -> &[u8] {
         self.memory.unlent(current.block, current.used)
     }
 
     /// Returns true if frames may have been dropped because the ring was full: at least half of the
-    /// ring is lent, or more than half of it is filled.
+    /// ring's blocks are lent, or more than half of the ring is filled.
     pub(super) fn may_have_been_full(&self) -> bool {
         self.out.len() >= self.memory.shape().blocks / 2 || !self.has_room()
     }
@@ -173,7 +174,7 @@ impl Ring {
     }
 
     /// Rescues the block that was lent first, if the kernel has too little free space before this
-    /// block. Returns the number of frames that were copied, which are the lent frames of this
+    /// block. Returns the number of copied frames, which is the number of lent frames of this
     /// block.
     pub(super) fn rescue(&mut self, blocks: &Blocks) -> u64 {
         let Some(&Out { block, place, used }) = self.out.front() else { return 0 };
@@ -198,8 +199,8 @@ impl Ring {
         u64::from(frames)
     }
 
-    /// Returns true if another copy of `used` bytes is allowed: all copies in use may together take
-    /// as much memory as the ring.
+    /// Returns true if another copy of `used` bytes is allowed: together, all copies in use may
+    /// take at most as much memory as the ring.
     fn has_room_for_copy(&self, blocks: &Blocks, used: usize) -> bool {
         let copies = self.shows.iter().enumerate().map(|(place, shown)| match shown {
             Shown::Copy(bytes) if blocks.out(place) > 0 => *bytes,
@@ -209,7 +210,8 @@ impl Ring {
         copies.sum::<usize>() + used <= shape.blocks * shape.block_bytes
     }
 
-    /// Returns true if the kernel will reach `block` before it has filled one part of the ring (see
+    /// Returns true if the kernel will reach `block` before it has filled one fourth of the ring
+    /// (see
     /// [`FREE_PART`]).
     fn is_in_the_way(&self, block: usize) -> bool {
         let count = self.memory.shape().blocks;
@@ -218,8 +220,8 @@ impl Ring {
         if before > count / YOUNG_PART {
             return false;
         }
-        // The kernel fills blocks in order. If the block that lies one part before `block` is not
-        // filled, all blocks in between are free.
+        // The kernel fills blocks in order. If the block that is one fourth of the ring before
+        // `block` is not filled, all blocks between these two are free.
         before <= part || self.memory.is_filled((block + count - part) % count)
     }
 }

@@ -1,7 +1,7 @@
 //! Sends through an interface with packet sockets, one packet per system call. The user's guide is
 //! docs/outputs.md.
 //!
-//! With `sendmmsg`, 64 packets would leave per call, which would cost 6 to 9 % less. However, a
+//! With `sendmmsg`, one call would send 64 packets, which would cost 6 to 9 % less. However, a
 //! message of `sendmmsg` can name another interface than the one to which the socket is bound, and
 //! the sandbox cannot see which interface a message names.
 
@@ -34,8 +34,9 @@ use crate::send_room::SendRoom;
 #[cfg(test)]
 mod tests;
 
-/// The maximum number of parts in a packet. A merged batch has one part for the payload of each
-/// packet, one part for the packet's headers, and one part for the header that the kernel requires.
+/// The maximum number of parts in a packet. A packet that was merged from a whole batch has one
+/// part for each payload, one part for its headers, and one part for the header that the kernel
+/// requires.
 const PARTS_MAX: usize = if HANDLE_BUDGET > SEGMENTS_MAX { HANDLE_BUDGET + 2 } else { SEGMENTS_MAX + 2 };
 
 /// The interface for sending, and the options.
@@ -52,11 +53,11 @@ pub struct AfPacketOutput {
     /// The interface's name.
     pub interface: String,
     /// True if packets bypass the queueing discipline. Bypassing the discipline saves CPU time, but
-    /// packets are dropped at once if the driver's ring is full. Packets that bypass it are not
-    /// shaped, and packet sockets (tcpdump) do not see them.
+    /// packets are dropped at once if the driver's ring is full. Packets that bypass the discipline
+    /// are not shaped, and other packet sockets (tcpdump) do not see these packets.
     pub qdisc_bypass: bool,
     /// If true, super-frames are sent whole, and consecutive packets of a batch are merged into
-    /// super-frames. If false, super-frames are cut.
+    /// super-frames. If false, super-frames are split into packets.
     pub offloads: bool,
 }
 
@@ -92,7 +93,7 @@ impl FromStr for AfPacketOutput {
 }
 
 impl AfPacketOutput {
-    /// Sends through the interface `name`, with default options.
+    /// Creates options for sending through the interface `name`, with default values.
     pub fn new(name: impl Into<String>) -> Self {
         Self { interface: name.into(), qdisc_bypass: false, offloads: false }
     }
@@ -101,8 +102,8 @@ impl AfPacketOutput {
         /// Sets whether packets bypass the queueing discipline. Default: no.
         qdisc_bypass: bool;
         /// Sets whether [super-frames](steerage::Packet::offload) are sent whole, and consecutive
-        /// packets of a flow within a batch leave as one super-frame. If the interface cannot cut
-        /// super-frames, the kernel cuts them. Without this option, steerage cuts super-frames.
+        /// packets of a flow within a batch leave as one super-frame. If the interface cannot split
+        /// super-frames, the kernel splits them. Without this option, steerage splits them.
         /// Default: no.
         offloads: bool;
     }
@@ -120,8 +121,8 @@ impl AfPacketOutput {
             let advice = "use the Ethernet or IP interface above or below it";
             return Err(self.error("send by the interface", cause).advise(advice));
         }
-        // Create the sockets now. Later, the process may no longer have the permission, or may be
-        // in another namespace.
+        // Create the sockets now, because later the process may no longer have the permission, or
+        // may be in another network namespace.
         let open = || Socket::new(false).map_err(|e| self.error("open a packet socket", e).advise(PERMISSION));
         let mut sockets = Vec::new();
         if interface.link == LinkType::ETHERNET {
@@ -133,9 +134,9 @@ impl AfPacketOutput {
                 sockets.push(Sockets::Link(Arc::new(self.with_room(socket)?)));
             }
         } else {
-            // All CPUs share these two sockets. Separate sockets for each CPU would cost more,
-            // because the kernel runs the filter of each socket for every packet that the interface
-            // receives.
+            // All CPUs share these two sockets (IPv4 and IPv6). Separate sockets for each CPU would
+            // cost more, because the kernel runs each socket's filter for every packet that the
+            // interface receives.
             let second = open()?;
             self.make_ready(&first, interface.index, ethertype::IPV4)?;
             self.make_ready(&second, interface.index, ethertype::IPV6)?;
@@ -151,7 +152,7 @@ impl AfPacketOutput {
                 whole: offloads.then(|| Arc::clone(&whole)),
                 gone: Arc::clone(&gone),
             };
-            // If there are more CPUs than the machine has, several CPUs share a socket.
+            // If the instance has more CPUs than the machine, several CPUs share a socket.
             next = (next + 1) % sockets.len();
             Ok(Box::new(send) as Box<dyn TxQueue>)
         });
@@ -169,7 +170,7 @@ impl AfPacketOutput {
         socket.bind_to_send(interface, protocol).map_err(|e| self.error("bind to the interface", e))
     }
 
-    /// Makes a `Ready` from a bound socket.
+    /// Creates a `Ready` from a socket that is bound to the interface.
     fn with_room(&self, socket: Socket) -> Result<Ready, DeviceError> {
         let room = SendRoom::of(&socket).map_err(|e| self.error("ask for the socket's buffer", e))?;
         Ok(Ready { socket, room })
@@ -202,8 +203,8 @@ struct Send {
     name: String,
     link: LinkType,
     sockets: Sockets,
-    /// The super-frames that the kernel accepts. If this is `Some`, each sent packet must have a
-    /// header that describes its offload.
+    /// Describes which super-frames the kernel accepts. If `whole` is `Some`, each sent packet must
+    /// have a header that describes its offload.
     whole: Option<Arc<Whole>>,
     /// True if the interface was deleted and a CPU has reported the deletion.
     gone: Arc<AtomicBool>,
@@ -231,7 +232,7 @@ impl Send {
             }
         };
         let send = || socket.send::<PARTS_MAX>(packet);
-        // A signal can interrupt the call before the packet is sent.
+        // A signal can interrupt the system call before the packet is sent.
         let sent = send().or_else(|error| if error.kind() == io::ErrorKind::Interrupted { send() } else { Err(error) });
         let Err(error) = sent else {
             room.spend(1, packet.iter().map(|part| part.len()).sum());
@@ -248,8 +249,8 @@ impl Send {
             Some(libc::ENOBUFS | libc::ENOMEM) => Attempt::Is(Outcome::Full),
             Some(libc::ENETDOWN) => Attempt::Is(Outcome::Refused),
             Some(libc::ENXIO | libc::ENODEV) => {
-                // Relaxed suffices: exactly one CPU reports the deletion, and any CPU may report
-                // it.
+                // Relaxed suffices: exactly one CPU must report the deletion, and it may be any
+                // CPU.
                 if !self.gone.swap(true, Ordering::Relaxed) {
                     let cause = io::Error::new(error.kind(), "the interface was deleted");
                     return Err(DeviceError::new(self.name.clone(), "send by the interface", cause));
@@ -277,9 +278,9 @@ impl TxQueue for Send {
         can
     }
 
-    /// The kernel reports only the room in the socket's buffer, not the room in the queueing
-    /// discipline and the driver. If the queueing discipline or the driver drops packets, the
-    /// packets are counted.
+    /// Checks only the socket's buffer, because the kernel does not report the room in the queueing
+    /// discipline and the driver. Packets that the queueing discipline or the driver drops are
+    /// counted.
     fn has_room(&self) -> bool {
         let has_room = |ready: &Ready| ready.room.has_room(ready.socket.as_fd());
         match &self.sockets {
@@ -301,7 +302,7 @@ impl TxQueue for Send {
 struct Sending<'s> {
     send: &'s Send,
     sent: Sent,
-    /// True if the kernel has no room for another packet. In that case, the kernel would also
+    /// True if the kernel has no room for another packet. If this is true, the kernel would also
     /// refuse all later packets of the batch.
     full: bool,
     failed: Option<DeviceError>,

@@ -17,11 +17,11 @@ const ANY: &str = "any";
 /// of a file.
 const PREFIX: &str = "af_packet:";
 
-/// The options, in the order in which an error lists them.
+/// The names of the options, in the order in which an error message lists them.
 const OPTIONS: [&str; 9] =
     ["queues", "buffer", "timeout", "promiscuous", "direction", "snaplen", "hash", "offload", "time"];
 
-/// The text of a user that names an interface.
+/// A text, written by a user, that names an interface and its options.
 ///
 /// ```
 /// use steerage_device::af_packet::{AfPacketOptions, Named};
@@ -39,8 +39,8 @@ pub struct Named<'a> {
 }
 
 impl<'a> Named<'a> {
-    /// Reads `af_packet:IFACE,option=value,...`, or an interface's bare name. Returns `None` if
-    /// `spec` has neither form.
+    /// Parses `af_packet:IFACE,option=value,...`, or the name of an interface alone. Returns `None`
+    /// if `spec` has neither form.
     pub fn read(spec: &'a str) -> Option<Self> {
         match spec.strip_prefix(PREFIX) {
             Some(rest) => {
@@ -51,8 +51,8 @@ impl<'a> Named<'a> {
         }
     }
 
-    /// Reads `any` and `af_packet:any,option=value,...`, which stand for all interfaces. Returns
-    /// the options, or `None` for any other text.
+    /// Parses `any` and `af_packet:any,option=value,...`, which mean all interfaces. Returns the
+    /// options, or `None` for any other text.
     pub(crate) fn read_any(spec: &str) -> Option<&str> {
         let rest = spec.strip_prefix(PREFIX).unwrap_or(spec);
         let (name, options) = rest.split_once(',').unwrap_or((rest, ""));
@@ -69,7 +69,7 @@ impl<'a> Named<'a> {
         self.options
     }
 
-    /// Returns `options`, changed by the options that follow the interface's name in the text.
+    /// Returns `options` with the changes that the options after the interface's name require.
     ///
     /// # Errors
     /// [`SpecError`] for an unknown option, and for a value that is out of range.

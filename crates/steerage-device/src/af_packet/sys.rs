@@ -23,7 +23,7 @@ const PACKET_VNET_HDR: c_int = 15;
 const PACKET_RESERVE: c_int = 12;
 const PACKET_TIMESTAMP: c_int = 17;
 const PACKET_FANOUT: c_int = 18;
-/// The flag of linux/net_tstamp.h that requests the card's own time.
+/// The flag of linux/net_tstamp.h that requests timestamps of the network card's own clock.
 const SOF_TIMESTAMPING_RAW_HARDWARE: c_int = 1 << 6;
 const PACKET_IGNORE_OUTGOING: c_int = 23;
 const PACKET_MR_PROMISC: u16 = 1;
@@ -32,7 +32,7 @@ const PACKET_FANOUT_FLAG_UNIQUEID: u32 = 0x2000;
 const TPACKET_V3: c_int = 2;
 const ETH_P_ALL: u16 = 3;
 
-/// The frame counts that the kernel reports. Each request sets the counts to 0.
+/// The frame counts that the kernel reports. Each request for the counts resets them to 0.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(super) struct Statistics {
@@ -53,8 +53,8 @@ impl AsFd for Socket {
 }
 
 impl Socket {
-    /// Creates a socket that does not listen yet, and that never waits. If `cooked` is set, frames
-    /// arrive without their link header.
+    /// Creates a nonblocking socket that does not listen yet. If `cooked` is true, frames are
+    /// received without their link header.
     pub(super) fn new(cooked: bool) -> io::Result<Self> {
         let kind = if cooked { libc::SOCK_DGRAM } else { libc::SOCK_RAW };
         socket(libc::AF_PACKET, kind | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0).map(Self)
@@ -84,7 +84,8 @@ impl Socket {
         self.set(libc::SOL_PACKET, PACKET_VNET_HDR, &1)
     }
 
-    /// Makes the kernel report the card's time for each frame that the card has stamped.
+    /// Makes the kernel report the time of the network card's clock for each frame that the card
+    /// has stamped.
     pub(super) fn card_time(&self) -> io::Result<()> {
         self.set(libc::SOL_PACKET, PACKET_TIMESTAMP, &SOF_TIMESTAMPING_RAW_HARDWARE)
     }
@@ -96,7 +97,8 @@ impl Socket {
         self.set(libc::SOL_PACKET, PACKET_RX_RING, &shape.request())
     }
 
-    /// Accepts only frames that match `program`, which replaces the previous program at once.
+    /// Makes the socket accept only frames that match the filter `program`, which replaces the
+    /// previous filter at once.
     pub(super) fn attach(&self, program: &[libc::sock_filter]) -> io::Result<()> {
         let len = u16::try_from(program.len()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
         let filter = program.as_ptr().cast_mut();
@@ -135,13 +137,13 @@ impl Socket {
         self.set(libc::SOL_PACKET, option, &request)
     }
 
-    /// Makes the kernel skip outgoing frames early, so that they cost no time. This option requires
-    /// Linux 4.20.
+    /// Makes the kernel skip outgoing frames early, so that these frames cost no time. This option
+    /// requires Linux 4.20.
     pub(super) fn ignore_outgoing(&self) -> io::Result<()> {
         self.set(libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, &1)
     }
 
-    /// Shares the interface's frames by flow with the other sockets of the group. `None` creates a
+    /// Joins a fanout group, whose sockets share the interface's frames by flow. `None` creates a
     /// group. Returns the group's number.
     pub(super) fn join_fanout(&self, group: Option<u16>) -> io::Result<u16> {
         let of = |group: u16, flags: u32| u32::from(group) | (PACKET_FANOUT_HASH | flags) << 16;
@@ -157,7 +159,7 @@ impl Socket {
     }
 
     /// Returns a pending error of the socket, if there is one. The kernel reports each error once.
-    /// Usually the error means that the interface went down.
+    /// Usually such an error means that the interface went down.
     pub(super) fn take_error(&self) -> io::Result<Option<io::Error>> {
         let error: c_int = self.get(libc::SOL_SOCKET, libc::SO_ERROR)?;
         Ok((error != 0).then(|| io::Error::from_raw_os_error(error)))

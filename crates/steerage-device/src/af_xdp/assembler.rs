@@ -1,14 +1,14 @@
 //! An assembler for eBPF, with labels for jumps.
 //!
-//! The assembler has only those instructions of RFC 9669 that the program uses.
+//! The assembler supports only those instructions of RFC 9669 that steerage's XDP program uses.
 
 /// One instruction, with the layout of the kernel's `struct bpf_insn`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Instruction {
     code: u8,
-    /// The destination register in the lower half and the source register in the upper half, on
-    /// little-endian machines.
+    /// The two register numbers. On little-endian machines, the lower half is the destination
+    /// register, and the upper half is the source register.
     registers: u8,
     offset: i16,
     immediate: i32,
@@ -38,12 +38,12 @@ pub(super) enum Size {
     Double = 0x18,
 }
 
-/// The condition of a jump. The jump compares 32 bits of a register with a number.
+/// The condition of a jump. The jump compares the lower 32 bits of a register with a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum When {
     Equal = 0x10,
     Above = 0x20,
-    /// The condition that at least one of these bits is set.
+    /// The condition that the register has at least one of the number's bits set.
     AnyOf = 0x40,
     NotEqual = 0x50,
     Below = 0xa0,
@@ -63,7 +63,8 @@ const AND: u8 = 0x57;
 const SHIFT_LEFT: u8 = 0x67;
 const MOVE: u8 = 0xb7;
 const MOVE_REGISTER: u8 = 0xbf;
-/// Converts between network order and host order. Both conversions are the same operation.
+/// Converts between network order and host order. The conversions in both directions are the same
+/// operation.
 const TO_NETWORK: u8 = 0xdc;
 const JUMP: u8 = 0x05;
 const JUMP_EQUAL: u8 = 0x15;
@@ -71,23 +72,24 @@ const JUMP_ABOVE_REGISTER: u8 = 0x2d;
 const JUMP_32: u8 = 0x06;
 const CALL: u8 = 0x85;
 const EXIT: u8 = 0x95;
-/// `BPF_PSEUDO_MAP_FD`: the loaded number is the descriptor of a map.
+/// `BPF_PSEUDO_MAP_FD`: the loaded number is the file descriptor of a map.
 const BY_MAP: Register = Register(1);
-/// `BPF_PSEUDO_KFUNC_CALL`: the call goes to a function of the kernel, named by its number in the
-/// kernel's types.
+/// `BPF_PSEUDO_KFUNC_CALL`: calls a function of the kernel, which is identified by its number in
+/// the kernel's type information.
 const BY_TYPE: Register = Register(2);
-/// `BPF_PSEUDO_CALL`: the call goes to a function of this program.
+/// `BPF_PSEUDO_CALL`: calls a function of the same program.
 const BY_DISTANCE: Register = Register(1);
 
-/// A program that is being written.
+/// A program that is being assembled.
 #[derive(Debug, Default)]
 pub(super) struct Assembler {
     instructions: Vec<Instruction>,
     /// The position of each label.
     labels: Vec<Option<usize>>,
-    /// The jumps, each with its target.
+    /// The position and the target of each jump.
     jumps: Vec<(usize, Label)>,
-    /// The calls of functions of this program, each with the function.
+    /// For each call of a function of this program, the position of the call and the label of the
+    /// function.
     calls: Vec<(usize, Label)>,
 }
 
@@ -152,13 +154,13 @@ impl Assembler {
         self.put(STORE_IMMEDIATE | size as u8, to, R0, at, number as i32);
     }
 
-    /// `to` = the map with this descriptor
+    /// `to` = the map with the file descriptor `map`
     pub(super) fn load_map(&mut self, to: Register, map: i32) {
         self.put(LOAD_DOUBLE, to, BY_MAP, 0, map);
         self.put(0, R0, R0, 0, 0);
     }
 
-    /// Calls the helper with this number (`enum bpf_func_id`).
+    /// Calls the kernel's helper function with the number `helper` (`enum bpf_func_id`).
     pub(super) fn call(&mut self, helper: i32) {
         self.put(CALL, R0, R0, 0, helper);
     }
@@ -174,7 +176,7 @@ impl Assembler {
         self.put(CALL, R0, BY_DISTANCE, 0, 0);
     }
 
-    /// The number of instructions that were written so far.
+    /// The number of instructions in the program so far.
     pub(super) fn len(&self) -> usize {
         self.instructions.len()
     }
@@ -188,14 +190,14 @@ impl Assembler {
         self.put(JUMP, R0, R0, 0, 0);
     }
 
-    /// Jumps if the condition holds for `register`'s lower 32 bits and `number`.
+    /// Jumps if the condition `when` is true for the lower 32 bits of `register` and `number`.
     pub(super) fn jump_if(&mut self, register: Register, when: When, number: u32, to: Label) {
         self.jumps.push((self.instructions.len(), to));
         self.put(JUMP_32 | when as u8, register, R0, 0, number as i32);
     }
 
-    /// Jumps if all of `register` is above all of `other`. The kernel recognizes this form as a
-    /// bounds check.
+    /// Jumps if `register` is greater than `other`, as unsigned 64-bit numbers. The kernel
+    /// recognizes this form as a bounds check.
     pub(super) fn jump_if_above(&mut self, register: Register, other: Register, to: Label) {
         self.jumps.push((self.instructions.len(), to));
         self.put(JUMP_ABOVE_REGISTER, register, other, 0, 0);

@@ -1,7 +1,7 @@
-//! Attaches the program to its interface, in native or generic mode, and with or without the card's
-//! metadata. If another program is attached already, that program is replaced only if the user asks
-//! for the replacement. If a dispatcher of libxdp is attached, the program becomes one of its
-//! components.
+//! Attaches steerage's XDP program to its interface, in native or generic mode, and with or without
+//! the network card's metadata. If another program is attached already, this program is replaced
+//! only on the user's request. If a dispatcher of libxdp is attached, steerage's program becomes
+//! one of the dispatcher's components.
 
 use std::fmt;
 use std::io;
@@ -31,10 +31,11 @@ mod tests;
 const WAIT_FIRST: Duration = Duration::from_millis(1);
 const WAIT_LAST: Duration = Duration::from_millis(512);
 
-/// The longest log of the verifier, in bytes.
+/// The maximum length of the log that the kernel's BPF verifier writes, in bytes.
 const LOG_BYTES: usize = 1 << 16;
 
-/// The kernel's functions that return a frame's metadata, and the file with the kernel's types.
+/// The kernel's functions that return a frame's metadata, and the file with the kernel's type
+/// information.
 const HASH_FUNCTION: &str = "bpf_xdp_metadata_rx_hash";
 const TIME_FUNCTION: &str = "bpf_xdp_metadata_rx_timestamp";
 const TAG_FUNCTION: &str = "bpf_xdp_metadata_rx_vlan_tag";
@@ -45,13 +46,14 @@ const KERNEL_TYPES: &str = "/sys/kernel/btf/vmlinux";
 pub(super) struct Attached {
     pub(super) sockets: Map,
     pub(super) counters: Map,
-    /// The metadata that the program writes in front of each frame.
+    /// The metadata that the XDP program writes in front of each frame.
     pub(super) functions: Functions,
     pub(super) mode: sys::Mode,
-    /// The map from the interfaces that became ports of the bond later to their first queues in the
-    /// other maps. `None` if the program does not run in the ports of a bond.
+    /// A map of the interfaces that became ports of the bond later. The value is the key of the
+    /// port's first queue in the other maps. `None` if the program does not run in the ports of a
+    /// bond.
     pub(super) new_ports: Option<Map>,
-    /// The program stays attached until the attachment is dropped.
+    /// Keeps the program attached: when this value is dropped, the program is detached.
     pub(super) attachment: Attachment,
 }
 
@@ -114,7 +116,7 @@ pub(super) fn attach(
     Err(options.error("attach an XDP program", cause).advise("try mode=skb, or listen instead: af_packet:NAME"))
 }
 
-/// The modes to try, in this order.
+/// Returns the modes to try, in the order in which to try them.
 fn modes(wanted: Mode) -> &'static [sys::Mode] {
     match wanted {
         Mode::Auto => &[sys::Mode::Native, sys::Mode::Skb],
@@ -125,7 +127,7 @@ fn modes(wanted: Mode) -> &'static [sys::Mode] {
 
 /// The reason why the program could not be attached.
 enum Refused {
-    /// An error with which the other modes would fail too.
+    /// An error that would also occur in the other modes.
     For(DeviceError),
     Mode(io::Error),
 }
@@ -143,18 +145,18 @@ struct Attempt<'a> {
 }
 
 impl Attempt<'_> {
-    /// Attaches the program in this mode. The program uses the hash if the hash is wanted and
-    /// available, and the time and the tag if the driver reports them. The second part of the
-    /// result is the metadata that the program uses.
+    /// Attaches the program in the mode `mode`. The program uses the card's hash if the hash is
+    /// wanted and available, and the time and the VLAN tag if the driver reports these. The second
+    /// part of the result states which metadata the program uses.
     fn in_mode(&self, mode: sys::Mode, notes: &mut Vec<String>) -> Result<(ByLink, Functions), Refused> {
-        // Kernels before 6.8 do not say what a driver reports.
+        // Kernels before 6.8 do not report which metadata a driver supports.
         let support = netdev::xdp_support(self.interface.index).unwrap_or_default();
         let is_wanted = Functions {
             hash: self.wants_hash && support.hash != Some(false),
             time: support.time == Some(true),
             tag: support.vlan_tag == Some(true),
         };
-        // Users who did not ask for the hash get no note.
+        // The user gets a note only if he requested the hash.
         let mut note = |why: &dyn fmt::Display| {
             if self.wants_hash && self.options.device_hash == DeviceHash::Always {
                 let name = &self.options.interface;
@@ -193,7 +195,7 @@ impl Attempt<'_> {
         if !functions.any() {
             return Err(Refused::Mode(io::Error::other("this kernel does not report it")));
         }
-        // If the driver reports no metadata, the kernel says that the program is invalid.
+        // If the driver does not report metadata, the kernel rejects the program as invalid.
         let program = self.load(mode, functions).map_err(|error| match error.raw_os_error() {
             Some(libc::EPERM) => Refused::For(self.load_error(error)),
             _ => Refused::Mode(io::Error::other(NOT_BY_DRIVER)),
@@ -202,8 +204,8 @@ impl Attempt<'_> {
     }
 
     /// Adds the program to the dispatcher of the interface, if a dispatcher is attached, or if no
-    /// program is attached and the user named a priority. `None` if the program is to be attached
-    /// alone.
+    /// program is attached and the user named a priority. Returns `None` if the program should be
+    /// attached alone, without a dispatcher.
     fn share(&self) -> Result<Option<(Added, sys::Mode, Vec<String>)>, DeviceError> {
         let (name, wanted) = (&self.options.interface, modes(self.options.mode));
         let there = self.interface.programs.first();
@@ -244,7 +246,7 @@ impl Attempt<'_> {
         loop {
             match dispatcher::add(self.interface.index, place_of(mode), priority, &instructions) {
                 Ok(added) => return Ok(added),
-                // The program of a process that has just ended is removed soon.
+                // Try again: the kernel soon removes the program of a process that has just ended.
                 Err(dispatcher::Refused::ByAnother(_)) if wait <= WAIT_LAST && !self.is_held => {}
                 Err(dispatcher::Refused::ByAnother(id)) => {
                     return Err(Refused::For(self.occupied_by(&ProgramInfo { id, name: sys::NAME.to_owned() })));
@@ -260,7 +262,7 @@ impl Attempt<'_> {
         let number = |map: &Map| map.as_fd().as_raw_fd();
         let (sockets, counters, new_ports) = self.maps;
         let (sockets, counters, new_ports) = (number(sockets), number(counters), new_ports.map(number));
-        // A program that runs after the driver sees the frames of all ports as frames of the bond.
+        // For a program that runs after the driver, the frames of all ports are frames of the bond.
         let no_ports = Ports::default();
         let ports = if mode == sys::Mode::Native { self.ports } else { &no_ports };
         program(self.take, Maps { sockets, ports, new_ports, counters, functions })
@@ -270,7 +272,8 @@ impl Attempt<'_> {
     fn load(&self, mode: sys::Mode, functions: Functions) -> io::Result<Program> {
         let instructions = self.instructions(mode, functions)?;
         let bound_to = functions.any().then_some(self.interface.index);
-        // Supports frames longer than a chunk. Kernels before 5.18 cannot load such a program.
+        // First load the program with support for frames longer than a chunk. Kernels before 5.18
+        // cannot load a program with this support.
         let loaded = Program::load(&instructions, bound_to, true, &mut []);
         let Err(error) = loaded else { return loaded };
         if bound_to.is_none() && error.raw_os_error() == Some(libc::EINVAL) {
@@ -289,17 +292,17 @@ impl Attempt<'_> {
         self.options.error("load an XDP program", cause).advise(PERMISSION)
     }
 
-    /// Attaches the program. A driver may forget the program. Therefore the program is loaded a
-    /// second time while the process still has the privileges.
+    /// Attaches the program. A driver may lose the program. Therefore a second copy of the program
+    /// is loaded while the process still has the privileges.
     fn attach_loaded(&self, program: Program, mode: sys::Mode, functions: Functions) -> Result<ByLink, Refused> {
         let link = self.attach(&program, mode)?;
         let copy = (mode == sys::Mode::Native).then(|| self.load(mode, functions).ok()).flatten();
         Ok(ByLink::new(link, copy.map(|copy| [program, copy])))
     }
 
-    /// Attaches the program. If another program is attached, `attach` replaces that program if the
-    /// user wants this. If the other program is an old program of steerage, `attach` waits until it
-    /// is removed.
+    /// Attaches the program. If a program of other software is attached, `attach` replaces this
+    /// program on the user's request. If an old program of steerage is attached, `attach` waits
+    /// until the kernel removes this program.
     fn attach(&self, program: &Program, mode: sys::Mode) -> Result<Link, Refused> {
         let mut wait = WAIT_FIRST;
         loop {
@@ -317,8 +320,8 @@ impl Attempt<'_> {
                 _ if wait > WAIT_LAST || ours && self.is_held => {
                     return Err(Refused::For(self.occupied(there, error)));
                 }
-                // The kernel removes the old program when its process ends. If the old program
-                // stays attached, its process is alive and owns the queues.
+                // The kernel removes steerage's old program when the program's process ends. If the
+                // old program stays attached, its process is still alive and owns the queues.
                 _ if ours => {}
                 Some((there, _)) if self.options.replace => self.take_away(there).map_err(Refused::For)?,
                 _ => return Err(Refused::For(self.occupied(there, error))),
@@ -372,8 +375,8 @@ const REPLACE: &str = "load it with xdp-loader to share the interface, or stop i
 const ONCE: &str = "open the interface once, with all queues that you need, or drop the first input first";
 const AGAIN: &str = "it was taken away, and something attaches it again: stop that first";
 
-/// The number of a function in the kernel's types, which are in the BPF type format (the kernel's
-/// Documentation/bpf/btf.rst).
+/// Returns the number of a function in the kernel's type information, which is in the BPF type
+/// format (the kernel's Documentation/bpf/btf.rst).
 fn function_number(types: &[u8], name: &str) -> Option<u32> {
     const FUNCTION: u32 = 12;
     let word = |at: usize| types.get(at..at.checked_add(4)?)?.try_into().ok().map(u32::from_ne_bytes);

@@ -1,4 +1,4 @@
-//! How the program is attached to its interface, and whether it is still attached.
+//! How the XDP program is attached to its interface, and whether the program is still attached.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -29,27 +29,27 @@ impl Attachment {
         }
     }
 
-    /// Stores the current state of the interface.
+    /// Called after the interface has changed: stores whether the interface still has a program.
     pub(super) fn changed(&self, link: &netlink::Link) {
         if let Self::Component(component) = self {
-            // Relaxed suffices, because no other memory depends on the flags.
+            // Relaxed suffices, because the flags do not guard other memory.
             component.attached.store(!link.programs.is_empty(), Ordering::Relaxed);
             component.changed.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Returns true if the program is attached to a driver that may forget the program, and if the
+    /// Returns true if the program is attached to a driver that may lose the program, and if the
     /// program can be attached again.
     pub(super) fn can_be_renewed(&self) -> bool {
         matches!(self, Self::Link(ByLink { copies: Some(_), .. }))
     }
 
-    /// Lets the driver set up the program once more. This takes no privileges.
+    /// Makes the driver set up the program once more. This call requires no privileges.
     pub(super) fn attach_again(&self) -> io::Result<()> {
         let Self::Link(ByLink { link, copies: Some(copies), renewals }) = self else {
             return Err(io::ErrorKind::Unsupported.into());
         };
-        // Relaxed suffices, because no other memory depends on the count.
+        // Relaxed suffices, because the count does not guard other memory.
         let nth = 1 + renewals.fetch_add(1, Ordering::Relaxed);
         link.replace_program(&copies[nth % copies.len()])
     }
@@ -62,7 +62,7 @@ impl Attachment {
     }
 
     /// Makes the program stay in the dispatcher when the process ends. The pipe `removed` reports
-    /// programs that are removed before that.
+    /// programs that other software removes before the process ends.
     pub(super) fn stay(&self, removed: &Arc<Removed>) {
         if let Self::Component(component) = self {
             let _ = component.stays.set(Arc::clone(removed));
@@ -70,30 +70,30 @@ impl Attachment {
     }
 }
 
-/// The program on a link, which the kernel detaches together with the link.
+/// A program that is attached by a link. The kernel detaches the program together with the link.
 #[derive(Debug)]
 pub(super) struct ByLink {
     link: Link,
-    /// Two copies of the program, if the program is attached to a driver. The kernel does nothing
-    /// if a program is to replace itself.
+    /// Two copies of the program, if the program is attached to a driver. There are two because the
+    /// kernel ignores a request to replace a program by itself.
     copies: Option<[Program; 2]>,
     renewals: AtomicUsize,
 }
 
 impl ByLink {
-    /// At first, the link has the first copy.
+    /// At the start, the first copy in `copies` is attached by the link.
     pub(super) fn new(link: Link, copies: Option<[Program; 2]>) -> Self {
         Self { link, copies, renewals: AtomicUsize::new(0) }
     }
 }
 
-/// The program in a dispatcher. Without permission to read the dispatcher, a process can see only
-/// whether the interface has any program.
+/// A program in a dispatcher. A process that has no permission to read the dispatcher can detect
+/// only whether the interface has any program.
 #[derive(Debug)]
 pub(super) struct InDispatcher {
     added: Added,
-    /// If the program stays in the dispatcher when the process ends: the programs whose removal
-    /// another process has reported. In that case, this process has no permission to read the
+    /// Set if the program stays in the dispatcher when the process ends: the programs whose removal
+    /// another process has reported. If this is set, this process has no permission to read the
     /// dispatcher.
     stays: OnceLock<Arc<Removed>>,
     attached: AtomicBool,
@@ -114,7 +114,7 @@ impl InDispatcher {
                 if self.changed.swap(false, Ordering::Relaxed) {
                     match dispatcher::has(component) {
                         Ok(has) => self.attached.store(has, Ordering::Relaxed),
-                        // Another process is changing the dispatcher.
+                        // Read again later, because another process is changing the dispatcher now.
                         Err(_) => self.changed.store(true, Ordering::Relaxed),
                     }
                 }
@@ -141,12 +141,13 @@ impl Drop for InDispatcher {
 pub(super) struct Removed(Mutex<(File, Vec<u8>)>);
 
 impl Removed {
-    /// `reports` must not block its readers.
+    /// Reading from `reports` must not block.
     pub(super) fn from(reports: OwnedFd) -> Self {
         Self(Mutex::new((reports.into(), Vec::new())))
     }
 
-    /// Reads the lines that have arrived. Returns false while another CPU reads the lines.
+    /// Returns true if `component` was reported as removed. Reads all lines that have arrived.
+    /// Returns false while another CPU reads the lines.
     fn has(&self, component: Component) -> bool {
         let Ok(mut held) = self.0.try_lock() else { return false };
         let (reports, text) = &mut *held;

@@ -1,4 +1,4 @@
-//! Binds a socket to a queue of an interface, and reports the reason of a failure.
+//! Binds an AF_XDP socket to a queue of an interface, and reports the reason for a failure.
 
 use std::io;
 use std::thread;
@@ -18,10 +18,10 @@ pub(super) fn chunk_bytes(region: &Region) -> u32 {
     region.page_bytes().min(CHUNK_BYTES_MAX) as u32
 }
 
-/// Advice for the case that the kernel does not pin the memory.
+/// The advice to the user if the kernel does not pin the memory.
 pub(super) const PINNED: &str = "pages are pinned: it takes CAP_IPC_LOCK, or a higher ulimit -l";
 
-/// Explains why a socket could not get its queue.
+/// Returns an error that explains why a socket could not be bound to its queue.
 pub(super) fn not_bound(name: &str, operation: &'static str, place: InterfaceQueue, error: io::Error) -> DeviceError {
     if error.raw_os_error() != Some(libc::EBUSY) {
         return DeviceError::new(name, "bind an AF_XDP socket", error);
@@ -30,8 +30,9 @@ pub(super) fn not_bound(name: &str, operation: &'static str, place: InterfaceQue
     DeviceError::new(name, operation, cause).advise("stop the program that has it")
 }
 
-/// Tries these ways to bind the socket in order, and uses the first that works. Tries repeatedly,
-/// because the previous owner of the queue may still hold the queue for a moment.
+/// Tries the given ways to bind the socket in order, and returns the first way that works. Each way
+/// is tried repeatedly, because the previous owner of the queue may still hold the queue for a
+/// moment.
 pub(super) fn bind(ways: &[How], mut try_to: impl FnMut(How) -> io::Result<()>) -> io::Result<How> {
     let (mut ways, mut wait) = (ways.iter().copied(), WAIT_FIRST);
     let mut how = ways.next().unwrap_or_default();

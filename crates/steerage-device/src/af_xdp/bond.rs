@@ -1,7 +1,7 @@
-//! Bonds. The XDP program is attached to the bond, and the kernel runs it in the drivers of the
-//! bond's ports, also of ports that leave the bond and return, and of new ports. The sockets are
-//! those of the ports' queues. A port that the bond does not use, such as a backup, receives
-//! nothing.
+//! Bonds. The XDP program is attached to the bond, and the kernel runs this program in the drivers
+//! of the bond's ports. This includes new ports, and ports that leave the bond and return. The
+//! sockets are bound to the queues of the ports. A port that the bond does not use, such as a
+//! backup, receives nothing.
 
 mod places;
 mod table;
@@ -19,14 +19,14 @@ use super::interface;
 use super::program::Ports;
 pub(super) use places::{Places, View};
 
-/// The number of times that a new port of the bond can get a place during a run. Each new port takes
-/// a set of sockets that is created at the start.
+/// The number of new ports of the bond that can be used during a run. Each new port uses up a set
+/// of sockets that was created at the start.
 const NEW_PORTS_MAX: usize = 4;
 
-/// The kind of interface, as rtnetlink(7) names it.
+/// The name of this kind of interface in rtnetlink(7).
 const KIND: &str = "bond";
 
-/// The ports of a bond at the start. Empty if the interface is no bond.
+/// The ports of a bond at the start. The list is empty if the interface is not a bond.
 #[derive(Debug, Default)]
 pub(super) struct Bond {
     pub(super) ports: Vec<Port>,
@@ -37,7 +37,7 @@ pub(super) struct Bond {
 #[derive(Debug)]
 pub(super) struct Port {
     pub(super) link: Link,
-    /// How many receive queues the port has.
+    /// The number of receive queues of the port.
     pub(super) queues: u32,
 }
 
@@ -79,7 +79,7 @@ impl Bond {
     }
 }
 
-/// Returns true if the bond uses this port to receive.
+/// Returns true if the bond receives packets from this port.
 pub(super) fn uses(bond: u32, port: &Link) -> bool {
     port.controller == Some(bond) && !port.is_backup
 }

@@ -1,10 +1,11 @@
-//! Compiles an expression to the instructions that decide about a frame. The XDP program
-//! (`program.rs`) and the filter of a socket that listens (`listen.rs`) select the same frames,
-//! although their instructions differ.
+//! Compiles an expression to BPF instructions that decide whether a frame is selected. The XDP
+//! program (`program.rs`) and the filter of a socket that listens (`listen.rs`) select the same
+//! frames, although their instructions differ.
 
 use super::take::{Kind, Prefix, Take, Test, Way};
 
-// The properties of a frame, which both programs store as bits of one number.
+// The properties of a frame, which the XDP program and the socket filter store as bits of one
+// number.
 pub(super) const IPV4: u32 = 1;
 pub(super) const IPV6: u32 = 2;
 pub(super) const ARP: u32 = 4;
@@ -12,7 +13,7 @@ pub(super) const NEIGHBOUR_DISCOVERY: u32 = 8;
 pub(super) const HAS_PORTS: u32 = 16;
 
 /// An assembler for a program that has already read the headers of a frame. Each `require_`
-/// function writes instructions that go to `otherwise` unless the frame passes the test.
+/// function emits instructions that jump to `otherwise` unless the frame passes the test.
 pub(super) trait FrameTests {
     type Label: Copy;
 
@@ -20,27 +21,28 @@ pub(super) trait FrameTests {
     fn bind(&mut self, label: Self::Label);
     fn jump(&mut self, to: Self::Label);
 
-    /// Goes to `to` if the frame has at least one of these properties.
+    /// Emits a jump to `to` if the frame has at least one of the `properties`.
     fn jump_if_any(&mut self, properties: u32, to: Self::Label);
 
-    /// The frame must have at least one of these properties.
+    /// Requires that the frame has at least one of the `properties`.
     fn require_any(&mut self, properties: u32, otherwise: Self::Label);
 
     fn require_protocol(&mut self, protocol: u8, otherwise: Self::Label);
 
-    /// One of the frame's two ports must be in this range.
+    /// Requires that the source or destination port (`way`) is in the range `ports`.
     fn require_port(&mut self, way: Way, ports: (u16, u16), otherwise: Self::Label);
 
-    /// One of the frame's two addresses must have this prefix.
+    /// Requires that the source or destination address (`way`) begins with `prefix`.
     fn require_prefix(&mut self, way: Way, prefix: &Prefix, otherwise: Self::Label);
 
-    /// Each frame passes.
+    /// Requires nothing: each frame passes.
     fn require_nothing(&mut self, otherwise: Self::Label);
 }
 
-/// Goes to `taken` if the expression matches the frame, and otherwise to `passed`.
+/// Emits the tests of the expression, which jump to `taken` if it matches the frame, and otherwise
+/// to `passed`.
 pub(super) fn choose<A: FrameTests>(asm: &mut A, take: &Take, taken: A::Label, passed: A::Label) {
-    // ARP and neighbour discovery stay with the kernel unless the expression names them.
+    // ARP and neighbour discovery packets are left to the kernel unless the expression names them.
     let to = |is_named| if is_named { taken } else { passed };
     asm.jump_if_any(ARP, to(take.names(Kind::Arp)));
     asm.jump_if_any(NEIGHBOUR_DISCOVERY, to(take.names(Kind::NeighbourDiscovery)));
@@ -62,7 +64,7 @@ pub(super) fn choose<A: FrameTests>(asm: &mut A, take: &Take, taken: A::Label, p
     asm.jump(passed);
 }
 
-/// Goes to `otherwise` unless the frame passes the test.
+/// Emits a jump to `otherwise` unless the frame passes the test.
 fn require<A: FrameTests>(asm: &mut A, test: &Test, otherwise: A::Label) {
     match test {
         Test::All => asm.require_nothing(otherwise),
@@ -82,8 +84,8 @@ fn require<A: FrameTests>(asm: &mut A, test: &Test, otherwise: A::Label) {
     }
 }
 
-/// Runs the test for one direction. If no direction is given, the frame passes if the test succeeds
-/// in either direction.
+/// Emits the test for the source or the destination. If neither is specified, the frame passes if
+/// the test succeeds for one of the two.
 fn either<A: FrameTests>(asm: &mut A, way: Option<Way>, otherwise: A::Label, test: impl Fn(&mut A, Way, A::Label)) {
     if let Some(way) = way {
         return test(asm, way, otherwise);

@@ -1,5 +1,5 @@
-//! What the queues of an interface share: the XDP program, and the sockets, which are all bound at
-//! the same time.
+//! The objects that the queues of an interface share: the XDP program, and the sockets, which are
+//! all bound at the same time.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -31,36 +31,38 @@ pub(super) struct Device {
     pub(super) name: String,
     pub(super) index: u32,
     pub(super) program: Arc<Attached>,
-    /// The number of the interface's queue 0 in the maps of the program.
+    /// The key of the interface's queue 0 in the maps of the XDP program.
     pub(super) first_key: u32,
-    /// The bond that the interface is a port of, if packets are taken from the bond.
+    /// The interface number of the bond, if packets are taken from a bond and this interface is one
+    /// of its ports.
     pub(super) bond: Option<u32>,
-    /// The longest frame of the interface, in bytes, when it was opened.
+    /// The length of the interface's longest frame at the time when it was opened, in bytes.
     pub(super) frame_bytes: usize,
     pub(super) ring: u32,
     pub(super) busy_poll: Option<Duration>,
     pub(super) coalesce: Option<Duration>,
-    /// The number of receive queues that the driver reports, whose frames the program counts. 0 if
-    /// it reports none.
+    /// The number of receive queues that the driver reports. The program counts the frames of these
+    /// queues. 0 if the driver reports no number.
     queues: u32,
     copies: bool,
     pub(super) first_queue: u32,
     namespace: Namespace,
-    /// The longest frame that the sockets have room for, in bytes. Known after they are bound.
+    /// The longest frame that the sockets have room for, in bytes. The value is known after the
+    /// sockets are bound.
     longest: AtomicUsize,
     /// The pipe for [`report_vain_busy_polling`](Self::report_vain_busy_polling).
     vain_polling: OnceLock<Weak<OwnedFd>>,
-    /// The senders of the same interface. The senders use the same memory as the receivers, and
-    /// share the completion ring of their queue.
+    /// The sending sockets of the same interface. They use the same memory as the receiving
+    /// sockets. The sender and the receiver of a queue share the completion ring of this queue.
     pub(super) senders: Mutex<Weak<TxSockets>>,
     sockets: Mutex<Sockets>,
 }
 
-/// The interfaces that this process takes packets from. The list is locked while an interface is
+/// The interfaces from which this process takes packets. The list is locked while an interface is
 /// opened.
 static OPEN: Mutex<Vec<Weak<Device>>> = Mutex::new(Vec::new());
 
-/// The sockets of the queues, until each queue has taken its own.
+/// The sockets for the queues. Each queue takes its own socket out of this list.
 #[derive(Debug, Default)]
 struct Sockets {
     unbound: Vec<Socket>,
@@ -68,7 +70,7 @@ struct Sockets {
 }
 
 impl Device {
-    /// The device for some queues of `interface`, with a socket for each.
+    /// Creates the device for some queues of `interface`, with a socket for each queue.
     pub(super) fn new(
         options: &AfXdpOptions,
         interface: &Link,
@@ -104,15 +106,17 @@ impl Device {
         })
     }
 
-    /// Sets the options of new sockets. Later, the process may no longer have the permission.
+    /// Sets the options of new sockets now, because later the process may no longer have the
+    /// permission.
     pub(super) fn set_up(options: &AfXdpOptions, sockets: &[Socket]) -> Result<(), DeviceError> {
         let Some(time) = options.busy_poll else { return Ok(()) };
         let set = sockets.iter().try_for_each(|socket| socket.busy_poll(time, POLL_BUDGET as u32));
         set.map_err(|e| options.error("poll busily", e))
     }
 
-    /// A device like this one, for another port of the same bond. `prepared` are sockets that are
-    /// not bound yet, and the port has as many queues from the first one on.
+    /// Creates a device like this device, for another port of the same bond. `prepared` are sockets
+    /// that are not bound yet, one for each of the port's queues, which begin at the same first
+    /// queue.
     pub(super) fn of_port(
         &self,
         port: &Link,
@@ -144,7 +148,7 @@ impl Device {
         Ok(Self { sockets: Mutex::new(Sockets { unbound: Vec::new(), ready }), ..device }.listed())
     }
 
-    /// Lists the device, so that [`find`](Self::find) finds it.
+    /// Adds the device to the list `OPEN`, so that [`find`](Self::find) finds the device.
     pub(super) fn listed(self) -> Arc<Self> {
         let (mut open, device) = (OPEN.lock().unwrap_or_else(PoisonError::into_inner), Arc::new(self));
         open.retain(|device| device.strong_count() > 0);
@@ -152,34 +156,37 @@ impl Device {
         device
     }
 
-    /// The device with which this process takes packets from that interface of the current
-    /// namespace.
+    /// Returns the device with which this process takes packets from the interface with the number
+    /// `index` in the current network namespace.
     pub(super) fn find(index: u32) -> Option<Arc<Self>> {
         Self::here().into_iter().find(|device| device.index == index)
     }
 
-    /// Returns true if this process takes packets from that interface of the current namespace, or
-    /// from the ports of that bond.
+    /// Returns true if this process takes packets from the interface `index` of the current network
+    /// namespace, or if `index` is a bond and this process takes packets from its ports.
     pub(super) fn takes_from(index: u32) -> bool {
         Self::here().iter().any(|device| device.index == index || device.bond == Some(index))
     }
 
-    /// Whether this process takes packets from the ports of a bond of the current namespace.
+    /// Returns true if this process takes packets from the ports of a bond in the current network
+    /// namespace.
     pub(super) fn follows_bonds() -> bool {
         Self::here().iter().any(|device| device.bond.is_some())
     }
 
-    /// The programs of this process in dispatchers, on interfaces of the current namespace.
+    /// Returns the programs of this process that are in dispatchers, on interfaces of the current
+    /// network namespace.
     pub(super) fn components() -> Vec<Component> {
         Self::here().iter().filter_map(|device| device.program.attachment.component()).collect()
     }
 
-    /// The interfaces of the current namespace that this process polls busily.
+    /// Returns the numbers of the interfaces in the current network namespace that this process
+    /// polls busily.
     pub(super) fn busily_polled() -> Vec<u32> {
         Self::here().iter().filter(|device| device.busy_poll.is_some()).map(|device| device.index).collect()
     }
 
-    /// Lets the devices report to a pipe that busy polling does not reach their driver.
+    /// Makes the devices report to the pipe `to` if their driver cannot be polled busily.
     pub(super) fn report_vain_busy_polling(to: &Arc<OwnedFd>) {
         for device in Self::here().iter().filter(|device| device.busy_poll.is_some()) {
             let _ = device.vain_polling.set(Arc::downgrade(to));
@@ -189,26 +196,29 @@ impl Device {
     /// Writes the number of the interface to the pipe, on one line.
     pub(super) fn polls_in_vain(&self) {
         if let Some(to) = self.vain_polling.get().and_then(Weak::upgrade) {
-            // Without a reader, nobody defers interrupts.
+            // A failure does not matter: without a reader of the pipe, no process defers
+            // interrupts.
             let _ = nix::unistd::write(&*to, format!("{}\n", self.index).as_bytes());
         }
     }
 
-    /// Lets the programs of [`components`](Self::components) stay in their dispatchers at the end.
+    /// Lets the programs of [`components`](Self::components) stay in their dispatchers when this
+    /// process ends.
     pub(super) fn stay_in_dispatchers(reports: OwnedFd) {
         let removed = Arc::new(Removed::from(reports));
         Self::here().iter().for_each(|device| device.program.attachment.stay(&removed));
     }
 
-    /// The devices with which this process takes packets from interfaces of the current namespace.
+    /// Returns the devices with which this process takes packets from interfaces of the current
+    /// network namespace.
     fn here() -> Vec<Arc<Self>> {
         let open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         let here = Namespace::here();
         open.iter().filter_map(Weak::upgrade).filter(|device| device.namespace == here).collect()
     }
 
-    /// Returns true if the driver may forget the program without reporting it, and if the program's
-    /// counters reveal this.
+    /// Returns true if the driver may lose the program without reporting the loss, and if the
+    /// program's counters reveal the loss.
     pub(super) fn can_be_forgotten(&self) -> bool {
         self.queues > 0 && self.program.attachment.can_be_renewed()
     }
@@ -223,7 +233,7 @@ impl Device {
         DeviceError::new(self.name.clone(), operation, cause)
     }
 
-    /// The necessary size of a page after steerage's headroom, in bytes. The size allows for the
+    /// The necessary length of a page after steerage's headroom, in bytes. The size allows for the
     /// kernel's headroom, which is longer than steerage's headroom. A frame longer than a chunk
     /// needs several pages.
     pub(super) fn frame_bytes_max(&self) -> usize {
@@ -236,13 +246,13 @@ impl Device {
         self.frame_bytes.div_ceil(CHUNK_BYTES_MAX - HEADROOM_BYTES).min(SEGMENTS_MAX)
     }
 
-    /// The longest frame that the queues can receive, in bytes. The answer is known after the
+    /// The longest frame that the queues can receive, in bytes. This length is known after the
     /// sockets are bound.
     pub(super) fn longest(&self) -> usize {
         self.longest.load(Ordering::Relaxed)
     }
 
-    /// The socket of queue `number`, which receives into the pages of `region`.
+    /// Returns the socket of queue `number`, which receives into the pages of `region`.
     pub(super) fn ready(&self, number: u32, region: &Arc<Region>) -> Result<OpenSocket, DeviceError> {
         let mut sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
         if !sockets.unbound.is_empty() {
@@ -254,16 +264,16 @@ impl Device {
         self.socket_of(number).ok_or_else(|| self.error("bind its socket", io::Error::other("it was bound before")))
     }
 
-    /// The bound socket of queue `number`, unless the interface has no such queue, or the queue has
-    /// taken its socket.
+    /// Returns the bound socket of queue `number`. Returns `None` if the interface has no such
+    /// queue, or if the queue has already taken its socket.
     pub(super) fn socket_of(&self, number: u32) -> Option<OpenSocket> {
         let mut sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
         sockets.ready.get_mut(number.checked_sub(self.first_queue)? as usize)?.take()
     }
 
-    /// The mode in which the socket runs, for the user.
+    /// Returns the mode of the socket as a text for the user.
     pub(super) fn mode(&self, socket: &OpenSocket) -> &'static str {
-        /// Adds the metadata that the driver reports for this mode's frames.
+        /// Appends to the text which metadata the driver reports for frames.
         macro_rules! with_metadata {
             ($mode:literal) => {
                 match (self.program.functions.time.is_some(), self.program.functions.tag.is_some()) {
@@ -294,7 +304,7 @@ impl Device {
     }
 
     /// Gives the sockets of consecutive queues their memory and their rings. `completions` returns
-    /// how long the completion ring of a queue must be.
+    /// the necessary length of the completion ring of a queue.
     pub(super) fn prepare(
         &self,
         unbound: Vec<Socket>,
@@ -311,7 +321,8 @@ impl Device {
         (self.first_queue..).zip(unbound).map(prepare).collect()
     }
 
-    /// Binds prepared sockets to the queues. All of them are bound as the first one is.
+    /// Binds prepared sockets to the queues. All sockets are bound in the same way as the first
+    /// socket.
     fn bind_prepared(&self, prepared: &[OpenSocket], region: &Arc<Region>) -> Result<How, DeviceError> {
         let mut how = How::default();
         for (queue, next) in (self.first_queue..).zip(prepared) {
@@ -322,13 +333,13 @@ impl Device {
             }
         }
         let parts = if how.several { SEGMENTS_MAX } else { 1 };
-        // Relaxed: the number refers to no other memory.
+        // Relaxed: the number does not guard other memory.
         self.longest.store(parts * (chunk_bytes(region) as usize - HEADROOM_BYTES), Ordering::Relaxed);
         Ok(how)
     }
 
-    /// Binds the first socket: in zero-copy mode if possible, and with frames of several chunks if
-    /// possible. If binding fails, tries to bind in copy mode or without frames of several chunks.
+    /// Binds the first socket, if possible in zero-copy mode and with support for frames of several
+    /// chunks. If this fails, tries copy mode, or no support for such frames, or both.
     fn bind_first(
         &self,
         socket: &OpenSocket,

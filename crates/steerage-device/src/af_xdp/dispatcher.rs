@@ -1,15 +1,16 @@
-//! The dispatcher of libxdp, by which several XDP programs share an interface.
+//! The dispatcher of libxdp, a program with which several XDP programs share an interface.
 //!
-//! The dispatcher is an XDP program that calls a function for each of up to ten components, which
-//! are programs that replace these functions. libxdp's document "protocol" describes the
-//! dispatcher. To add or remove a component, a process creates another dispatcher with all
-//! components, and replaces the old dispatcher in one step. Therefore each packet passes all
-//! components of either the old or the new dispatcher. The components are pinned in a directory of
-//! the BPF file system, so they stay after the end of their processes.
+//! The dispatcher is an XDP program that calls up to ten functions. Each function is replaced by a
+//! component, which is another XDP program. libxdp's document "protocol" describes the dispatcher.
+//! To add or remove a component, a process creates a new dispatcher with all components, and
+//! replaces the old dispatcher in one step. Therefore each packet passes all components of the old
+//! dispatcher, or all components of the new one. The components are pinned in a directory of the
+//! BPF file system, so they stay after the end of their processes.
 //!
-//! steerage's program in a dispatcher therefore stays too, until it is removed. After its process
-//! has ended, the program has no sockets, and leaves all packets to the next component. A lock on a
-//! directory of the program, which ends with the process, shows whether the process is alive.
+//! Therefore steerage's program in a dispatcher also stays after the end of its process, until it
+//! is removed. After its process has ended, the program has no sockets, and leaves all packets to
+//! the next component. The process locks a directory for its program. The lock ends with the
+//! process, so it shows whether the process is alive.
 
 mod code;
 
@@ -37,15 +38,17 @@ use super::sys::extension::{
 };
 use code::{COMPONENTS_MAX, CONFIGURATION_BYTES, DISPATCHER, FIRST_FUNCTION, Rule, configuration, function_of, rules};
 
-/// The priority of a program for which the user names none, as in libxdp.
+/// The default priority of a program, as in libxdp.
 pub const PRIORITY_DEFAULT: u32 = 50;
 
-/// The mount point of the BPF file system, and the variable that names another one, as in libxdp.
+/// The mount point of the BPF file system, and the environment variable that names another mount
+/// point, as in libxdp.
 const FILE_SYSTEM: &str = "/sys/fs/bpf";
 const FILE_SYSTEM_VARIABLE: &str = "LIBXDP_BPFFS";
 
-/// How often a change is tried if other processes change the dispatcher at the same time. Each wait
-/// between two tries is twice as long as the previous wait. libxdp tries for the same time.
+/// The maximum number of attempts if other processes change the dispatcher at the same time. Each
+/// wait between two attempts is twice as long as the previous wait. libxdp tries for the same total
+/// time.
 const TRIES_MAX: u32 = 10;
 const WAIT_FIRST: Duration = Duration::from_millis(1);
 
@@ -53,7 +56,7 @@ const WAIT_FIRST: Duration = Duration::from_millis(1);
 /// number of milliseconds.
 const READ_AGAIN_MS: u16 = 100;
 
-/// The longest log of the verifier, in bytes.
+/// The maximum length of the BPF verifier's log, in bytes.
 const LOG_BYTES: usize = 1 << 16;
 
 /// steerage's program in the dispatcher of an interface.
@@ -61,7 +64,7 @@ const LOG_BYTES: usize = 1 << 16;
 pub struct Component {
     /// The interface's number in its network namespace.
     pub interface: u32,
-    /// The program's number for bpf(2).
+    /// The number by which bpf(2) identifies the program.
     pub program: u32,
 }
 
@@ -84,7 +87,7 @@ impl FromStr for Component {
 /// The reason why a program could not be added to a dispatcher.
 #[derive(Debug)]
 pub(super) enum Refused {
-    /// A steerage process that is alive has a program in the dispatcher.
+    /// Another steerage process, which is alive, has a program in the dispatcher.
     ByAnother(u32),
     Error(io::Error),
 }
@@ -104,20 +107,21 @@ pub(super) struct Added {
 }
 
 impl Added {
-    /// Keeps the lock until the process ends. Releasing the lock would take a system call that
-    /// packet threads may not make.
+    /// Keeps the lock until the process ends. To release the lock requires a system call that
+    /// packet threads are not allowed to make.
     pub(super) fn stay(&mut self) {
         std::mem::forget(self.alive.take());
     }
 }
 
-/// Returns true if this program is a dispatcher.
+/// Returns true if `program` is the name of a dispatcher.
 pub(super) fn is_one(program: &str) -> bool {
     program == DISPATCHER
 }
 
-/// Adds the program to the dispatcher of the interface. If no program is attached to the interface,
-/// attaches a dispatcher at `place`. Removes programs of steerage processes that have ended.
+/// Adds steerage's program to the dispatcher of the interface. If no program is attached to the
+/// interface, attaches a dispatcher at `place`. Removes programs of steerage processes that have
+/// ended.
 pub(super) fn add(
     interface: u32,
     place: XdpPlace,
@@ -158,8 +162,8 @@ pub(super) fn add(
     })
 }
 
-/// Removes the component from the dispatcher, and the dispatcher if it was the only component. Does
-/// nothing if the dispatcher does not have the component.
+/// Removes the component from its dispatcher. If this was the only component, the dispatcher is
+/// removed too. Does nothing if the dispatcher does not have the component.
 ///
 /// # Errors
 /// Fails if the process lacks permission: removing a component requires root's capabilities.
@@ -191,7 +195,7 @@ pub fn remove(component: Component) -> io::Result<()> {
     }
 }
 
-/// Returns true if the dispatcher of the interface has the component. Does not wait for other
+/// Returns true if the dispatcher of the interface has the component. `has` does not wait for other
 /// processes.
 ///
 /// # Errors
@@ -209,8 +213,8 @@ pub(super) fn has(component: Component) -> io::Result<bool> {
     Ok(dispatcher.is_some_and(|dispatcher| dispatcher.components.iter().any(|one| one.id == program)))
 }
 
-/// Waits until `end` is readable or closed. Calls `removed` with each component that is no longer in
-/// its dispatcher.
+/// Waits until `end` is readable or closed. Meanwhile, calls `removed` with each component that is
+/// no longer in its dispatcher.
 ///
 /// # Errors
 /// Fails if the kernel does not report changes of interfaces.
@@ -305,13 +309,13 @@ struct Built {
     program: OwnedFd,
     id: u32,
     components: Vec<Loaded>,
-    /// The links by which the components replace their functions, in the same order.
+    /// The links by which the components replace functions of the dispatcher, in the order of the
+    /// components.
     links: Vec<OwnedFd>,
 }
 
 impl Built {
-    /// Creates the dispatcher. The argument `ours` is the program of the component that is not
-    /// loaded yet.
+    /// Creates the dispatcher. The argument `ours` is steerage's program, if it is not loaded yet.
     fn new(mut components: Vec<Loaded>, ours: Option<Typed<'_>>) -> io::Result<Self> {
         if components.len() > COMPONENTS_MAX {
             return Err(io::Error::other(format!("its dispatcher has {COMPONENTS_MAX} programs, which is the most")));
@@ -372,7 +376,8 @@ impl Built {
     }
 }
 
-/// The directory of the pins of all dispatchers, locked against changes by other processes.
+/// The directory with the pinned programs of all dispatchers. It is locked, so that no other
+/// process changes it.
 #[derive(Debug)]
 struct Directory {
     path: PathBuf,
@@ -388,8 +393,8 @@ impl Directory {
         }
         let path = Path::new(&root).join("xdp");
         create_directory(&path)?;
-        // The directory is checked, because any program could be pinned in a directory that other
-        // users can change.
+        // The directory's owner and mode are checked, because other users could pin any program in
+        // a directory that they can change.
         let (found, ours) = (fs::symlink_metadata(&path)?, fs::metadata("/proc/self")?.uid());
         if !found.is_dir() || found.mode() & 0o022 != 0 || ![0, ours].contains(&found.uid()) {
             return Err(io::Error::other(format!("other users can change {}", path.display())));
@@ -402,7 +407,7 @@ impl Directory {
         self.path.join(format!("dispatch-{interface}-{dispatcher}"))
     }
 
-    /// The directory whose lock shows that the process of a component is alive.
+    /// Returns the path of the directory whose lock shows that the process of a component is alive.
     fn of_component(&self, id: u32) -> PathBuf {
         self.path.join(format!("{NAME}-{id}"))
     }
@@ -419,11 +424,11 @@ impl Directory {
     }
 
     fn forget(&self, id: u32) {
-        // The directory may be removed already.
+        // An error is ignored, because the directory may already have been removed.
         let _ = fs::remove_dir(self.of_component(id));
     }
 
-    /// Removes those pins of a dispatcher that exist.
+    /// Removes all pinned files of a dispatcher.
     fn unpin(&self, pins: &Path) -> io::Result<()> {
         for pin in fs::read_dir(pins)? {
             fs::remove_file(pin?.path())?;
@@ -431,7 +436,7 @@ impl Directory {
         fs::remove_dir(pins)
     }
 
-    /// Repeats `change` while another process changes the dispatcher at the same time.
+    /// Calls `change` again as long as another process changes the dispatcher at the same time.
     fn repeat<T>(&self, mut change: impl FnMut(&Self) -> Result<T, Refused>) -> Result<T, Refused> {
         let mut wait = WAIT_FIRST;
         for _ in 1..TRIES_MAX {
@@ -458,7 +463,8 @@ fn create_directory(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Loads a program. If the kernel refuses the program, loads it again to log the verifier's reason.
+/// Loads a program. If the kernel rejects the program, loads it again in order to log the
+/// verifier's reason.
 fn with_log(load: impl Fn(&mut [u8]) -> io::Result<OwnedFd>) -> io::Result<OwnedFd> {
     load(&mut []).inspect_err(|_| {
         let mut log = vec![0; LOG_BYTES];

@@ -1,12 +1,12 @@
-//! A flow dissector for the kernel that returns the flow inside VXLAN and GTP-U. The kernel's own
-//! dissector reads only the outer headers of UDP tunnels, so that RPS leaves all packets of a tunnel
-//! on one CPU if its ports are fixed.
+//! A flow dissector for the kernel (a BPF program) that returns the inner flow of VXLAN and GTP-U
+//! packets. The kernel's own dissector reads only the outer headers of UDP tunnels, so that RPS
+//! leaves all packets of a tunnel on one CPU if the tunnel's ports are fixed.
 //!
 //! Only one flow dissector can be attached to a network namespace. The attached program replaces
-//! the kernel's dissector wherever the kernel looks for flows: in RPS, RFS, flower and bonding.
-//! Packets that are not in these tunnels go to the kernel's dissector, by
-//! `BPF_FLOW_DISSECTOR_CONTINUE` of Linux 6.1. The packets themselves do not change, so GRO and
-//! checksums work as before (Documentation/bpf/prog_flow_dissector.rst of the kernel).
+//! the kernel's dissector wherever the kernel determines flows: in RPS, RFS, flower and bonding.
+//! Packets that are not in VXLAN or GTP-U tunnels are left to the kernel's dissector, by the return
+//! value `BPF_FLOW_DISSECTOR_CONTINUE` of Linux 6.1. The dissector does not change packets, so GRO
+//! and checksums work as before (Documentation/bpf/prog_flow_dissector.rst of the kernel).
 
 use std::io;
 
@@ -37,22 +37,23 @@ const PORTS: i16 = 12;
 const ADDRESSES: i16 = 16;
 
 const OK: i32 = 0;
-/// The kernel's dissector reads the packet.
+/// The return value that leaves the packet to the kernel's own dissector.
 const CONTINUE: i32 = 129;
 
-/// The maximum number of headers before the IP header that are skipped. A frame has at most two
-/// VLAN tags, and the verifier requires a limit.
+/// The maximum number of bytes that are skipped before the IP header. A frame has at most two VLAN
+/// tags there, and the kernel's BPF verifier requires a limit.
 const NETWORK_AT_MAX: u32 = 256;
 
 const VXLAN_BYTES: i32 = 8;
 const GTP_BYTES: i32 = 8;
-/// The bits of a GTP-U header that say version 1 and GTP, not GTP' (3GPP TS 29.281, 5.1).
+/// The bits of a GTP-U header that mean version 1, and the protocol GTP instead of GTP' (3GPP TS
+/// 29.281, 5.1).
 const GTP_VERSION: u32 = 0x30;
 const GTP_PDU: u32 = 255;
 const GTP_OPTIONS: u32 = 7;
 const GTP_EXTENSION: u32 = 4;
 
-/// The program, loaded. The program can be attached to the network namespace of a thread. It stays
+/// The loaded program. It can be attached to the network namespace of a thread. The program stays
 /// attached, even after the end of this process, until it is detached or the namespace ends.
 #[derive(Debug)]
 pub struct FlowDissector {
@@ -64,17 +65,19 @@ impl FlowDissector {
     /// Loads the program.
     ///
     /// # Errors
-    /// Loading takes CAP_NET_ADMIN, CAP_BPF and CAP_PERFMON.
+    /// Returns an error if the process lacks CAP_NET_ADMIN, CAP_BPF or CAP_PERFMON.
     pub fn load() -> io::Result<Self> {
         let program = Dissector::load(NAME, &program().ok_or(io::ErrorKind::InvalidInput)?)?;
         Ok(Self { id: program.id()?, program })
     }
 
-    /// The program that another process has attached to the network namespace of this thread.
-    /// `None` if no program is attached, or if the attached program does not come from this module.
+    /// Returns the flow dissector that another process has attached to the network namespace of
+    /// this thread. Returns `None` if no program is attached, or if the attached program is not
+    /// steerage's.
     ///
     /// # Errors
-    /// Opening a program of another process takes CAP_SYS_ADMIN.
+    /// Returns an error without CAP_SYS_ADMIN, which is required to open a program of another
+    /// process.
     pub fn find() -> io::Result<Option<Self>> {
         let Some(id) = attached()? else { return Ok(None) };
         if ProgramInfo::of(id)?.name != NAME {
@@ -83,7 +86,7 @@ impl FlowDissector {
         Ok(Some(Self { program: Dissector::of(id)?, id }))
     }
 
-    /// The number of the program in the kernel.
+    /// The number by which the kernel identifies the program.
     pub fn id(&self) -> u32 {
         self.id
     }
@@ -91,8 +94,8 @@ impl FlowDissector {
     /// Attaches the program to the network namespace of this thread.
     ///
     /// # Errors
-    /// `AlreadyExists` if another program is attached, here or to the first namespace of the
-    /// machine. Attaching takes CAP_NET_ADMIN.
+    /// `AlreadyExists` if another program is attached, to this network namespace or to the initial
+    /// namespace of the machine. Attaching requires CAP_NET_ADMIN.
     pub fn attach(&self) -> io::Result<()> {
         match attached()? {
             Some(id) if id == self.id => Ok(()),
@@ -104,7 +107,7 @@ impl FlowDissector {
     /// Detaches the program from the network namespace of this thread, if it is attached.
     ///
     /// # Errors
-    /// Detaching takes CAP_NET_ADMIN.
+    /// Detaching requires CAP_NET_ADMIN.
     pub fn detach(&self) -> io::Result<()> {
         match attached()? {
             Some(id) if id == self.id => self.program.detach(),
@@ -113,8 +116,8 @@ impl FlowDissector {
     }
 }
 
-/// The program. Register `R6` points to the result, `R7` to the current header, and `R8` to the end
-/// of the packet. `R9` is the offset of the current header.
+/// Returns the instructions of the program. Register `R6` points to the flow keys, `R7` to the
+/// current header, and `R8` to the end of the packet. `R9` is the offset of the current header.
 fn program() -> Option<Vec<Instruction>> {
     let mut asm = Assembler::default();
     let outer = asm.label();
@@ -135,12 +138,13 @@ fn program() -> Option<Vec<Instruction>> {
 
 struct Writer {
     asm: Assembler,
-    /// The end of the program for packets that the kernel's dissector reads.
+    /// The label to which the program jumps for packets that it leaves to the kernel's dissector.
     outer: Label,
 }
 
 impl Writer {
-    /// Leaves the packet to the kernel's dissector unless it has this many bytes from `R7` on.
+    /// Leaves the packet to the kernel's dissector unless the packet has at least `bytes` bytes
+    /// from `R7` on.
     fn has(&mut self, bytes: i32) {
         self.asm.copy(R3, R7);
         self.asm.add(R3, bytes);
@@ -157,7 +161,7 @@ impl Writer {
         self.asm.add_register(R9, bytes);
     }
 
-    /// `R3` = two bytes at this offset of the header, in host order.
+    /// `R3` = two bytes at the offset `at` of the current header, in host order.
     fn half(&mut self, at: usize) {
         self.asm.load(Size::Half, R3, R7, at as i16);
         self.asm.half_to_host(R3);
@@ -167,13 +171,13 @@ impl Writer {
         self.asm.load(Size::Byte, R3, R7, at as i16);
     }
 
-    /// Leaves the packet to the kernel's dissector unless `R3` is this number.
+    /// Leaves the packet to the kernel's dissector unless `R3` is equal to `number`.
     fn must_be(&mut self, number: u32) {
         self.asm.jump_if(R3, When::NotEqual, number, self.outer);
     }
 
-    /// The outer IP header, without options, extensions or fragments. Afterwards, `R7` is the UDP
-    /// header.
+    /// Reads the outer IP header, which must not have options or extensions, and must not be of a
+    /// fragment. Afterwards, `R7` points to the UDP header.
     fn outer_headers(&mut self) {
         let (v6, udp) = (self.asm.label(), self.asm.label());
         self.asm.load(Size::Half, R3, R6, ETHERTYPE);
@@ -197,7 +201,7 @@ impl Writer {
         self.asm.bind(udp);
     }
 
-    /// The tunnel's header, and the flow after it.
+    /// Reads the tunnel's header, and the inner flow after this header.
     fn tunnels(&mut self) {
         let [vxlan, v4, v6, inner] = [(); 4].map(|()| self.asm.label());
         self.has(udp::BYTES as i32 + GTP_BYTES);
@@ -230,7 +234,7 @@ impl Writer {
         self.flow_v6();
     }
 
-    /// A GTP-U header with at most one extension header. (5G uses one.)
+    /// Reads a GTP-U header with at most one extension header. (5G uses one extension header.)
     fn gtp(&mut self, inner: Label) {
         let (options, extension) = (self.asm.label(), self.asm.label());
         self.byte(1);
@@ -254,7 +258,7 @@ impl Writer {
         self.asm.jump_if(R3, When::Equal, 0, self.outer);
         self.asm.shift_left(R3, 2);
         self.asm.copy(R2, R3);
-        // The last byte of an extension header is the type of the next.
+        // The last byte of an extension header is the type of the next extension header.
         self.skip(GTP_BYTES + 3);
         self.skip_register(R2);
         self.has(1);
@@ -284,7 +288,7 @@ impl Writer {
         self.finish(ipv6::BYTES, false);
     }
 
-    /// Copies the addresses, which have this many 32-bit words.
+    /// Copies the addresses, which together have `words` 32-bit words.
     fn copy(&mut self, at: usize, words: i16) {
         for word in 0..words {
             self.asm.load(Size::Word, R2, R7, at as i16 + 4 * word);
@@ -292,7 +296,7 @@ impl Writer {
         }
     }
 
-    /// Ends the program. `R3` is the protocol.
+    /// Stores the protocol (`R3`) and the ports, and ends the program.
     fn finish(&mut self, ip_bytes: usize, is_fragment: bool) {
         let (ports, done) = (self.asm.label(), self.asm.label());
         self.asm.store(Size::Byte, R6, PROTOCOL, R3);
@@ -342,8 +346,8 @@ mod tests {
             ours.detach().unwrap();
             ours.attach().unwrap();
             ours.attach().unwrap();
-            // The program stays attached after its descriptor is closed, and another process finds
-            // the program.
+            // The program stays attached after its file descriptor is closed, and another process
+            // can find the program.
             let id = ours.id();
             drop(ours);
             let found = FlowDissector::find().unwrap().unwrap();

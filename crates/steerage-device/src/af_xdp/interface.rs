@@ -5,7 +5,7 @@ use std::io;
 use steerage_netlink::ethtool::{Channels, Ethtool};
 use steerage_netlink::{Link, Rtnetlink};
 
-/// The type of interfaces with Ethernet headers: linux/if_arp.h.
+/// The type of interfaces whose frames have Ethernet headers (linux/if_arp.h).
 pub(super) const ETHERNET: u16 = 1;
 
 /// The interface with this name.
@@ -13,8 +13,8 @@ pub(super) fn look(name: &str) -> io::Result<Link> {
     Rtnetlink::open()?.link(name)
 }
 
-/// The queues of the interface. If the driver or the kernel does not report the queues, the result
-/// is one queue that both receives and sends.
+/// The queues of the interface. If the driver or the kernel does not report queues, the result is
+/// one queue that both receives and sends.
 pub(super) fn queues(name: &str) -> Channels {
     reported_queues(name).unwrap_or_else(|| Channels { combined: 1, ..Channels::default() })
 }

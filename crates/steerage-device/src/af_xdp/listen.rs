@@ -1,7 +1,8 @@
-//! The filter of a socket that listens to the packets of an expression, in classic BPF.
+//! The filter, in classic BPF, of a socket that listens to the packets that an expression selects.
 //!
-//! The filter reads the headers as the XDP program does (`program.rs`), so that both select the
-//! same packets. A VLAN tag that the kernel has removed from a frame counts as skipped.
+//! The filter reads the headers in the same way as the XDP program (`program.rs`), so that filter
+//! and program select the same packets. A VLAN tag that the kernel has removed from a frame needs
+//! no skipping.
 
 use steerage::LinkType;
 use steerage::flow::wire::{ethernet, ethertype, icmp6, ipv4, ipv6, protocol, vlan};
@@ -10,7 +11,8 @@ use steerage_capture::filter::{Filter, FilterError, Instruction};
 use super::compile::{ARP, FrameTests, HAS_PORTS, IPV4, IPV6, NEIGHBOUR_DISCOVERY, choose};
 use super::take::{Prefix, Take, Way};
 
-// The codes of instructions: linux/bpf_common.h. A is the accumulator, X the index register.
+// The codes of instructions (linux/bpf_common.h). A is the accumulator, and X is the index
+// register.
 const LOAD_NUMBER: u16 = 0x00;
 const STORE: u16 = 0x02;
 const ADD: u16 = 0x04;
@@ -44,7 +46,7 @@ const IP: u32 = 5;
 const HERE: u32 = 6;
 const PLACES: u32 = 7;
 
-/// A position to which instructions jump forward.
+/// A later position in the program, to which instructions jump.
 #[derive(Clone, Copy)]
 struct Label(usize);
 
@@ -60,8 +62,8 @@ impl Assembler {
         self.code.push(Instruction { code, jump_true: 0, jump_false: 0, operand });
     }
 
-    /// Jumps if the comparison has the result `wanted`. The jump that is part of a comparison
-    /// reaches only 255 instructions.
+    /// Jumps if the comparison has the result `wanted`. A separate jump instruction is used,
+    /// because the jump in a comparison reaches only 255 instructions.
     fn jump_if(&mut self, wanted: bool, comparison: u16, operand: u32, to: Label) {
         let (jump_true, jump_false) = if wanted { (0, 1) } else { (1, 0) };
         self.code.push(Instruction { code: comparison, jump_true, jump_false, operand });
@@ -73,7 +75,7 @@ impl Assembler {
         self.put(STORE, place);
     }
 
-    /// Loads from `offset` bytes after the position in `place`.
+    /// Loads from the frame, `offset` bytes after the position that the slot `place` contains.
     fn read(&mut self, code: u16, place: u32, offset: u32) {
         self.put(LOAD_X, place);
         self.put(code, offset);
@@ -85,7 +87,7 @@ impl Assembler {
         self.put(STORE, HERE);
     }
 
-    /// Goes to `otherwise` unless the frame has `bytes` more bytes.
+    /// Jumps to `otherwise` unless the frame has at least `bytes` more bytes.
     fn require(&mut self, bytes: u32, otherwise: Label) {
         self.put(LOAD, HERE);
         self.put(ADD, bytes);
@@ -144,8 +146,8 @@ impl FrameTests for Assembler {
         let at: [u32; 2] = if prefix.is_ipv6() { [8, 24] } else { [12, 16] };
         for (word, (value, mask)) in (0..).zip(prefix.words()).filter(|(_, (_, mask))| *mask != 0) {
             self.read(LOAD_WORD, IP, at[way as usize] + 4 * word);
-            // A classic program loads numbers in network byte order, and an XDP program loads them
-            // in the machine's byte order.
+            // A program in classic BPF loads numbers in network byte order. An XDP program loads
+            // them in the machine's byte order.
             self.put(AND, u32::from_be(mask));
             self.jump_if(false, IS_EQUAL, u32::from_be(value), otherwise);
         }
@@ -155,9 +157,10 @@ impl FrameTests for Assembler {
 }
 
 impl Take {
-    /// The filter by which a socket that only listens selects the same packets, for frames that begin
-    /// with a header of the type `link`: an IP header ([`LinkType::RAW`]), or an Ethernet header for
-    /// each other type. ARP and neighbour discovery are selected only if the expression names them.
+    /// Returns a filter for a socket that only listens, which selects the same packets as `self`.
+    /// The frames begin with a header of the type `link`: an IP header ([`LinkType::RAW`]), or an
+    /// Ethernet header for each other type. ARP and neighbour discovery are selected only if the
+    /// expression names them.
     ///
     /// # Errors
     /// [`FilterError::Program`] if the filter is longer than the kernel allows.
@@ -239,7 +242,7 @@ fn parse_ipv4(asm: &mut Assembler, transport: Label, decide: Label) {
     asm.set(KIND, IPV4);
     asm.read(LOAD_BYTE, IP, 9);
     asm.put(STORE, PROTOCOL);
-    // The ports of a fragment are ignored.
+    // If the packet is a fragment, its ports are ignored.
     asm.put(LOAD_HALF, 6);
     asm.jump_if(true, HAS_ANY, ipv4::FRAGMENT.into(), decide);
     asm.put(LOAD_BYTE, 0);

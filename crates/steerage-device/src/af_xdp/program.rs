@@ -1,8 +1,9 @@
-//! The XDP program. The program sends wanted frames to the socket of their queue, leaves all other
-//! frames to the kernel, and counts the frames of both groups.
+//! The XDP program. It sends wanted frames to the socket of their queue and leaves all other frames
+//! to the kernel. It counts the wanted frames and the other frames.
 //!
-//! The program reads the headers once, stores on its stack the values that the tests need, and runs
-//! the tests. The program writes only metadata in front of the frame, and drops no frames.
+//! The XDP program reads the headers of a frame once, stores the values that the tests need on its
+//! stack, and runs the tests. It writes nothing but metadata in front of the frame, and drops no
+//! frames.
 
 use steerage::flow::wire::{ethernet, ethertype, icmp6, ipv4, ipv6, protocol, vlan};
 
@@ -13,7 +14,7 @@ use super::take::{Prefix, Take, Way};
 
 /// The number of IPv6 extension headers that the program skips to find the ports. RFC 8200, 4.1,
 /// has a use for seven extension headers, but packets with more than two do not occur in practice.
-/// Each extension header costs instructions.
+/// To skip an extension header takes several instructions.
 pub(super) const EXTENSIONS_MAX: usize = 4;
 /// The number of VLAN tags that the program skips: an outer tag and an inner tag (IEEE 802.1ad).
 pub(super) const TAGS_MAX: usize = 2;
@@ -44,34 +45,35 @@ const MAP_LOOKUP: i32 = 1;
 const REDIRECT_MAP: i32 = 51;
 const ADJUST_META: i32 = 54;
 
-// The properties of a frame that only the XDP program stores, as further bits at `KIND`.
+// Further properties of a frame, which only the XDP program stores, as bits of the number at
+// `KIND`.
 
 /// The frame is a fragment, or may be a fragment because the frame has more extension headers than
 /// the program reads. A card may give the fragments of a datagram different hashes.
 const FRAGMENT: u32 = 32;
-/// The frame belongs to a protocol between the two ends of a link, such as LACP.
+/// The frame belongs to a "slow protocol" between the two ends of a link, such as LACP.
 const SLOW_PROTOCOL: u32 = 64;
 
-/// The IPv6 extension headers that encode their length in the same way.
+/// The types of IPv6 extension headers that encode their length in the same way.
 pub(super) const IPV6_OPTIONS: [u8; 3] = [protocol::HOP_BY_HOP, protocol::ROUTING, protocol::DESTINATION];
-/// The protocols that have the ports at the beginning of their headers.
+/// The transport protocols whose headers begin with the ports.
 pub(super) const WITH_PORTS: [u8; 5] =
     [protocol::TCP, protocol::UDP, protocol::DCCP, protocol::SCTP, protocol::UDP_LITE];
 
-/// The maps and the function that the program uses.
+/// The maps and the kernel's functions that the XDP program uses.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Maps<'a> {
-    /// The descriptor of the map from queue to socket.
+    /// The file descriptor of the map from a queue to its socket.
     pub(super) sockets: i32,
-    /// The ports of the bond on which the program runs. A queue's number in the maps is then that
-    /// of the first queue of its port, plus the queue's number on the port. Empty on other
-    /// interfaces.
+    /// The ports of the bond on which the program runs. The key of a queue in the maps is the key
+    /// of the first queue of its port, plus the queue's number on the port. For other interfaces,
+    /// `ports` is empty.
     pub(super) ports: &'a Ports,
-    /// The descriptor of the map from interfaces that became ports of the bond later to their first
-    /// queues. `None` on other interfaces.
+    /// The file descriptor of the map of interfaces that became ports of the bond later. Each value
+    /// is the key of the port's first queue. `None` if the interface is not a bond.
     pub(super) new_ports: Option<i32>,
-    /// The descriptor of the map of counters. For queue q, counter 2q counts the frames that the
-    /// program takes, and counter 2q + 1 counts the frames that it leaves to the kernel.
+    /// The file descriptor of the map of counters. For queue q, counter 2q counts the frames that
+    /// the XDP program takes, and counter 2q + 1 counts the frames that it leaves to the kernel.
     pub(super) counters: i32,
     pub(super) functions: Functions,
 }
@@ -81,13 +83,13 @@ pub(super) struct Maps<'a> {
 pub(super) struct Ports {
     /// The numbers of the interfaces.
     pub(super) interfaces: Vec<u32>,
-    /// For how many ports the maps have room.
+    /// The number of ports for which the maps have room.
     pub(super) places: u32,
-    /// How many queues each port has in the maps.
+    /// The number of queues that each port has in the maps.
     pub(super) queues: u32,
 }
 
-/// The instructions of the program. `None` if the program is too long.
+/// Returns the instructions of the XDP program, or `None` if the program would be too long.
 pub(super) fn program(take: &Take, maps: Maps<'_>) -> Option<Vec<Instruction>> {
     let mut asm = Assembler::default();
     let decide = asm.label();
@@ -97,7 +99,7 @@ pub(super) fn program(take: &Take, maps: Maps<'_>) -> Option<Vec<Instruction>> {
     let (taken, passed, count) = (asm.label(), asm.label(), asm.label());
     number_queue(&mut asm, maps, passed);
     if !maps.ports.interfaces.is_empty() {
-        // The kernel's bond runs LACP itself.
+        // The kernel's bond itself needs the frames of LACP.
         asm.load(Size::Word, R1, FRAME, KIND);
         asm.jump_if(R1, When::AnyOf, SLOW_PROTOCOL, passed);
     }
@@ -118,9 +120,8 @@ pub(super) fn program(take: &Take, maps: Maps<'_>) -> Option<Vec<Instruction>> {
     asm.finish()
 }
 
-/// Stores the number of the frame's queue in the maps. Frames from other interfaces than the ports
-/// go to
-/// `passed`, and count as frames of the first queue.
+/// Stores on the stack the key of the frame's queue in the maps. For a frame from an interface that
+/// is not a port, jumps to `passed`. Such a frame counts as a frame of the first queue.
 fn number_queue(asm: &mut Assembler, maps: Maps<'_>, passed: Label) {
     let ports = maps.ports;
     asm.load(Size::Word, R2, R6, CTX_QUEUE);
@@ -155,15 +156,15 @@ const fn half(network: u16) -> u32 {
     u16::from_ne_bytes(network.to_be_bytes()) as u32
 }
 
-/// Goes to `otherwise` unless the frame has `bytes` more bytes from R7 on.
+/// Jumps to `otherwise` unless the frame has at least `bytes` bytes from R7 on.
 fn require(asm: &mut Assembler, bytes: i32, otherwise: Label) {
     asm.copy(R1, R7);
     asm.add(R1, bytes);
     asm.jump_if_above(R1, R8, otherwise);
 }
 
-/// Reads the headers. R6 is the context, R7 the current position, and R8 the end of the frame. Goes
-/// to `decide` when all headers are read.
+/// Reads the headers. R6 points to the context, R7 to the current position in the frame, and R8 to
+/// the end of the frame. Jumps to `decide` when all headers are read.
 fn parse(asm: &mut Assembler, decide: Label) {
     asm.load(Size::Word, R7, R6, CTX_DATA);
     asm.load(Size::Word, R8, R6, CTX_DATA_END);
@@ -268,8 +269,8 @@ fn parse_ipv6(asm: &mut Assembler, transport: Label, decide: Label) {
         asm.bind(next);
     }
     asm.store_number(Size::Word, FRAME, KIND, IPV6 | FRAGMENT);
-    // From here on, the program reads the transport protocol's header. A packet with even more
-    // extension headers has no ports at that position.
+    // R7 now points to the transport protocol's header. If a packet has more extension headers than
+    // were skipped, there are no ports at this position.
 }
 
 /// Reads the transport header. R9 is the protocol, and R7 points to its header.
@@ -299,7 +300,7 @@ fn parse_transport(asm: &mut Assembler, decide: Label) {
     asm.store(Size::Word, FRAME, KIND, R1);
 }
 
-/// The tests of the expression. R9 holds the frame's properties.
+/// The tests of the expression. R9 contains the frame's properties.
 impl FrameTests for Assembler {
     type Label = Label;
 
@@ -345,16 +346,17 @@ impl FrameTests for Assembler {
         }
     }
 
-    /// The jump is never taken, but the kernel requires that each instruction can be reached.
+    /// This jump is never taken, but the kernel requires that each instruction of a program is
+    /// reachable.
     fn require_nothing(&mut self, otherwise: Label) {
         self.jump_if(R9, When::Below, 0, otherwise);
     }
 }
 
-/// Writes what the card knows of the frame in front of the frame: see
+/// Writes the metadata that the card reports about the frame in front of the frame: see
 /// [`metadata`](super::metadata). If the kernel has no room in front of the frame, the frame has no
-/// metadata. Fragments and packets other than IP get no hash: steerage computes their hash. R9
-/// holds the frame's properties, and R8 the mark.
+/// metadata. For fragments and packets other than IP, no hash is written: steerage computes their
+/// hash later. R9 contains the frame's properties, and R8 the mark.
 fn note_metadata(asm: &mut Assembler, functions: Functions) {
     let none = asm.label();
     asm.load(Size::Word, R9, FRAME, KIND);
@@ -377,7 +379,7 @@ fn note_metadata(asm: &mut Assembler, functions: Functions) {
         asm.call_kernel(function);
         asm.jump_if(R0, When::NotEqual, 0, unknown);
         asm.load(Size::Double, R1, FRAME, TIME);
-        // A frame that the card has not stamped has the time 0.
+        // If the card has not stamped the frame, the reported time is 0.
         asm.jump_if_null(R1, unknown);
         asm.store(Size::Double, R7, TIME_AT, R1);
         asm.add(R8, HAS_TIME as i32);
@@ -444,7 +446,7 @@ fn count_action(asm: &mut Assembler, counters: i32) {
     asm.load_map(R1, counters);
     place(asm, R2, KEY);
     asm.call(MAP_LOOKUP);
-    // A null pointer has 64 bits, so the check must compare all of them.
+    // A pointer has 64 bits, so the check for a null pointer must compare all 64 bits.
     asm.jump_if_null(R0, out);
     asm.load(Size::Double, R1, R0, 0);
     asm.add(R1, 1);

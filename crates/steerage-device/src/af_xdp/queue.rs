@@ -1,4 +1,4 @@
-//! A receive queue: its socket, its pages, and its counts of lost frames.
+//! A receive queue of AF_XDP: its socket, its pages, and its counts of lost frames.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -23,15 +23,15 @@ use watch::Watch;
 mod pace;
 mod watch;
 
-/// The minimum interval between two checks for lost frames and the interface's state. Each check
-/// takes a few system calls.
+/// The minimum interval between two checks. A check reads the number of lost frames and the
+/// interface's state. Each check makes a few system calls.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// The time after which the queue checks for free pages again, if almost no page is posted. Without
 /// posted pages, no frame arrives that could wake the CPU.
 const PAGES_LOOK: Duration = Duration::from_micros(100);
 
-/// Up to this many posted pages count as almost no posted page.
+/// If at most this many pages are posted, the queue counts as having almost no posted page.
 const POSTED_FEW: usize = 16;
 
 /// The stage of a queue's life.
@@ -39,27 +39,28 @@ const POSTED_FEW: usize = 16;
 enum Stage {
     /// The queue has no pages yet.
     New,
-    /// The queue has a socket. Frames go to the socket from the first poll on.
+    /// The queue has a socket. Frames will be sent to the socket from the first poll on.
     Ready(OpenSocket),
-    /// Frames go to the socket.
+    /// The XDP program sends frames to the socket.
     Open(OpenSocket),
-    /// Frames no longer go to the socket. The queue first hands over the remaining frames.
+    /// The XDP program sends no more frames to the socket. Before the queue ends, it hands over the
+    /// remaining frames.
     Ending(Option<OpenSocket>, Then),
-    /// The queue waits for a port of the bond to which it belongs from then on.
+    /// The queue has no port, and waits for a new port of the bond.
     Vacant,
     Ended,
 }
 
-/// What a queue does after it has handed over its frames.
+/// The next stage of an ending queue, after it has handed over its remaining frames.
 #[derive(Debug)]
 enum Then {
-    /// The queue ends, with this error if there is one.
+    /// The queue ends, with the given error if there is one.
     End(Option<DeviceError>),
     /// The port of the bond was deleted, and the queue waits for another port.
     AwaitPort,
 }
 
-/// A frame of several parts that has not arrived completely.
+/// A frame of several parts that has not been received completely yet.
 #[derive(Debug, Default)]
 struct Begun {
     frame: Gather,
@@ -67,20 +68,20 @@ struct Begun {
     hash: Option<FlowHash>,
 }
 
-/// The kernel's counts for a socket, in addition to lost frames, with the kernel's names (Linux,
-/// net/core/xsk of ynl and `struct xdp_statistics`).
+/// The names of the kernel's counts for a socket, in addition to lost frames. The names are the
+/// kernel's (Linux, net/core/xsk of ynl and `struct xdp_statistics`).
 ///
 /// A frame is lost if the rx ring is full. Each time that the fill ring is empty, a frame is lost
-/// or has to wait. An invalid descriptor in the fill ring is a page that the kernel does not use.
+/// or must wait. An invalid descriptor in the fill ring means a page that the kernel does not use.
 ///
-/// steerage itself computes the last count: the frames that the driver received while it had
-/// forgotten the program.
+/// steerage itself computes the last count: the number of frames that the driver received while it
+/// had lost the XDP program.
 const COUNTS: [&str; 4] = ["rx_ring_full", "rx_fill_ring_empty_descs", "rx_invalid_descs", "unseen_by_program"];
 
-/// The mode of a queue that waits for a port of its bond.
+/// The text for the mode of a queue that waits for a new port of its bond.
 const FREE: &str = "native, for a new port";
 
-/// The position of the last count.
+/// The index in `COUNTS` of the last count.
 const UNSEEN: usize = 3;
 
 /// One socket and its rings.
@@ -88,29 +89,29 @@ const UNSEEN: usize = 3;
 pub(super) struct Queue {
     device: Arc<Device>,
     number: u32,
-    /// The number of the queue in the maps of the program.
+    /// The key of the queue in the maps of the XDP program.
     key: u32,
-    /// The packets that the device's hashes keep together, if the device hashes.
+    /// Which packets get the same hash from the device, if the device computes hashes.
     hash: Option<Affinity>,
     stage: Stage,
     events: Epoll,
     watch: Watch,
-    /// The place of the queue, if the interface is a port of a bond.
+    /// The queue's view of its place in the bond, if the interface is a port of a bond.
     view: Option<View>,
-    /// Whether frames go to the socket. They do not while the queue's interface is a port that its
-    /// bond does not use.
+    /// True if frames should be sent to the socket. It is false while the queue's interface is a
+    /// port that its bond does not use.
     receives: bool,
     begun: Begun,
     looked: Timestamp,
-    /// The position of a frame in a page.
+    /// The position that a frame must have in its page.
     fit: Fit,
-    /// The number of received frames that the ledger counts as handed over or dropped, and the
-    /// number of frames that the kernel lost.
+    /// The next two fields are the number of received frames that the ledger counts as handed over
+    /// or dropped, and the number of frames that the kernel lost.
     counted: u64,
     lost: u64,
     passed: u64,
-    /// The kernel's counts of the current socket that are in the ledger and in `counts`: the lost
-    /// frames, and those that `COUNTS` lists.
+    /// The kernel's counts of the current socket that were already added to the ledger and to
+    /// `counts`: the lost frames, and the counts that `COUNTS` lists.
     told: [u64; 4],
     invalid: u64,
     counts: Arc<DeviceCounts>,
@@ -118,8 +119,8 @@ pub(super) struct Queue {
     by_cpu: ByCpu,
     coalescing: Option<Coalescing>,
     busy_polling: Option<BusyPolling>,
-    /// Whether a frame has shown if busy polling reaches the driver, and the value of `counted`
-    /// without such a frame.
+    /// The first field is true after a frame has shown whether busy polling reaches the driver. The
+    /// second field is the value of `counted` at which no frame had shown this yet.
     is_polled: bool,
     unpolled: u64,
 }
@@ -166,8 +167,9 @@ impl Queue {
         })
     }
 
-    /// Fills up the fill ring. A received frame is replaced by another page at once. Therefore the
-    /// fill ring is full except at the start, or if too few pages were free at the start.
+    /// Fills up the fill ring. The page of each received frame is replaced by another page at once.
+    /// Therefore the fill ring has room only at the start, or if too few pages were free at the
+    /// start.
     fn refill(&mut self, out: &mut Completions<'_>) {
         self.starved = false;
         let (Stage::Ready(ready) | Stage::Open(ready)) = &mut self.stage else { return };
@@ -181,8 +183,8 @@ impl Queue {
         ready.show();
     }
 
-    /// Takes the frames that have arrived, up to the budget. Returns true if more frames may have
-    /// arrived.
+    /// Hands over the frames that have arrived, up to the budget. Returns true if more frames may
+    /// have arrived.
     fn receive(&mut self, out: &mut Completions<'_>, budget: usize) -> bool {
         let ends = matches!(self.stage, Stage::Ending(..));
         let (Stage::Ready(ready) | Stage::Open(ready) | Stage::Ending(Some(ready), _)) = &mut self.stage else {
@@ -221,12 +223,13 @@ impl Queue {
                 }
                 None => break,
             };
-            // The pages that a zero-copy socket has when it is closed are lost.
+            // An ending queue posts no page, because a zero-copy socket loses its pages when it is
+            // closed.
             if let Err(page) = if ends { Err(page) } else { post(ready, page, known) } {
                 out.give_page(page);
             }
         }
-        // An idle poll writes to no memory of the kernel.
+        // A poll without frames must not write to memory that the kernel shares.
         if filled > 0 {
             ready.release();
             ready.show();
@@ -254,7 +257,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Follows the port of the bond that has the place of this queue.
+    /// Checks which port of the bond uses the place of this queue now, and follows this port's
+    /// state.
     fn look_for_port(&mut self) -> Result<(), DeviceError> {
         let Some(view) = &mut self.view else { return Ok(()) };
         view.refresh();
@@ -274,9 +278,9 @@ impl Queue {
         Ok(())
     }
 
-    /// Receives from a port that is new to the bond.
+    /// Begins to receive from a new port of the bond.
     fn move_to(&mut self, port: Arc<Device>) -> Result<(), DeviceError> {
-        // Without a socket, the port has fewer queues than the place.
+        // If there is no socket, the port has fewer queues than the place.
         if let Some(ready) = port.socket_of(self.number) {
             self.listen_to(&ready)?;
             self.stage = Stage::Ready(ready);
@@ -299,7 +303,8 @@ impl Queue {
         port.is_some_and(|port| port.is_none_or(|port| !Arc::ptr_eq(port, &self.device)))
     }
 
-    /// Lets frames of a bond's port go to the socket, or to the kernel.
+    /// Makes the XDP program send the frames of a bond's port to the socket (`receives`), or leave
+    /// them to the kernel.
     fn follow(&mut self, receives: bool) {
         if std::mem::replace(&mut self.receives, receives) == receives {
             return;
@@ -312,7 +317,8 @@ impl Queue {
         }
         self.stage = match std::mem::replace(&mut self.stage, Stage::Ended) {
             Stage::Open(ready) => {
-                // The map's entry may be gone already, together with the interface.
+                // An error is ignored, because the map's entry may have been removed together with
+                // the interface.
                 let _ = self.device.program.sockets.clear(self.key);
                 Stage::Ready(ready)
             }
@@ -336,7 +342,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Counts the frames that the program has left to the kernel.
+    /// Counts the frames that the XDP program has left to the kernel.
     fn count_passed(&mut self, out: &mut Completions<'_>) -> Result<(), DeviceError> {
         let passed = self.device.program.counters.sum(2 * self.key + 1, &mut self.by_cpu);
         let passed = passed.map_err(|e| self.device.error("read the program's counters", e))?;
@@ -345,7 +351,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Sends all further frames to the kernel.
+    /// Ends the queue: all further frames are left to the kernel.
     fn end(&mut self, why: Option<DeviceError>) {
         self.leave(Then::End(why));
     }
@@ -353,9 +359,11 @@ impl Queue {
     fn leave(&mut self, then: Then) {
         self.stage = match std::mem::replace(&mut self.stage, Stage::Ended) {
             Stage::Ready(ready) | Stage::Open(ready) => {
-                // The map's entry may be gone already, together with the interface.
+                // An error is ignored, because the map's entry may have been removed together with
+                // the interface.
                 let _ = self.device.program.sockets.clear(self.key);
-                // The kernel has done the same before it reported that a port was deleted.
+                // If a port was deleted, the kernel has already waited for its receivers before it
+                // reported the deletion.
                 if !matches!(then, Then::AwaitPort) && !sys::wait_for_receivers() {
                     tracing::debug!(device = %self.device.name, "the kernel cannot say when its receivers are done");
                 }
@@ -375,15 +383,15 @@ impl Queue {
         let Stage::Ending(ready, then) = std::mem::replace(&mut self.stage, Stage::Ended) else {
             return Ok(Polled::Ended);
         };
-        // If only the first parts of a frame have arrived, the frame will not be completed.
+        // If only the first parts of a frame have arrived, the rest will not arrive any more.
         out.spoil(&mut self.begun.frame);
         self.begun = Begun::default();
         if let Some(mut posted) = ready.and_then(|ready| ready.close(self.is_deleted())) {
             posted.take_all().for_each(|page| out.give_page(page));
         }
         self.count_passed(out)?;
-        // Frames that the program redirected, but that were neither received nor counted as lost:
-        // the socket was not in the map at that time.
+        // Count the missing frames. The XDP program redirected them, but they were neither received
+        // nor counted as lost, because the socket was not in the map at that time.
         let taken = self.device.program.counters.sum(2 * self.key, &mut self.by_cpu);
         let taken = taken.map_err(|e| self.device.error("read the program's counters", e))?;
         let missing = taken.saturating_sub(self.counted + self.lost);
@@ -468,7 +476,7 @@ impl RxQueue for Queue {
     }
 
     fn close(&mut self, region: &Region, pages: &mut Vec<Page>) {
-        // Frames that arrived but were not delivered are no longer wanted.
+        // Frames that have arrived but were not delivered are discarded.
         self.end(None);
         self.begun.frame.close(region, pages);
         let is_deleted = self.is_deleted();
@@ -480,8 +488,8 @@ impl RxQueue for Queue {
 }
 
 impl Queue {
-    /// Ends busy polling that does not reach the driver. Then only the kernel's timer runs the
-    /// driver, because its interrupts are deferred.
+    /// Ends busy polling if it does not reach the driver. In this case, only the kernel's timer
+    /// would run the driver, because the driver's interrupts are deferred.
     fn look_for_napi(&mut self) {
         let Stage::Open(ready) = &self.stage else { return };
         if self.is_polled || self.counted == self.unpolled || self.busy_polling.is_none() {
@@ -513,8 +521,8 @@ impl Queue {
 #[inline(always)]
 fn post(ready: &mut OpenSocket, mut page: Page, known: bool) -> Result<(), Page> {
     if known {
-        // Clear the old bytes in front of the frame, because they are not metadata of the next
-        // frame.
+        // Clear the old bytes in front of the frame, so that they are not taken for metadata of the
+        // next frame.
         let before = HEADROOM_BYTES - META_BYTES..HEADROOM_BYTES;
         ready.page_mut(&mut page).get_mut(before).into_iter().for_each(|before| before.fill(0));
     }
@@ -522,8 +530,8 @@ fn post(ready: &mut OpenSocket, mut page: Page, known: bool) -> Result<(), Page>
 }
 
 /// Adds a part to the current frame, or begins a frame. Hands the frame over after its last part.
-/// Returns the page to post instead. The card's time is not read for
-/// frames that consist of several parts.
+/// Returns the page to post in place of the part's page. For frames that consist of several parts,
+/// the card's time is not read.
 #[cold]
 fn gather(out: &mut Completions<'_>, begun: &mut Begun, part: FilledChunk, known: bool) -> Page {
     let FilledChunk { mut page, offset, len, goes_on } = part;

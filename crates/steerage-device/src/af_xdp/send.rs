@@ -1,5 +1,5 @@
-//! Sends through an interface, without the kernel's network stack and queueing discipline. Each CPU
-//! has a tx ring. docs/outputs.md is the user's guide.
+//! Sends through an interface with AF_XDP, and so bypasses the kernel's network stack and queueing
+//! discipline. Each CPU has its own tx ring. docs/outputs.md is the user's guide.
 
 use std::cell::RefCell;
 use std::io;
@@ -30,18 +30,18 @@ use crate::options::{SpecError, setters};
 #[cfg(test)]
 mod tests;
 
-/// The number of bytes that a socket may have in flight, as the kernel counts them. For a full
-/// ring, this limit is about 1 KiB per short frame.
+/// The number of bytes that a socket may have in flight, as the kernel counts them. If the ring is
+/// full of short frames, each frame counts as about 1 KiB.
 const SEND_BUFFER: i32 = 4 << 20;
 
-/// The maximum number of descriptors of a frame. The kernel's limit, `MAX_SKB_FRAGS`, is 17.
+/// The maximum number of descriptors for one frame. The kernel's limit, `MAX_SKB_FRAGS`, is 17.
 const PARTS_MAX: usize = 16;
 
-/// The number of times that `kick` repeats its system call if the kernel takes nothing. The kernel
-/// takes 32 descriptors per call, so a batch needs at most three calls.
+/// The number of times that `kick` repeats its system call if the kernel takes no descriptor. The
+/// kernel takes 32 descriptors per call, so a batch needs at most three calls.
 const STUCK_MAX: u32 = 2;
 
-/// The size of a huge page, which is the longest memory that is contiguous for a device.
+/// The size of a huge page in bytes. No longer range of memory is contiguous for a device.
 const PIECE_BYTES: u64 = 2 << 20;
 
 /// The interface to send through, and the options for sending.
@@ -64,7 +64,7 @@ pub struct AfXdpOutput {
     pub cpus: usize,
 }
 
-/// Reads `af_xdp:IFACE,ring=1024`.
+/// Parses texts such as `af_xdp:IFACE,ring=1024`.
 impl FromStr for AfXdpOutput {
     type Err = SpecError;
 
@@ -85,8 +85,8 @@ impl FromStr for AfXdpOutput {
 }
 
 impl AfXdpOutput {
-    /// Sends through the interface `name`, with the default of each option, from all CPUs of this
-    /// machine.
+    /// Creates options for sending through the interface `name` from all CPUs of this machine, with
+    /// default values.
     pub fn new(name: impl Into<String>) -> Self {
         let cpus = thread::available_parallelism().map_or(1, NonZero::get);
         Self { interface: name.into(), ring: SEND_RING_DEFAULT, cpus }
@@ -101,9 +101,9 @@ impl AfXdpOutput {
         cpus: usize;
     }
 
-    /// Prepares sending. If the program also receives from the interface with AF_XDP, open the
-    /// input before the output. When the instance is built, the kernel pins the instance's pages,
-    /// as [`AfXdpOptions::open`](super::AfXdpOptions::open) says.
+    /// Prepares the sockets for sending. If the program also receives from the interface with
+    /// AF_XDP, open the input before the output. When the instance is built, the kernel pins the
+    /// instance's pages, as described for [`AfXdpOptions::open`](super::AfXdpOptions::open).
     ///
     /// # Errors
     /// [`DeviceError`] if the interface does not exist, its type is not supported, or the process
@@ -122,8 +122,8 @@ impl AfXdpOutput {
         let mut sockets = Vec::with_capacity(self.cpus);
         for _ in 0..self.cpus {
             let socket = Socket::new().map_err(|e| self.error("open an AF_XDP socket", e).advise(PERMISSION))?;
-            // Without the permission to raise this limit, the socket may have fewer bytes in
-            // flight.
+            // An error is ignored: without the permission to raise this limit, the socket may have
+            // fewer bytes in flight.
             let _ = socket.set_send_buffer(SEND_BUFFER);
             sockets.push(socket);
         }
@@ -151,7 +151,7 @@ impl AfXdpOutput {
 struct Send {
     sockets: Arc<TxSockets>,
     nth: usize,
-    /// The state is in a cell, because a check for room also takes back the pages of sent packets.
+    /// The state is in a `RefCell`, because `has_room` also takes back the pages of sent packets.
     ready: RefCell<Option<SendQueue>>,
 }
 
@@ -161,32 +161,34 @@ struct SendQueue {
     bound: TxSocket,
     region: Arc<Region>,
     free: Vec<Page>,
-    /// The number of free pages that a batch needs.
+    /// The number of free pages that are enough for a batch.
     enough: usize,
-    /// Pages that a device could not read, because they are not contiguous in physical memory.
+    /// Pages that are not used, because they are not contiguous in physical memory, so that a
+    /// device could not read them.
     unfit: Vec<Page>,
-    /// The number of descriptors at the front of the ring that the kernel has taken but not
-    /// reported.
+    /// The number of descriptors at the front of the ring that the kernel has taken without
+    /// reporting this in the ring's index.
     unsaid: u32,
-    /// True if the interface was down at the last send. The ring then fills with void descriptors.
+    /// True if the interface was down at the last send. While the interface is down, the ring fills
+    /// with void descriptors.
     down: bool,
-    /// Addresses of packets that were put into the ring but then not sent. The pages of these
-    /// packets return at the next check for sent packets.
+    /// The addresses of packets that were put into the ring but not sent. The pages of these
+    /// packets are taken back at the next check for sent packets.
     voided: Vec<u64>,
 }
 
 impl SendQueue {
-    /// Returns the number of bytes of a frame that fit into one page.
+    /// Returns how many bytes of a frame fit into one page.
     fn room(&self) -> usize {
         self.region.page_bytes() - HEADROOM
     }
 
-    /// The maximum number of descriptors of a frame.
+    /// The maximum number of descriptors for one frame.
     fn parts_max(&self) -> usize {
         if self.bound.how.several { PARTS_MAX } else { 1 }
     }
 
-    /// The longest frame that can be copied into that many parts.
+    /// Returns the length of the longest frame that can be copied into the maximum number of parts.
     fn longest(&self) -> usize {
         let (room, chunk) = (self.room(), self.bound.chunk_bytes as usize);
         if self.bound.how.several { PARTS_MAX / room.div_ceil(chunk) * room } else { chunk.min(room) }
@@ -195,10 +197,10 @@ impl SendQueue {
     /// Takes back the pages of sent packets.
     fn reclaim(&mut self) {
         let Self { bound: TxSocket { shared, nth, .. }, free, voided, .. } = self;
-        // If another CPU holds the lock, it passes our pages to us.
+        // If another CPU holds the lock, that CPU passes the pages of this sender to this sender.
         if let Ok(mut ring) = shared.completion_ring.try_lock() {
             let ring = &mut *ring;
-            // An address that belongs to no sender is ignored.
+            // An address that does not belong to a sender is ignored.
             let mut tell = |address| {
                 let _ = ring.reaper.tell(address, *nth, |page| free.push(page));
             };
@@ -209,9 +211,10 @@ impl SendQueue {
     }
 
     /// Returns true if there is room for a batch of packets with one page each. If the ring has no
-    /// room, the kernel is asked to send. A driver may wait for this system call, and in copy mode
-    /// the kernel skips void descriptors only during this call. If the interface is down or gone,
-    /// its ring gets no room, and its packets are refused instead of waiting.
+    /// room, this function makes the system call for sending. A driver may wait for this call, and
+    /// in copy mode the kernel skips void descriptors only during this call. If the interface is
+    /// down or was deleted, its ring gets no room. In this case, packets do not wait, but are
+    /// refused.
     fn has_room(&mut self) -> bool {
         if self.down || self.fits_a_batch() {
             return true;
@@ -233,12 +236,12 @@ impl SendQueue {
         self.free.len() >= self.enough && self.bound.sender.has_room_for(self.enough as u32)
     }
 
-    /// Puts a packet into the ring. Swaps the packet's own pages into the ring if possible, and
-    /// otherwise copies the packet. Returns false if the ring has no room.
+    /// Puts a packet into the ring. If possible, the packet's own pages are swapped into the ring.
+    /// Otherwise the packet is copied. Returns false if the ring has no room.
     fn put(&mut self, mut packet: OutgoingPacket<'_>, len: usize) -> bool {
         let parts: usize = packet.segments().map(|segment| self.parts(segment.len())).sum();
         // In zero-copy mode, steerage copies the packet, because only the pages in `free` are known
-        // to be contiguous.
+        // to be physically contiguous.
         let swaps = !self.bound.how.zero_copy && parts <= self.parts_max();
         let parts =
             if swaps { parts } else { len / self.room() * self.parts(self.room()) + self.parts(len % self.room()) };
@@ -257,12 +260,12 @@ impl SendQueue {
         }
     }
 
-    /// Returns the number of descriptors that are necessary for this many bytes of a page.
+    /// Returns the number of descriptors that are necessary for `len` bytes of a page.
     fn parts(&self, len: usize) -> usize {
         len.div_ceil(self.bound.chunk_bytes as usize)
     }
 
-    /// Copies a packet into one page, or into several pages if the packet does not fit into one.
+    /// Copies a packet into one page, or into several pages if it does not fit into one page.
     fn copy_of(&mut self, packet: &OutgoingPacket<'_>, len: usize) -> Option<Completion> {
         if self.free.len() < len.div_ceil(self.room()) {
             return None;
@@ -330,8 +333,8 @@ impl SendQueue {
         }
     }
 
-    /// Pushes bytes of a page. The argument `goes_on` is true if the frame continues in another
-    /// page.
+    /// Pushes descriptors for `len` bytes of a page into the ring. The argument `goes_on` is true
+    /// if the frame continues in another page.
     fn push(&mut self, mut address: u64, mut len: usize, goes_on: bool) {
         let chunk = self.bound.chunk_bytes as usize;
         while len > chunk {
@@ -342,8 +345,9 @@ impl SendQueue {
     }
 
     /// Makes the kernel take the pushed descriptors. In copy mode, descriptors that the kernel does
-    /// not take at once are taken back, and their packets are not sent. If the descriptors stayed in
-    /// the ring, another CPU's later packets of the same flow could overtake these packets.
+    /// not take at once are taken back, and their packets are not sent. If such descriptors stayed
+    /// in the ring, later packets that another CPU sends for the same flow could overtake their
+    /// packets.
     fn kick(&mut self, sent: &mut Sent) -> io::Result<()> {
         if self.bound.how.zero_copy {
             return if self.bound.sender.needs_wakeup() { self.bound.sender.kick().or_else(later) } else { Ok(()) };
@@ -361,8 +365,8 @@ impl SendQueue {
                 (stuck, self.unsaid) = (0, 0);
             }
             match told.map_err(|error| error.raw_os_error()) {
-                // The driver, or an interface without a carrier, dropped the last packet that the
-                // kernel took.
+                // `EBUSY` means that the last packet that the kernel took was dropped, by the
+                // driver or because the interface has no carrier.
                 Err(Some(libc::EBUSY)) if self.unsaid < waiting => self.was_dropped(moved, sent),
                 Ok(()) | Err(Some(libc::EAGAIN | libc::EINTR | libc::ENOBUFS | libc::ENOMEM)) if moved > 0 => {}
                 Ok(()) | Err(Some(libc::EAGAIN | libc::EINTR | libc::ENOBUFS | libc::ENOMEM | libc::EBUSY)) => {
@@ -373,7 +377,8 @@ impl SendQueue {
                     sent.refused += voided;
                     self.down = error == Some(libc::ENETDOWN);
                     return match error {
-                        // Sending continues when the interface is up again.
+                        // This is not an error, because sending continues when the interface is up
+                        // again.
                         Some(libc::ENETDOWN) => Ok(()),
                         error => Err(io::Error::from_raw_os_error(error.unwrap_or(libc::EIO))),
                     };
@@ -386,7 +391,7 @@ impl SendQueue {
         }
     }
 
-    /// Accounts for the last packet that the kernel took, which was dropped.
+    /// Counts the last packet that the kernel took as dropped.
     fn was_dropped(&mut self, moved: u32, sent: &mut Sent) {
         let dropped =
             if moved > 0 { self.bound.sender.taken_last() } else { self.bound.sender.nth_waiting(self.unsaid) };
@@ -397,8 +402,8 @@ impl SendQueue {
         }
     }
 
-    /// Voids the descriptors that the kernel has not taken yet. Returns the number of packets that
-    /// these descriptors were for.
+    /// Makes those descriptors void that the kernel has not taken yet. Returns the number of
+    /// packets of these descriptors.
     fn void(&mut self, sent: &mut Sent) -> u64 {
         let mut packets = 0;
         for nth in self.unsaid..self.bound.sender.waiting() {
@@ -415,8 +420,8 @@ impl SendQueue {
     }
 }
 
-/// Ignores the error which says that the driver is busy. The driver checks the ring again on its
-/// own.
+/// Ignores an error that means that the driver is busy, because the driver checks the ring again on
+/// its own.
 fn later(error: io::Error) -> io::Result<()> {
     match error.raw_os_error() {
         Some(libc::EAGAIN | libc::EBUSY | libc::EINTR | libc::ENOBUFS | libc::ENETDOWN) => Ok(()),
@@ -425,8 +430,8 @@ fn later(error: io::Error) -> io::Result<()> {
 }
 
 impl Send {
-    /// The length of a packet that can be sent. Such a packet is complete, has an Ethernet header,
-    /// and is not longer than the MTU. The error is the outcome of a packet that cannot be sent.
+    /// Returns the length of the packet if it can be sent: it is complete, has an Ethernet header,
+    /// and is not longer than the MTU. Otherwise, the error is the outcome of the packet.
     fn sendable(&self, received: &Received<'_>, longest: usize) -> Result<usize, Outcome> {
         sendable(received, received.link == LinkType::ETHERNET)?;
         let len = received.total_len;
@@ -492,7 +497,7 @@ impl TxQueue for Send {
         let kicked = ready.kick(&mut sent);
         *self.ready.get_mut() = Some(ready);
         match kicked {
-            // `Relaxed` suffices: exactly one CPU reports the error, and any CPU may report it.
+            // `Relaxed` suffices: exactly one CPU must report the error, and it may be any CPU.
             Err(error) if !self.sockets.gone.swap(true, Ordering::Relaxed) => {
                 let is_gone = matches!(error.raw_os_error(), Some(libc::ENXIO | libc::ENODEV));
                 let error = if is_gone { io::Error::new(error.kind(), "the interface was deleted") } else { error };
@@ -503,7 +508,8 @@ impl TxQueue for Send {
     }
 
     fn flush(&mut self) -> Result<(), DeviceError> {
-        // Descriptors are left only if a zero-copy driver sends them later.
+        // After `send`, the ring has descriptors only in zero-copy mode, in which the driver may
+        // send later.
         let Some(ready) = self.ready.get_mut().as_mut().filter(|ready| ready.bound.how.zero_copy) else {
             return Ok(());
         };

@@ -1,4 +1,4 @@
-//! Parses `af_xdp:eth1,queues=0-3`.
+//! Parses the text that names an interface for AF_XDP, such as `af_xdp:eth1,queues=0-3`.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -14,10 +14,10 @@ pub(super) const DEVICE: &str = "af_xdp";
 /// The prefix of the interface's name.
 const PREFIX: &str = "af_xdp:";
 
-/// The options, in the order in which an error lists them.
+/// The names of the options, in the order in which an error message lists them.
 const OPTIONS: [&str; 7] = ["queues", "mode", "ring", "busy_poll", "coalesce", "hash", "ports"];
 
-/// An interface as the user wrote it.
+/// A text, written by a user, that names an interface and its options.
 ///
 /// ```
 /// use steerage_device::af_xdp::Named;
@@ -33,19 +33,19 @@ pub struct Named<'a> {
 }
 
 impl<'a> Named<'a> {
-    /// Reads `af_xdp:IFACE,option=value,...`. Returns `None` if `spec` does not have this form.
+    /// Parses `af_xdp:IFACE,option=value,...`. Returns `None` if `spec` does not have this form.
     pub fn read(spec: &'a str) -> Option<Self> {
         let rest = spec.strip_prefix(PREFIX)?;
         let (interface, options) = rest.split_once(',').unwrap_or((rest, ""));
         Some(Self { interface, options })
     }
 
-    /// The text after the name.
+    /// The text after the interface's name: the options.
     pub(super) fn options(&self) -> &'a str {
         self.options
     }
 
-    /// Returns `options` with the changes that the text after the name asks for.
+    /// Returns `options` with the changes that the text after the interface's name specifies.
     ///
     /// # Errors
     /// [`SpecError`] for an unknown option, and for a value that is out of range.
@@ -59,7 +59,7 @@ impl<'a> Named<'a> {
             Some(value) if options.coalesce.is_some() && options.busy_poll.is_some() => {
                 Err(SpecError::of(DEVICE, "coalesce", value, "and `busy_poll` exclude each other: name one of them"))
             }
-            // A busy poll replaces the program's default.
+            // A busy poll in the text replaces the program's default for coalescing.
             None if named("busy_poll").is_some() => Ok(AfXdpOptions { coalesce: None, ..options }),
             _ => Ok(options),
         }
@@ -174,7 +174,8 @@ mod tests {
         }
     }
 
-    /// A busy poll never waits, so it replaces a default, and contradicts an explicit time.
+    /// A busy poll never waits. Therefore it replaces a default for `coalesce`, and an explicit
+    /// `coalesce` is an error.
     #[test]
     fn a_busy_poll_does_not_coalesce() {
         let listener = |spec: &str| {

@@ -1,5 +1,5 @@
-//! The system calls of AF_XDP and its program, and the memory shared with the kernel. This module
-//! and its submodules contain all `unsafe` code of the device AF_XDP.
+//! The system calls for AF_XDP sockets and the XDP program, and the memory that is shared with the
+//! kernel. This module and its submodules contain all `unsafe` code of the device AF_XDP.
 //!
 //! Layouts and numbers are those of the kernel's `linux/if_xdp.h` and `linux/bpf.h`.
 
@@ -43,26 +43,27 @@ const XDP_ZEROCOPY: u16 = 1 << 2;
 const XDP_USE_NEED_WAKEUP: u16 = 1 << 3;
 const XDP_USE_SG: u16 = 1 << 4;
 const XDP_PKT_CONTD: u32 = 1;
-/// In unaligned mode, the upper 16 bits of an address are the frame's offset within its chunk.
+/// In AF_XDP's unaligned mode, the upper 16 bits of an address are the frame's offset within its
+/// chunk.
 const OFFSET_SHIFT: u32 = 48;
 const SO_PREFER_BUSY_POLL: c_int = 69;
 const SO_BUSY_POLL_BUDGET: c_int = 70;
 const MEMBARRIER_CMD_GLOBAL: c_int = 1;
 
-/// The smallest ring. The kernel requires a completion ring even for sockets that only receive, and
-/// a fill ring even for sockets that only send.
+/// The length of the smallest ring, for unused rings: the kernel requires a completion ring even
+/// for sockets that only receive, and a fill ring even for sockets that only send.
 pub(super) const FEWEST: u32 = 2;
 
 /// The kernel's counts of events since the socket was created. `struct xdp_statistics`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub(super) struct Statistics {
-    /// Frames for which no page was posted, or that were longer than a chunk.
+    /// The number of frames for which no page was posted, or that were longer than a chunk.
     pub(super) rx_dropped: u64,
     /// Invalid descriptors.
     pub(super) rx_invalid: u64,
     tx_invalid: u64,
-    /// Frames for which the rx ring had no room.
+    /// The number of frames for which the rx ring had no room.
     pub(super) rx_ring_full: u64,
     /// The number of times that the kernel needed a page and the fill ring was empty.
     pub(super) fill_ring_empty: u64,
@@ -91,7 +92,7 @@ struct SocketAddress {
     shared: u32,
 }
 
-/// `struct xdp_mmap_offsets`: the offsets of the parts in each ring's memory.
+/// `struct xdp_mmap_offsets`: for each ring, the offsets of its parts in the ring's memory.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 struct MmapOffsets {
@@ -108,7 +109,7 @@ pub(super) struct InterfaceQueue {
     pub(super) queue: u32,
 }
 
-/// How the memory of a socket is divided.
+/// The lengths of a socket's rings and chunks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     /// The number of descriptors in each ring of the socket: a power of two.
@@ -125,7 +126,7 @@ pub(super) struct How {
     pub(super) several: bool,
 }
 
-/// A page that the kernel has filled with a frame or a part of one.
+/// A page that the kernel has filled with a frame or with a part of a frame.
 #[derive(Debug)]
 pub(super) struct FilledChunk {
     pub(super) page: Page,
@@ -135,7 +136,7 @@ pub(super) struct FilledChunk {
     pub(super) goes_on: bool,
 }
 
-/// An AF_XDP socket that is not bound to anything yet.
+/// An AF_XDP socket that is not bound to a queue yet.
 #[derive(Debug)]
 pub(super) struct Socket(OwnedFd);
 
@@ -144,9 +145,9 @@ impl Socket {
         socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0).map(Self)
     }
 
-    /// Makes receivers poll the driver, for this long at a time and for this many frames. Busy
-    /// polling takes CAP_NET_ADMIN, so it must be set up before the process gives up its
-    /// privileges.
+    /// Makes system calls that receive poll the driver, each for up to `time` and up to `budget`
+    /// frames. Busy polling requires CAP_NET_ADMIN, so it must be set up before the process gives
+    /// up its privileges.
     pub(super) fn busy_poll(&self, time: Duration, budget: u32) -> io::Result<()> {
         let micros = time.as_micros().clamp(1, i32::MAX as u128) as c_int;
         self.set(libc::SOL_SOCKET, SO_PREFER_BUSY_POLL, &1)?;
@@ -154,14 +155,14 @@ impl Socket {
         self.set(libc::SOL_SOCKET, SO_BUSY_POLL_BUDGET, &budget)
     }
 
-    /// Uses the pages of `region`. Registers these pages with the kernel unless another socket has
-    /// registered them.
+    /// Uses the pages of `region`. Registers the pages with the kernel unless another socket has
+    /// already registered them.
     pub(super) fn with_memory(self, region: &Arc<Region>, shape: Shape, rings: Rings) -> io::Result<OpenSocket> {
         let (rx, fill) = self.prepare(region, shape, rings)?;
         Ok(OpenSocket { rx, fill, posted: Posted::new(Arc::clone(region)), socket: self })
     }
 
-    /// Registers the memory with the kernel.
+    /// Registers the memory of `region` with the kernel.
     fn register(&self, region: &Arc<Region>, shape: Shape) -> io::Result<()> {
         if shape.chunk_bytes as usize > region.page_bytes() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the pages are shorter than a chunk"));
@@ -174,7 +175,7 @@ impl Socket {
             flags: XDP_UMEM_UNALIGNED_CHUNK_FLAG,
             tx_metadata_bytes: 0,
         };
-        // From now on the kernel keeps the memory alive, and writes to posted pages: see
+        // After this call, the kernel keeps the memory alive, and writes to posted pages: see
         // `OpenSocket::post`.
         self.set(SOL_XDP, XDP_UMEM_REG, &registration)
     }
@@ -197,7 +198,7 @@ impl Socket {
         let flags = mode | XDP_USE_NEED_WAKEUP | if how.several { XDP_USE_SG } else { 0 };
         let address = SocketAddress {
             family: libc::AF_XDP as u16,
-            // With shared memory, the first socket's flags apply.
+            // If the memory is shared with a first socket, the flags of the first socket apply.
             flags: if shared.is_some() { XDP_SHARED_UMEM } else { flags },
             interface: place.interface,
             queue: place.queue,
@@ -233,9 +234,9 @@ impl Socket {
 
 /// An AF_XDP socket with its rings and its memory.
 ///
-/// The kernel writes to the pages whose addresses are in the fill ring. Each such page is in
-/// `posted`, so no other code has it. A page leaves `posted` only when the kernel returns the page
-/// through the rx ring, or when the socket is closed.
+/// The kernel writes to the pages whose addresses are in the fill ring. Each of these pages is in
+/// `posted`, so no other code owns the page. A page leaves `posted` only when the kernel returns
+/// the page through the rx ring, or when the socket is closed.
 #[derive(Debug)]
 pub(super) struct OpenSocket {
     rx: Ring<Descriptor>,
@@ -252,8 +253,9 @@ impl AsFd for OpenSocket {
 }
 
 impl OpenSocket {
-    /// Starts to receive from a queue. If several sockets share a memory, `shared` is the first of
-    /// these sockets. For the first socket itself, `shared` is `None`.
+    /// Binds the socket to a queue, so that it can receive. If several sockets share one memory
+    /// region, `shared` is the first of these sockets. For the first socket itself, `shared` is
+    /// `None`.
     pub(super) fn bind(&self, place: InterfaceQueue, how: How, shared: Option<&Self>) -> io::Result<()> {
         self.socket.bind(place, how, shared.map(Self::as_fd))
     }
@@ -264,8 +266,8 @@ impl OpenSocket {
         self.fill.room()
     }
 
-    /// Puts a page into the fill ring. The kernel sees the page after [`show`](Self::show). `Err`
-    /// returns the page if it belongs to other memory, or if there is no room.
+    /// Puts a page into the fill ring. The kernel sees the page only after [`show`](Self::show).
+    /// `Err` returns the page if it belongs to another memory region, or if the ring has no room.
     #[inline]
     pub(super) fn post(&mut self, page: Page) -> Result<(), Page> {
         if self.fill.room() == 0 {
@@ -282,13 +284,13 @@ impl OpenSocket {
         self.posted.region().page_mut(page)
     }
 
-    /// Shows the posted pages to the kernel.
+    /// Makes the posted pages visible to the kernel.
     #[inline]
     pub(super) fn show(&mut self) {
         self.fill.publish();
     }
 
-    /// Returns the number of posted pages that the kernel has.
+    /// Returns the number of posted pages that the kernel has not returned yet.
     #[inline]
     pub(super) fn posted(&self) -> usize {
         self.posted.out()
@@ -300,8 +302,8 @@ impl OpenSocket {
         self.rx.filled()
     }
 
-    /// The next filled page. `Err` means a descriptor with an address that was not posted. The
-    /// caller should skip such a descriptor.
+    /// Takes the next filled page from the rx ring. `Err` means that the address in the descriptor
+    /// was not posted. The caller should skip such a descriptor.
     #[inline]
     pub(super) fn take(&mut self) -> Option<Result<FilledChunk, BadAddress>> {
         let Descriptor { address, len, options } = self.rx.pop()?;
@@ -313,7 +315,8 @@ impl OpenSocket {
         Some(Ok(FilledChunk { page, offset, len, goes_on }))
     }
 
-    /// Frees the ring's slots of the taken descriptors, so that the kernel can use them again.
+    /// Frees the slots of the taken descriptors in the rx ring, so that the kernel can use these
+    /// slots again.
     #[inline]
     pub(super) fn release(&mut self) {
         self.rx.consumed();
@@ -324,8 +327,8 @@ impl OpenSocket {
         self.fill.needs_wakeup()
     }
 
-    /// Makes the driver check for posted pages. In busy-poll mode, the driver also polls for
-    /// frames.
+    /// Makes the driver check the fill ring for posted pages. In busy-poll mode, the driver also
+    /// polls for frames.
     pub(super) fn wake_up(&self) {
         let fd = self.as_fd().as_raw_fd();
         let null = std::ptr::null_mut();
@@ -339,7 +342,7 @@ impl OpenSocket {
     }
 
     /// Returns true if busy polling cannot reach the driver: a frame has arrived, and the driver
-    /// has not said which NAPI instance delivers the frames. A veth does not report its NAPI
+    /// has not reported which NAPI instance delivered the frame. A veth does not report its NAPI
     /// instance since Linux 6.13.
     pub(super) fn has_no_napi(&self) -> bool {
         self.socket.get::<u32>(libc::SOL_SOCKET, libc::SO_INCOMING_NAPI_ID).is_ok_and(|id| id == 0)
@@ -351,13 +354,14 @@ impl OpenSocket {
 
     /// Closes the socket. Returns the pages that the socket had. A zero-copy socket returns no
     /// pages: its driver may still write to the pages, so they stay out of use until the memory is
-    /// freed. `is_deleted` says that the kernel has reported the deletion of the interface. Before
-    /// the report, the kernel takes the memory away from the driver (`xsk_notifier`).
+    /// freed. `is_deleted` is true if the kernel has reported the deletion of the interface. In
+    /// this case the pages can be returned, because before this report the kernel takes the memory
+    /// away from the driver (`xsk_notifier`).
     pub(super) fn close(self, is_deleted: bool) -> Option<Posted> {
         let is_in_use = self.is_zero_copy() && !is_deleted;
         let Self { rx, fill, posted, socket } = self;
-        // The rings keep the socket open. After the socket and both rings are dropped, no code of
-        // the kernel fills pages any more: the kernel has waited for it.
+        // The rings keep the socket open. After the socket and both rings are dropped, the kernel
+        // fills no pages any more, because closing waits for kernel code that fills pages.
         drop((rx, fill));
         drop(socket);
         (!is_in_use).then_some(posted)
@@ -372,11 +376,11 @@ pub(super) struct BadAddress {
 
 /// Gives up all capabilities of this thread.
 pub(super) fn drop_capabilities() -> io::Result<()> {
-    /// `_LINUX_CAPABILITY_VERSION_3`, with which each set has 64 bits.
+    /// `_LINUX_CAPABILITY_VERSION_3`, in which each set of capabilities has 64 bits.
     const VERSION: u32 = 0x2008_0522;
-    // The version, and this thread.
+    // The version, and 0 for the calling thread.
     let mut header = [VERSION, 0];
-    // Two times the effective, permitted and inheritable capabilities.
+    // The effective, permitted and inheritable capabilities, in two parts of 32 bits each.
     let none = [0_u32; 6];
     // SAFETY: the arrays have the layout and the length of `struct __user_cap_header_struct` and of
     // two
@@ -385,8 +389,8 @@ pub(super) fn drop_capabilities() -> io::Result<()> {
     checked(result as c_int)
 }
 
-/// Waits until every CPU has finished the network work that it was doing at the call. Returns false
-/// if the kernel does not support this wait.
+/// Waits until every CPU has finished the network processing that was in progress when this
+/// function was called. Returns false if the kernel does not support this wait.
 pub(super) fn wait_for_receivers() -> bool {
     // The kernel's receive path runs under RCU, and this call waits for a grace period.
     // SAFETY: takes numbers only.

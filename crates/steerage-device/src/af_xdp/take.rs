@@ -4,15 +4,15 @@
 use std::net::IpAddr;
 use std::str::FromStr;
 
-/// The maximum number of tests in an expression. Each test has at most 20 instructions, and a jump
-/// reaches across 32,767 instructions.
+/// The maximum number of tests in an expression. The reason for the limit: each test has at most 20
+/// instructions, and a jump reaches across 32,767 instructions.
 pub const TESTS_MAX: usize = 256;
 
-/// The number of characters of an invalid word that an error shows.
+/// The maximum number of characters of an invalid word that an error message shows.
 const SHOWN_CHARS_MAX: usize = 40;
 
-/// The expression for frames to take. The expression matches a frame if at least one clause matches
-/// the frame.
+/// The expression that selects the frames to take away from the kernel. The expression matches a
+/// frame if at least one clause matches the frame.
 ///
 /// ```
 /// use steerage_device::af_xdp::{Take, TakeError};
@@ -25,7 +25,7 @@ const SHOWN_CHARS_MAX: usize = 40;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Take {
     /// The clauses of the expression. A clause matches a frame if each of its tests has the
-    /// required result, which is stored with the test.
+    /// required result, which is stored with each test.
     clauses: Vec<Vec<(bool, Test)>>,
 }
 
@@ -34,7 +34,7 @@ pub struct Take {
 pub(super) enum Test {
     All,
     Kind(Kind),
-    /// A protocol over IPv4 or IPv6, or over either if `None`.
+    /// A protocol over IPv4 or IPv6. If the kind is `None`, both are accepted.
     Protocol(Option<Kind>, u8),
     /// A range of ports: the first and the last.
     Port(Option<Way>, u16, u16),
@@ -50,7 +50,7 @@ pub(super) enum Kind {
 }
 
 /// Selects the source or the destination of a frame's addresses or ports. The values are indices of
-/// arrays with a source and a destination.
+/// arrays that contain a source and a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     Source,
@@ -81,7 +81,8 @@ impl Prefix {
         self.address.is_ipv6()
     }
 
-    /// The address in 32-bit words, as a load instruction of this machine returns them.
+    /// Returns the address as 32-bit words, in the byte order in which an instruction of this
+    /// machine loads them.
     fn whole(self) -> impl Iterator<Item = u32> {
         let octets = match self.address {
             IpAddr::V4(address) => address.octets().to_vec(),
@@ -93,7 +94,8 @@ impl Prefix {
         })
     }
 
-    /// The value and the mask of each word of an address within the prefix.
+    /// Returns the value and the mask for each 32-bit word of an address that belongs to the
+    /// prefix.
     pub(super) fn words(self) -> impl Iterator<Item = (u32, u32)> {
         self.whole().enumerate().map(move |(word, whole)| {
             let bits = u32::from(self.bits).saturating_sub(32 * word as u32).min(32);
@@ -114,7 +116,7 @@ impl Take {
         &self.clauses
     }
 
-    /// Returns true if the expression names this kind of frame.
+    /// Returns true if the expression names frames of the given kind.
     pub(super) fn names(&self, kind: Kind) -> bool {
         self.clauses.iter().flatten().any(|test| *test == (true, Test::Kind(kind)))
     }
@@ -128,7 +130,7 @@ impl FromStr for Take {
         let mut words = spaced.split_whitespace().peekable();
         let mut clauses = vec![Vec::new()];
         let mut tests = 0;
-        // A word that must be followed by another word.
+        // The last word, if it must be followed by another word.
         let mut open = "";
         while let Some(word) = words.next() {
             let clause: &mut Vec<_> = clauses.last_mut().expect("there is always one");
@@ -163,7 +165,7 @@ impl FromStr for Take {
     }
 }
 
-/// Reads a test that begins with `first`.
+/// Parses a test that begins with the word `first`.
 fn read<'a>(first: &'a str, words: &mut impl Iterator<Item = &'a str>) -> Result<Test, TakeError> {
     let (way, name) = match first {
         "src" => (Some(Way::Source), words.next().ok_or_else(|| nothing_behind(first))?),

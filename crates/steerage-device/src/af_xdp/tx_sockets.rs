@@ -1,11 +1,11 @@
-//! The tx sockets of an interface: one socket per sending CPU, with its queue and the memory from
-//! which the CPU sends.
+//! The AF_XDP sockets for sending through an interface: one socket per sending CPU, with the
+//! socket's queue and the memory from which the CPU sends.
 //!
 //! Each sending CPU has its own socket, so that no CPU waits for another CPU. For each queue of an
-//! interface, the kernel has one completion ring and one memory, for any number of sockets. Several
-//! sockets therefore share the ring and the memory if there are more CPUs than queues, or if
-//! packets are also taken from the interface. The CPU that reads the completion ring returns the
-//! pages of the other CPUs to those CPUs.
+//! interface, the kernel has one completion ring and one memory region, for any number of sockets.
+//! Therefore several sockets share the ring and the region if there are more CPUs than queues, or
+//! if packets are also received from the interface. The CPU that reads the completion ring returns
+//! the pages of the other CPUs to those CPUs.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -26,7 +26,7 @@ use super::sys::{Completions, FEWEST, How, InterfaceQueue, OpenSocket, Rings, Se
 /// The minimum interval between two reads of the interface's state. Each read takes a system call.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// States how to bind a socket for frames that are longer than a descriptor.
+/// How to bind a socket if frames are longer than one descriptor allows.
 const PARTS: How = How { zero_copy: false, several: true };
 
 /// An interface for sending.
@@ -36,7 +36,7 @@ pub(super) struct TxSockets {
     index: u32,
     /// The number of tx queues that the interface has.
     queues: u32,
-    /// The number of pages and of descriptors that each sender has.
+    /// The number of pages, and also of descriptors, that each sender has.
     pub(super) ring: u32,
     frame_bytes: usize,
     state: Mutex<State>,
@@ -48,8 +48,8 @@ pub(super) struct TxSockets {
 
 #[derive(Debug)]
 struct State {
-    /// The sockets, which are created when the output is opened. Later, the process may no longer
-    /// have the permission, or may be in another namespace.
+    /// The sockets. They are created when the output is opened, because later the process may no
+    /// longer have the permission, or may be in another network namespace.
     sockets: Vec<Socket>,
     senders: usize,
     bound: Option<(Arc<Region>, Vec<Option<TxSocket>>)>,
@@ -62,16 +62,16 @@ struct Watch {
     looked: Timestamp,
 }
 
-/// A sender's socket, and what the sender shares with other senders of its queue.
+/// A sender's socket, and the state that the sender shares with other senders of its queue.
 #[derive(Debug)]
 pub(super) struct TxSocket {
     pub(super) sender: Sender,
     pub(super) shared: Arc<SharedQueue>,
     /// The sender's number among the senders of its queue.
     pub(super) nth: usize,
-    /// The maximum number of bytes of one descriptor.
+    /// The maximum number of bytes to which one descriptor can refer.
     pub(super) chunk_bytes: u32,
-    /// Whether the socket was bound in zero-copy mode, and whether a frame may have several
+    /// States whether the socket was bound in zero-copy mode, and whether a frame may have several
     /// descriptors.
     pub(super) how: How,
 }
@@ -80,12 +80,12 @@ pub(super) struct TxSocket {
 #[derive(Debug)]
 pub(super) struct SharedQueue {
     pub(super) in_flight: Arc<InFlight>,
-    /// CPUs wait for this lock only when they close.
+    /// CPUs wait for this lock only when they close their sockets.
     pub(super) completion_ring: Mutex<CompletionRing>,
 }
 
-/// The ring in which the kernel reports sent packets, and the reaper that passes their pages to the
-/// right sender.
+/// The ring in which the kernel reports sent packets, and the `Reaper` that passes the pages of
+/// sent packets to the sender that owns them.
 #[derive(Debug)]
 pub(super) struct CompletionRing {
     pub(super) completions: Completions,
@@ -136,7 +136,7 @@ impl TxSockets {
         DeviceError::new(self.name.clone(), operation, cause)
     }
 
-    /// Adds a sender. Returns the number of the new sender.
+    /// Adds a sender. Returns the number `nth` of the new sender.
     pub(super) fn add(&self) -> Result<usize, DeviceError> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.senders == state.sockets.len() {
@@ -147,7 +147,8 @@ impl TxSockets {
         Ok(state.senders - 1)
     }
 
-    /// The socket of sender number `nth`, which sends from the memory of `region`.
+    /// Returns the socket of the sender with the number `nth`, which sends from the memory of
+    /// `region`.
     pub(super) fn ready(&self, nth: usize, region: &Arc<Region>) -> Result<TxSocket, DeviceError> {
         if self.state.lock().unwrap_or_else(PoisonError::into_inner).bound.is_none() {
             self.bind_all(region, None)?;
@@ -160,8 +161,8 @@ impl TxSockets {
         })
     }
 
-    /// The number of completions for which the ring of a queue needs room: all packets that the
-    /// senders of the queue may have in flight.
+    /// Returns the number of completions for which the completion ring of a queue needs room: all
+    /// packets that the queue's senders may have in flight.
     pub(super) fn completions(&self, queue: u32, chunk_bytes: u32) -> u32 {
         let senders = self.state.lock().unwrap_or_else(PoisonError::into_inner).senders;
         let parts = self.frame_bytes.div_ceil(chunk_bytes as usize);
@@ -169,7 +170,7 @@ impl TxSockets {
         (all as u32).next_power_of_two().max(FEWEST)
     }
 
-    /// Counts the senders of a queue. Senders get queues in turn.
+    /// Counts the senders of a queue. Queues are assigned to senders in turn.
     fn senders_of(&self, queue: u32, senders: usize) -> usize {
         (0..senders).filter(|nth| self.queue_of(*nth) == queue).count()
     }
@@ -178,8 +179,8 @@ impl TxSockets {
         nth as u32 % self.queues
     }
 
-    /// Binds all sockets. If other sockets receive from the interface, the new sockets share the
-    /// memory of those sockets.
+    /// Binds all sockets. If AF_XDP sockets already receive from the interface, the sending sockets
+    /// share the memory of the receiving sockets.
     pub(super) fn bind_all(&self, region: &Arc<Region>, umem: Option<SharedUmem<'_>>) -> Result<(), DeviceError> {
         let (sockets, senders) = {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -195,7 +196,7 @@ impl TxSockets {
         Ok(())
     }
 
-    /// Binds the next sender, after the senders that are bound already.
+    /// Binds the socket of the next sender. All earlier senders are already bound.
     fn bind_one(
         &self,
         socket: Socket,
@@ -209,7 +210,8 @@ impl TxSockets {
         let shape = Shape { ring: self.ring, chunk_bytes: chunk_bytes(region) };
         let completions = self.completions(queue, shape.chunk_bytes);
         let receiver = umem.and_then(|umem| umem.of(queue));
-        // Senders get queues in turn, so this sender is the first sender of its queue.
+        // Queues are assigned to senders in turn, so the sender at this index is the first sender
+        // of the queue.
         let before = bound.get(queue as usize);
         let of_queue = receiver.or_else(|| before.map(|before| before.sender.as_fd()));
         let of_any = umem.and_then(|umem| umem.first()).or_else(|| bound.first().map(|first| first.sender.as_fd()));
@@ -219,9 +221,9 @@ impl TxSockets {
         let ways = match (umem, bound.first()) {
             (Some(umem), _) => vec![umem.how],
             (None, Some(first)) => vec![first.how],
-            // This socket receives no frames. However, zero-copy drivers may require an XDP program
-            // on the interface. The socket therefore copies. Several descriptors per frame are used
-            // only if necessary, because they require Linux 6.6.
+            // A socket that only sends is bound in copy mode, because zero-copy drivers may require
+            // an XDP program on the interface. Several descriptors per frame are used only if
+            // necessary, because they require Linux 6.6.
             (None, None) if self.frame_bytes > shape.chunk_bytes as usize => vec![PARTS, How::default()],
             (None, None) => vec![How::default()],
         };
@@ -250,17 +252,20 @@ impl TxSockets {
         watch.looked = now;
         let is_complete = watch.changes.read(&mut |change| {
             if let Entry::Link(Link { mtu: Some(mtu), .. }) = change.entry {
-                // Relaxed, like the load: if a CPU sees the new MTU late, the kernel refuses its packets.
+                // Store and load are Relaxed: if a CPU reads the new MTU too late, the kernel
+                // refuses packets that are too long.
                 self.mtu.store(mtu, Ordering::Relaxed);
             }
         });
         if !is_complete {
-            // The next message about a change contains the whole state.
+            // Missed changes do no harm, because the next message about a change contains the
+            // interface's whole state.
             tracing::debug!(device = %self.name, "changes were missed");
         }
     }
 
-    /// The longest packet that the interface sends now, without the link header.
+    /// Returns the length of the longest packet that the interface can send now, without the link
+    /// header.
     pub(super) fn mtu(&self) -> usize {
         self.mtu.load(Ordering::Relaxed)
     }

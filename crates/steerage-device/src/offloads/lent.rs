@@ -2,10 +2,10 @@
 //!
 //! Super-frames do not fit into pages. The device therefore receives super-frames into blocks of
 //! memory, one frame after the other, and lends the frames from these blocks. A block is filled
-//! again when its last frame has returned. The size of a queue's blocks limits the memory that the
-//! queue's frames use in all backlogs. Frames for one CPU may use only a part of the blocks. If all
-//! blocks are lent, frames that fit into a page are received into pages. Super-frames that arrive
-//! while all blocks are lent are lost and counted.
+//! again when all of its frames have returned. The size of a queue's blocks limits the memory that
+//! the queue's frames use in all backlogs. Frames for one CPU may use only a part of the blocks.
+//! While all blocks are lent, frames that fit into a page are received into pages. Super-frames
+//! that arrive while all blocks are lent are lost and counted.
 
 use std::io;
 use std::sync::Arc;
@@ -16,16 +16,17 @@ use steerage::device::{Blocks, Claim, Completions, DeviceCounts, Filled, FrameHe
 use steerage::flow::offload::Offload;
 
 /// The maximum number of bytes per poll. Finished packets return between two polls. If a poll
-/// received more bytes, its memory would no longer be in the caches at the next use.
+/// received more bytes, the memory would no longer be in the CPU's caches when it is used next.
 const POLL_BYTES: usize = 1 << 20;
 
-/// The time to wait if all pages are in use. By default, the kernel's queue of a TUN holds 500
-/// packets. At five million packets per second, the queue fills up in this time.
+/// The time after which the queue polls again if all pages are in use. By default, the kernel's
+/// queue of a TUN holds 500 packets. At five million packets per second, that queue of the kernel
+/// fills up in this time.
 pub(crate) const NO_PAGE_WAIT: Duration = Duration::from_micros(100);
 
-/// The indices of a device's own counts. The first counts are the same in all devices: frames that
-/// stand for several packets, packets on the wire, and bytes on the wire. The next two counts are
-/// losses: invalid frames, and frames that arrived while all blocks were lent.
+/// The indices of the counts that a device itself defines. The first three counts are the same in
+/// all devices with super-frames: super-frames, packets on the wire, and bytes on the wire. The
+/// next two counts are losses: invalid frames, and frames that arrived while all blocks were lent.
 pub(crate) const SUPER_FRAMES: usize = 0;
 pub(crate) const WIRE_PACKETS: usize = 1;
 pub(crate) const WIRE_BYTES: usize = 2;
@@ -33,23 +34,23 @@ pub(crate) const BAD: usize = 3;
 pub(crate) const NO_BLOCK: usize = 4;
 
 pub(crate) trait Source {
-    /// Receives up to `most` frames into `into`, and calls [`Room::lend`] for each frame.
+    /// Receives up to `most` frames into the block `into`, and calls [`Room::lend`] for each frame.
     ///
     /// # Errors
     /// Returns the error of the system call.
     fn receive(&mut self, into: &mut Room<'_, '_>, most: usize) -> io::Result<Received>;
 
-    /// Receives a frame that may be short into `room`. Bytes that do not fit into `room` go to
-    /// `rest`.
+    /// Receives one frame into the page `room`, which is enough for a short frame. Bytes that do
+    /// not fit into `room` are written to `rest`.
     ///
     /// # Errors
     /// Returns the error of the system call.
     fn receive_short(&mut self, room: &mut [u8], rest: &mut [u8]) -> io::Result<Result<Short, Unfit>>;
 
-    /// Handles an error if the queue can continue after it. Returns any other error.
+    /// Handles an error after which the queue can continue. Returns any other error.
     ///
     /// # Errors
-    /// Returns the error that was passed in, if the queue cannot continue.
+    /// Returns `error` if the queue cannot continue.
     fn forgive(&mut self, error: io::Error) -> io::Result<()> {
         Err(error)
     }
@@ -69,8 +70,8 @@ pub(crate) struct Short {
 }
 
 impl Short {
-    /// Finishes the frame's offload, and moves the frame to the beginning of `room`. Returns the
-    /// length of the frame.
+    /// Completes the frame's checksum if the sender left it to an offload, and moves the frame to
+    /// the beginning of `room`. Returns the length of the frame.
     fn finish(self, room: &mut [u8]) -> Result<usize, Unfit> {
         let Self { at, len, offload } = self;
         let is_whole = offload.is_none_or(|offload| !offload.is_super_frame());
@@ -81,7 +82,7 @@ impl Short {
     }
 }
 
-/// The reason why a frame is lost. The value is the index of the count that is increased.
+/// The reason why a frame is lost: the index of the count that is increased.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Unfit(pub(crate) usize);
 
@@ -96,7 +97,7 @@ pub(crate) struct Room<'l, 'm> {
 }
 
 impl Room<'_, '_> {
-    /// Delivers a frame of `len` bytes. The frame begins at the offset `at` of the free part.
+    /// Delivers a frame of `len` bytes, which begins at the offset `at` of the block's free part.
     #[inline]
     pub(crate) fn lend(&mut self, at: usize, len: usize, offload: Option<Offload>) {
         let header = FrameHeader { nanos: FrameHeader::NO_TIME, wire_len: len as u32, link: self.link.0, interface: 0 };
@@ -124,8 +125,8 @@ pub(crate) struct Lent {
     limits: Limits,
     claim: Option<Claim>,
     block: usize,
-    /// Memory for the excess bytes of a frame that does not fit into a page, while all blocks are
-    /// lent. The bytes in this memory are never used.
+    /// Memory for those bytes of a frame that do not fit into a page, while all blocks are lent.
+    /// The bytes in this memory are never read.
     scratch: Box<[u8]>,
     counts: Arc<DeviceCounts>,
     counted: Box<[u64]>,
@@ -142,8 +143,8 @@ pub(crate) struct Limits {
 }
 
 impl Lent {
-    /// Creates a queue. `counts` has the names of the device's counts. The first `counted` counts
-    /// are increased by this code, and the device increases the other counts itself.
+    /// Creates a queue. `counts` has the names of the device's counts. This module increases the
+    /// first `counted` counts, and the device increases the other counts.
     pub(crate) fn new(limits: Limits, counts: Arc<DeviceCounts>, counted: usize) -> Self {
         let scratch = vec![0; limits.frame_bytes].into_boxed_slice();
         Self { limits, claim: None, block: 0, scratch, counts, counted: vec![0; counted].into() }
@@ -190,7 +191,8 @@ impl Lent {
                 Err(error) => return source.forgive(error).map(|()| Polled::More),
             }
             if bytes >= POLL_BYTES {
-                // More frames may be waiting, but finished frames must return first.
+                // More frames may be waiting in the device, but finished frames must be returned
+                // first.
                 return Ok(Polled::NotBefore(out.now()));
             }
         }
@@ -205,8 +207,8 @@ impl Lent {
             return Ok(true);
         }
         let blocks = out.blocks(claim).ok_or_else(no_blocks)?;
-        // The first free block is used, so that a queue uses few blocks if its frames return
-        // quickly.
+        // The free block with the lowest index is used, so that a queue uses few blocks if its
+        // frames return quickly.
         let free = (0..blocks.count()).find(|block| blocks.out(*block) == 0);
         self.block = free.unwrap_or(self.block);
         Ok(free.is_some())

@@ -1,8 +1,8 @@
 //! Sends super-frames.
 //!
-//! Merges packets for sending: consecutive packets of a flow within a batch leave as one
-//! super-frame. No packet waits for a later batch. If the kernel refuses a super-frame, the
-//! super-frame is cut into single packets.
+//! Merges packets for sending: consecutive packets of a flow within a batch are sent as one
+//! super-frame. No packet waits for a later batch. If the kernel refuses a super-frame, it is split
+//! into single packets.
 
 use steerage::LinkType;
 use steerage::device::{OutgoingPacket, Sent};
@@ -17,10 +17,10 @@ mod tests;
 
 const _: () = assert!(HANDLE_BUDGET <= MERGED_MAX);
 
-/// The description of a packet's offload, which precedes the packet.
+/// The description of a packet's offload (`virtio_net_hdr`), which is sent before the packet.
 pub(crate) type Header = [u8; VIRTIO_BYTES];
 
-/// The header of a packet that needs no checksum and no segmentation.
+/// The header for a packet whose checksum is complete, and that needs no segmentation.
 pub(crate) static NOTHING_LEFT: Header = [0; VIRTIO_BYTES];
 
 pub(crate) type Packets<'p> = [Option<OutgoingPacket<'p>>; HANDLE_BUDGET];
@@ -28,24 +28,24 @@ pub(crate) type Packets<'p> = [Option<OutgoingPacket<'p>>; HANDLE_BUDGET];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Sent,
-    /// The kernel does not accept a frame of this form. If the frame is a super-frame, the kernel
-    /// may still accept its packets one by one.
+    /// The kernel does not accept a frame of this type. If the frame is a super-frame, the kernel
+    /// may still accept the packets in it one by one.
     Unfit,
-    /// The frame is longer than the kernel accepts. If the frame is a super-frame, its packets may
-    /// be short enough.
+    /// The frame is longer than the kernel accepts. If the frame is a super-frame, the packets in
+    /// it may be short enough.
     TooLong,
     /// The output does not accept packets of the packet's link type.
     LinkType,
     /// The packet is incomplete, because the capture truncated it, and is not sent.
     Cut,
-    /// The kernel accepts no frames, because the interface is down or gone.
+    /// The kernel accepts no frames, because the interface is down or was deleted.
     Refused,
     /// The kernel had no room for the frame. The frame counts as `tx_full`.
     Full,
 }
 
 impl Outcome {
-    /// Returns true if a super-frame that had this outcome may be sent again as single packets.
+    /// Returns true if a super-frame may be sent again as single packets after this outcome.
     fn allows_parts(self) -> bool {
         matches!(self, Self::Unfit | Self::TooLong)
     }
@@ -76,14 +76,14 @@ pub(crate) fn count(sent: &mut Sent, outcome: Outcome, packets: u64, bytes: usiz
 }
 
 pub(crate) trait Wire<'p> {
-    /// Checks that the output accepts the packet. If the output does not accept the packet, the
-    /// error is the outcome for this packet.
+    /// Checks that the output accepts the packet. Otherwise, the error is the outcome for this
+    /// packet.
     fn takes(&self, received: &Received<'_>) -> Result<(), Outcome>;
 
     /// Sends a frame after all packets that were queued earlier.
     fn write<'a>(&mut self, header: &'a Header, parts: impl Iterator<Item = &'a [u8]>) -> Outcome;
 
-    /// Sends and counts a packet that must not be cut. The packet leaves at once, or with the next
+    /// Sends and counts a packet that must not be split. The packet is sent at once, or by the next
     /// call of [`flush`](Self::flush).
     fn queue(&mut self, packet: &'p OutgoingPacket<'p>, header: &'p Header);
 
@@ -100,7 +100,7 @@ pub(crate) struct Output<'o> {
     pub(crate) whole: Option<&'o Whole>,
 }
 
-/// The headers of the packets of a batch that are not super-frames.
+/// Returns the headers for those packets of a batch that are not super-frames.
 pub(crate) fn headers(packets: &Packets<'_>) -> [Header; HANDLE_BUDGET] {
     std::array::from_fn(|nth| {
         let offload = packets[nth].as_ref().and_then(OutgoingPacket::offload);
@@ -122,7 +122,7 @@ impl Output<'_> {
         let batch: [Option<(&[u8], Option<Offload>)>; HANDLE_BUDGET] = std::array::from_fn(|nth| {
             let packet = packets[nth].as_ref()?;
             let (received, offload) = (packet.received(), packet.offload());
-            // A super-frame, or a packet in several pages, is sent unchanged.
+            // A super-frame, or a packet in several pages, is not merged with other packets.
             let is_one =
                 !offload.as_ref().is_some_and(Offload::is_super_frame) && received.data.len() == received.total_len;
             (is_one && wire.takes(&received).is_ok()).then_some((received.data, offload))
@@ -132,7 +132,7 @@ impl Output<'_> {
         wire.flush();
     }
 
-    /// Sends packets that were merged, or a single packet that was not merged.
+    /// Sends one super-frame of merged packets, or a single packet that was not merged.
     fn send_run<'p>(
         &self,
         wire: &mut impl Wire<'p>,
@@ -175,8 +175,8 @@ impl Output<'_> {
         }
     }
 
-    /// Sends a packet with an offload, and counts it. The packet is sent whole if the kernel accepts
-    /// it, and cut otherwise.
+    /// Sends a packet with an offload, and counts it. The packet is sent whole if the kernel
+    /// accepts it, and is split otherwise.
     fn send_offload<'p>(
         &self,
         wire: &mut impl Wire<'p>,
@@ -193,7 +193,7 @@ impl Output<'_> {
         };
         let outcome = wire.write(&header, packet.segments());
         if !outcome.allows_parts() {
-            // A packet that was merged from several frames counts as this number of frames.
+            // A packet that was merged from several frames is counted as this number of packets.
             let frames = packet.frames();
             let bytes = if frames > 1 { offload.wire_bytes(received.total_len) } else { received.total_len };
             count(wire.sent(), outcome, frames, bytes);
@@ -203,9 +203,9 @@ impl Output<'_> {
     }
 }
 
-/// Sends the packets of a super-frame one by one, or completes the checksum of a packet and sends
-/// it. Counts the sent packets. A super-frame that was received as one frame counts as sent if all
-/// of its packets were sent. Returns true if all packets were sent.
+/// Sends the packets of a super-frame one by one. For any other packet, completes its checksum and
+/// sends it. Counts the sent packets. A super-frame that was received as one frame counts as sent
+/// if all of its packets were sent. Returns true if all packets were sent.
 fn cut<'p>(wire: &mut impl Wire<'p>, packet: &OutgoingPacket<'_>, received: &Received<'_>, offload: &Offload) -> bool {
     let each = packet.frames() > 1;
     let mut all = Outcome::Sent;

@@ -1,15 +1,15 @@
-//! The header that may precede each packet (`IFF_VNET_HDR`): the header of the virtio network
-//! device (virtio 1.2, chapter 5.1.6), in little-endian order. The header describes the offloads
-//! that a packet still needs: its checksum and its segmentation.
+//! The header that may precede each packet (`IFF_VNET_HDR`). This is the header of the virtio
+//! network device (virtio 1.2, chapter 5.1.6), in little-endian order. The header describes the
+//! offloads that a packet still needs: its checksum and its segmentation.
 //!
-//! This module handles the headers of devices without super-frames. If the caller provides the file
-//! descriptor, steerage configures the kernel to complete checksums and segmentation itself.
-//! Packets that were queued before that may have an incomplete checksum, which this module
-//! completes. Unsegmented packets are refused.
+//! This module handles the headers of devices without super-frames. If the file descriptor comes
+//! from the caller, steerage configures the kernel to complete checksums and segmentation itself.
+//! Packets that the kernel queued before this configuration may have an incomplete checksum, which
+//! this module completes. Packets that still need segmentation are refused.
 
 use steerage::flow::wire::checksum::complete;
 
-/// A flag of the header: the checksum of the bytes from `csum_start` on must be finished.
+/// A flag of the header: the checksum over the bytes from `csum_start` on must be completed.
 const NEEDS_CSUM: u8 = 1;
 const GSO_NONE: u8 = 0;
 const GSO_ECN: u8 = 0x80;
@@ -20,12 +20,13 @@ pub(crate) const HEADER_BYTES_MIN: usize = 10;
 #[cfg_attr(not(feature = "tap"), allow(dead_code, reason = "for tap alone"))]
 pub(crate) const HEADER_BYTES_MAX: usize = 64;
 
-/// TCP segments in one packet (`VIRTIO_NET_HDR_GSO_TCPV4`, `_TCPV6`).
+/// The types of a packet that consists of several TCP segments (`VIRTIO_NET_HDR_GSO_TCPV4`,
+/// `_TCPV6`).
 const GSO_TCP: [u8; 2] = [1, 4];
 
-/// Like [`finish`], but accepts merged TCP segments. Merged segments form one long segment, which
-/// is completed like a single segment. Merged datagrams are refused, because completing them would
-/// produce a single, different datagram.
+/// Like [`finish`], but accepts merged TCP segments. Merged segments form one long segment, whose
+/// checksum is completed like that of a single segment. Merged datagrams are refused, because
+/// completing them would produce a single, different datagram.
 #[must_use]
 pub(crate) fn finish_merged(header: &[u8; HEADER_BYTES_MIN], packet: &mut [u8]) -> bool {
     let mut header = *header;
@@ -80,7 +81,7 @@ mod tests {
     fn what_is_done_already_stays_as_it_is() {
         let mut packet = [1, 2, 3];
         assert!(finish(&header(0, 0, 77, 77), &mut packet));
-        // The flag for a verified checksum.
+        // The flag 2 means that the checksum was verified.
         assert!(finish(&header(2, 0, 0, 0), &mut packet));
         assert_eq!(packet, [1, 2, 3]);
     }

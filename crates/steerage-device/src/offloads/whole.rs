@@ -2,8 +2,8 @@
 //!
 //! Kernels differ in the super-frames that they accept, and some routes accept none. The kernel
 //! does not report which super-frames it accepts, so an output tries to send them. If the kernel
-//! refuses a super-frame but accepts its packets one by one, the output cuts super-frames of that
-//! length from then on.
+//! refuses a super-frame but accepts the packets in it one by one, the output splits all later
+//! super-frames of that length.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -18,8 +18,8 @@ pub(crate) struct Whole {
 }
 
 impl Whole {
-    /// Creates the state for a kernel that has not refused anything. `udp` is true if the kernel
-    /// supports super-frames of UDP.
+    /// Creates the state for a kernel that has not refused any super-frame yet. `udp` is true if
+    /// the kernel supports UDP super-frames.
     pub(crate) fn new(udp: bool) -> Self {
         let most = |has: bool| AtomicUsize::new(if has { usize::MAX } else { 1 });
         Self { tcp: most(true), udp: most(udp), told: AtomicBool::new(false) }
@@ -33,11 +33,11 @@ impl Whole {
         }
     }
 
-    /// Returns true if the kernel may accept a super-frame of this kind that stands for `packets`
-    /// packets.
+    /// Returns true if the kernel may accept a super-frame of the type `kind` that contains
+    /// `packets` packets.
     pub(crate) fn takes(&self, kind: OffloadKind, packets: usize) -> bool {
-        // `Relaxed` suffices: if this CPU sees another CPU's store late, the only effect is that
-        // the kernel refuses one more super-frame.
+        // `Relaxed` suffices: if this CPU reads an old value, the only effect is that the kernel
+        // refuses one more super-frame.
         self.most(kind).is_none_or(|most| packets <= most.load(Ordering::Relaxed))
     }
 
@@ -45,8 +45,8 @@ impl Whole {
         self.takes(OffloadKind::Tcp, 2) || self.takes(OffloadKind::Udp, 2)
     }
 
-    /// Records that super-frames of this kind and length must be cut, because the kernel refused
-    /// such a super-frame and then accepted its packets one by one.
+    /// Records that super-frames of this type and length must be split: the kernel refused such a
+    /// super-frame, and then accepted the packets in it one by one.
     #[cold]
     pub(crate) fn refused(&self, device: &str, kind: OffloadKind, packets: usize) {
         let Some(most) = self.most(kind) else { return };
@@ -73,14 +73,14 @@ mod tests {
         assert!(whole.merges() && takes(OffloadKind::Udp, 4096) && takes(OffloadKind::Tcp, 4096));
         whole.refused("test", OffloadKind::Udp, 129);
         assert!(takes(OffloadKind::Udp, 128) && !takes(OffloadKind::Udp, 129) && takes(OffloadKind::Tcp, 129));
-        // A later refusal of a longer super-frame changes nothing.
+        // If the kernel later refuses a longer super-frame, the limit stays unchanged.
         whole.refused("test", OffloadKind::Udp, 200);
         assert!(takes(OffloadKind::Udp, 128) && !takes(OffloadKind::Udp, 129));
         whole.refused("test", OffloadKind::Tcp, 2);
         assert!(whole.merges() && !takes(OffloadKind::Tcp, 2));
         whole.refused("test", OffloadKind::Udp, 2);
         assert!(!whole.merges());
-        // Even if the kernel refuses everything, single packets are never cut.
+        // Single packets are never split, even if the kernel refuses all of them.
         whole.refused("test", OffloadKind::Single, 1);
         assert!(takes(OffloadKind::Single, 1) && takes(OffloadKind::Udp, 1));
     }

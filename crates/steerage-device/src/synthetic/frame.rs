@@ -8,24 +8,24 @@ use steerage::flow::wire::checksum::{finish, finish_transport};
 use steerage::flow::wire::{FrameBuilder, be16, ethernet, ethertype, ipv4, ipv6, port, protocol, put, tcp, udp, vlan};
 use steerage::testing::SplitMix64;
 
-/// The first bytes of the data of every synthetic frame: `STRG`.
+/// The first four bytes of the data in every synthetic frame: `STRG`.
 pub const MAGIC: u32 = u32::from_be_bytes(*b"STRG");
 
-/// The length of the numbers after the headers: the magic number, the flow, and the frame's number
-/// within the flow.
+/// The length of the data after the headers, in bytes: the magic number, the flow's number, and the
+/// frame's number within the flow.
 const PAYLOAD_BYTES: usize = 4 + 4 + 8;
 
-/// The number of bytes that are written for any frame, no matter how long the frame is: all headers
-/// and numbers of the longest kind, `tcp6`.
+/// The number of bytes that are written for each frame, no matter how long it is. This is enough
+/// for the headers and the data of the longest kind, `tcp6`.
 const HEAD_BYTES: usize = 96;
 
-/// Like [`HEAD_BYTES`], but for kinds whose headers and numbers fit into one cache line. For these
+/// Like [`HEAD_BYTES`], but for kinds whose headers and data fit into one cache line. For these
 /// kinds, the CPU need not load the second cache line of the frame.
 const LINE_BYTES: usize = 64;
 
 const VLAN_ID: u16 = 100;
 const NET_FROM_V4: u32 = u32::from_be_bytes([10, 0, 0, 0]);
-/// The destination address, from the range for benchmarks (RFC 2544).
+/// The IPv4 destination address, from the range for benchmarks (RFC 2544).
 const TO_V4: [u8; 4] = [198, 18, 0, 1];
 /// The network of the IPv6 source addresses, from the range for documentation (RFC 3849).
 const NET_FROM_V6: [u16; 8] = [0x2001, 0xdb8, 0, 1, 0, 0, 0, 0];
@@ -62,12 +62,13 @@ impl Kind {
         }
     }
 
-    /// The shortest frame of this kind, in bytes: its headers and the numbers after them.
+    /// The length of the shortest frame of this kind, in bytes: its headers and the data after
+    /// them.
     pub fn frame_bytes_min(self) -> usize {
         self.payload_at() + PAYLOAD_BYTES
     }
 
-    /// The number of bytes that are written for any frame of this kind, no matter how long the
+    /// The number of bytes that are written for each frame of this kind, no matter how long the
     /// frame is.
     fn head_bytes(self) -> usize {
         if self.frame_bytes_min() <= LINE_BYTES { LINE_BYTES } else { HEAD_BYTES }
@@ -89,8 +90,8 @@ impl Kind {
         self.l3_at() + if self.is_v6() { ipv6::BYTES } else { ipv4::BYTES }
     }
 
-    /// Returns the headers of flows of this kind. The source port, and the part of the source
-    /// address that differs between flows, are 0.
+    /// Returns a builder with the headers of flows of this kind. In these headers, the source port
+    /// is 0, and so is the part of the source address that differs between flows.
     fn frame(self) -> FrameBuilder {
         let (from, to) = if self.is_v6() {
             (IpAddr::from(NET_FROM_V6), IpAddr::from(TO_V6))
@@ -118,7 +119,7 @@ impl fmt::Display for Kind {
 }
 
 /// Returns the flow of a synthetic frame, and the frame's number within the flow. Returns `None` if
-/// the frame is not synthetic, or is cut before the end of its numbers.
+/// the frame is not synthetic, or is cut before the end of these numbers.
 ///
 /// ```
 /// use steerage_device::synthetic::parse_payload;
@@ -161,8 +162,9 @@ impl Places {
         Self { mask: SplitMix64::mix(seed) as u32 & Self::ALL }
     }
 
-    /// Returns the address part and the port of a flow. Each step is reversible (multiplication by
-    /// an odd factor, or a shift by half and xor), so different flows get different addresses.
+    /// Returns the variable part of a flow's source address, and the flow's source port. Each step
+    /// of the computation is reversible (multiplication by an odd factor, or a shift by half and
+    /// xor), so different flows get different addresses.
     #[inline(always)]
     fn of(self, flow: u32) -> (u32, u16) {
         let mut x = flow ^ self.mask;
@@ -179,7 +181,7 @@ impl Places {
 #[derive(Debug)]
 pub(super) struct Template {
     kind: Kind,
-    /// The whole frame, or [`HEAD_BYTES`] bytes if the frame is shorter.
+    /// The bytes of the whole frame, or [`HEAD_BYTES`] bytes if the frame is shorter.
     bytes: Box<[u8]>,
     len: usize,
     /// Partial checksums of the constant bytes. One partial checksum covers the IPv4 header, and
@@ -196,7 +198,7 @@ impl Template {
         put(&mut payload, 0, MAGIC.to_be_bytes());
         let mut bytes = kind.frame().frame(&payload);
         bytes.resize(len.max(HEAD_BYTES), 0);
-        // The sum over a header is the one's complement of the header's checksum.
+        // The partial checksum is the one's complement of the checksum in the header.
         let sum_at = |at: usize| u64::from(!be16(&bytes, at));
         let l4_checksum_at = if kind.is_tcp() { tcp::CHECKSUM_AT } else { udp::CHECKSUM_AT };
         let (l3_sum, l4_sum) = (sum_at(kind.l3_at() + ipv4::CHECKSUM_AT), sum_at(kind.l4_at() + l4_checksum_at));
@@ -209,20 +211,21 @@ impl Template {
     }
 
     /// Returns the number of bytes that [`write`](Self::write) needs. The result is the larger of
-    /// two numbers: the length of the frame, and the number of bytes that are written for any
+    /// two numbers: the length of the frame, and the number of bytes that are written for each
     /// frame.
     pub(super) fn room(&self) -> usize {
         self.len.max(self.kind.head_bytes())
     }
 
-    /// Writes frame `number` of `flow` to the start of `to`. Returns `None` if `to` is shorter than
+    /// Writes the frame with the number `number` of `flow` to the start of `to`. Returns `None` if
+    /// `to` is shorter than
     /// [`room`](Self::room).
     #[inline(always)]
     pub(super) fn write(&self, to: &mut [u8], places: Places, flow: u32, number: u64) -> Option<()> {
         const L3: usize = ethernet::BYTES;
         const TAGGED: usize = ethernet::BYTES + vlan::BYTES;
-        // In each arm of this match, the positions of the fields are constants. Therefore the
-        // compiled code of an arm only stores values at fixed positions.
+        // In each arm of this `match`, the positions of the fields are constants. Therefore the
+        // compiled code only stores values at fixed positions.
         match self.kind {
             Kind::Udp4 => self.write_as::<LINE_BYTES, L3, false, false>(to, places, flow, number),
             Kind::Vlan => self.write_as::<LINE_BYTES, TAGGED, false, false>(to, places, flow, number),
@@ -295,7 +298,8 @@ mod tests {
     fn heads_hold_all_that_changes() {
         for kind in Kind::ALL {
             assert!(kind.frame_bytes_min() <= kind.head_bytes(), "{kind}");
-            // The code of `write` contains the lengths for these kinds as constants.
+            // `write` contains the lengths for the different kinds as constants, which must agree
+            // with `head_bytes`.
             assert_eq!(kind.head_bytes() == LINE_BYTES, matches!(kind, Kind::Udp4 | Kind::Vlan), "{kind}");
         }
     }

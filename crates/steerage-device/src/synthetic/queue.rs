@@ -17,7 +17,7 @@ use super::sample::Sampler;
 use super::schedule::{RING, Schedule};
 use super::{Share, SyntheticOptions};
 
-/// A frame that was not generated yet. Only its flow was drawn.
+/// A frame that was not generated yet: only the flow of the frame was drawn (chosen at random).
 #[derive(Clone, Copy, Debug, Default)]
 struct NextFrame {
     /// The flow's number within this queue.
@@ -25,22 +25,22 @@ struct NextFrame {
     number: u64,
 }
 
-/// The number of frames that are drawn at a time. If there are many flows, the accesses to the
-/// tables of the flows cause cache misses. Drawing many frames at a time lets these cache misses
-/// overlap.
+/// The number of frames whose flows are drawn in one step. If there are many flows, the accesses to
+/// the tables of the flows cause cache misses. When many flows are drawn in one step, these cache
+/// misses overlap.
 const AHEAD: usize = POLL_BUDGET;
 
 pub(super) struct SyntheticQueue {
     name: String,
     sampler: Sampler,
-    /// For each flow, the number of its frames so far.
+    /// For each flow, the number of frames that were drawn so far.
     numbers: Box<[u64]>,
     ahead: [NextFrame; AHEAD],
     ahead_at: usize,
 
     places: Places,
     templates: Box<[Template]>,
-    /// A flow has the number `flow * stride + first` in the whole device. Here, `flow` is the flow's
+    /// The number of a flow in the whole device is `flow * stride + first`, where `flow` is its
     /// number within this queue.
     first: u32,
     stride: u32,
@@ -48,11 +48,11 @@ pub(super) struct SyntheticQueue {
     /// The times at which frames are due. `None` if the queue generates frames as fast as polls
     /// take them.
     schedule: Option<Schedule>,
-    /// The number of frames after which the queue ends. Lost frames count too.
+    /// The number of frames after which the queue ends. Lost frames are included.
     limit: u64,
     /// The number of frames that were delivered or lost so far.
     gone: u64,
-    /// The state for receive buffers that are shorter than frames. `None` if each frame fits into
+    /// The state for frames that are longer than a receive buffer. `None` if each frame fits into
     /// one buffer.
     parts: Option<ShortBuffers>,
 }
@@ -78,13 +78,13 @@ impl SyntheticQueue {
         queue
     }
 
-    /// Returns the bytes that the longest frame needs in a page.
+    /// Returns the number of bytes that the longest frame needs in a page.
     fn room(&self) -> usize {
         self.templates.iter().map(Template::room).max().unwrap_or(0)
     }
 
-    /// Draws the next [`AHEAD`] frames. The order of the drawn frames does not depend on how many
-    /// frames each poll takes.
+    /// Draws the flows of the next [`AHEAD`] frames. The order of the drawn frames does not depend
+    /// on how many frames each poll takes.
     fn draw(&mut self) {
         let mut flows = [0; AHEAD];
         self.sampler.draw(&mut flows);
@@ -96,7 +96,8 @@ impl SyntheticQueue {
         self.ahead_at = 0;
     }
 
-    /// Generates and delivers up to `count` frames. Returns the number of frames that got a page.
+    /// Generates and delivers up to `count` frames. Returns the number of delivered frames, which
+    /// may be smaller if no page is free.
     #[inline(always)]
     fn push(&mut self, out: &mut Completions<'_>, count: usize) -> Result<usize, DeviceError> {
         let kinds = self.templates.len() as u32;

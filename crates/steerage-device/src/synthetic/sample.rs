@@ -1,4 +1,4 @@
-//! Draws the flow of the next frame.
+//! Draws (chooses at random) the flow of the next frame.
 
 use steerage::testing::SplitMix64;
 
@@ -10,7 +10,7 @@ pub(super) struct Sampler {
     random: SplitMix64,
     flows: u32,
     weight: f64,
-    /// The alias table, which is empty if all flows have the same weight.
+    /// The alias table of the weights. It is empty if all flows have the same weight.
     aliases: Box<[Alias]>,
 }
 
@@ -24,8 +24,8 @@ struct Alias {
 
 impl Sampler {
     pub(super) fn new(options: &SyntheticOptions, queue: usize) -> Self {
-        // Mix the bits of the seed. Without this step, neighbouring queues or seeds would draw the
-        // same sequence of numbers, shifted by one position.
+        // Mix the bits of the seed. Without this step, consecutive queues or seeds would draw the
+        // same sequence of random numbers, shifted by one position.
         let random = SplitMix64::new(SplitMix64::mix(options.seed ^ SplitMix64::mix(queue as u64 + 1)));
         let flows = options.flows_of(queue);
         if options.zipf == 0.0 {
@@ -50,7 +50,8 @@ impl Sampler {
     #[inline(always)]
     pub(super) fn draw(&mut self, to: &mut [u32]) {
         // The method is that of Lemire, "Fast random integer generation in an interval" (2019). The
-        // high half of the product is the column, and the low half is the position in the column.
+        // high half of the product is the column of the alias table, and the low half is the
+        // position in this column.
         let flows = u128::from(self.flows);
         if self.aliases.is_empty() {
             to.iter_mut().for_each(|to| *to = ((u128::from(self.random.draw()) * flows) >> 64) as u32);
@@ -66,16 +67,15 @@ impl Sampler {
     }
 }
 
-/// The algorithm is that of Vose, "A linear algorithm for generating random numbers with a given
-/// distribution" (1991).
+/// Creates the alias table for `weights`. The algorithm is that of Vose, "A linear algorithm for
+/// generating random numbers with a given distribution" (1991).
 fn alias_table(mut weights: Vec<f64>) -> Box<[Alias]> {
     let scale = weights.len() as f64 / weights.iter().sum::<f64>();
     weights.iter_mut().for_each(|weight| *weight *= scale);
-    // A column that is not filled up by another flow belongs to its own flow, except for one part
-    // in 2^32.
+    // A column that is not filled up by another flow belongs to its own flow.
     let mut table: Box<[Alias]> = (0..weights.len() as u32).map(|i| Alias { threshold: u32::MAX, other: i }).collect();
-    // One array holds both kinds of columns. Columns that are not full are at the left, and columns
-    // that are too full are at the right.
+    // One array contains two kinds of columns. Columns that are not full are at its beginning, and
+    // columns that are too full are at its end.
     let mut order: Vec<u32> = vec![0; weights.len()];
     let (mut small, mut large) = (0, weights.len());
     for (i, weight) in weights.iter().enumerate() {

@@ -1,11 +1,11 @@
-//! Computes the times at which frames are due. If a poll comes late, also computes how many frames
-//! are lost because the ring is full.
+//! Computes the times at which frames are due. If a poll is late, this module also computes how
+//! many frames are lost because the ring is full.
 
 use steerage::Timestamp;
 
 use super::Share;
 
-/// The number of frames in the ring of a live queue, which wait for a poll. If the ring is full,
+/// The length of the ring of a live queue, in which frames wait for a poll. If the ring is full,
 /// further frames are lost. Common network cards have rings of at most this length.
 pub const RING: u64 = 4096;
 
@@ -16,20 +16,21 @@ const NANOS_PER_SECOND: u64 = 1_000_000_000;
 #[derive(Debug)]
 pub(super) struct Schedule {
     start: Option<Timestamp>,
-    /// Frames per nanosecond, as a fraction of integers, so that no rounding error accumulates.
+    /// The rate in frames per nanosecond, as a fraction of two integers (`frames / nanos`), so that
+    /// no rounding error accumulates.
     frames: u64,
     nanos: u64,
 }
 
 impl Schedule {
-    /// Makes a schedule for this queue's share of `rate` frames per second.
+    /// Creates a schedule for a queue's share of `rate` frames per second.
     pub(super) fn new(rate: u64, share: Share) -> Self {
-        // Both numbers stay below `2^63`, because a rate is at most `10^9` and a share has at most
-        // `2^32` parts.
+        // The numerator and the denominator stay below `2^63`, because a rate is at most `10^9` and
+        // a share has at most `2^32` parts.
         Self { start: None, frames: rate * share.parts(), nanos: NANOS_PER_SECOND * Share::WHOLE }
     }
 
-    /// Returns the number of frames that are due at `now`.
+    /// Returns the total number of frames that are due until the time `now`.
     pub(super) fn due(&mut self, now: Timestamp) -> u64 {
         let start = *self.start.get_or_insert(now);
         if self.frames == 0 {
@@ -40,7 +41,7 @@ impl Schedule {
         u64::try_from(due).unwrap_or(u64::MAX)
     }
 
-    /// Returns the earliest time at which [`due`](Self::due) returns more than `frames`.
+    /// Returns the earliest time for which [`due`](Self::due) returns more than `frames` frames.
     pub(super) fn time_of(&self, frames: u64) -> Timestamp {
         let start = self.start.unwrap_or_default().as_nanos();
         if self.frames == 0 {

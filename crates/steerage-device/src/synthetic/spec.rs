@@ -10,17 +10,17 @@ use super::{
 };
 use crate::options::{SpecError, shown};
 
-/// The options, in the order in which an error lists them.
+/// The names of the options, in the order in which an error message lists them.
 const OPTIONS: [&str; 9] = ["flows", "size", "zipf", "packets", "rate", "seed", "mix", "queues", "buffer"];
 
-/// Makes an error about an option of the device `synthetic`.
+/// Returns an error about an option of the device `synthetic`.
 fn wrong_option(option: &str, value: impl Display, wrong: impl Into<String>) -> SpecError {
     SpecError::of("synthetic", option, value, wrong)
 }
 
 impl SyntheticOptions {
-    /// Parses `synthetic` or `synthetic:option=value,...`. Options that the text does not name have
-    /// their defaults.
+    /// Parses `synthetic` or `synthetic:option=value,...`. An option that the text does not contain
+    /// has its default value.
     ///
     /// # Errors
     /// [`SpecError`] for an option that does not exist, is named twice, or has a value that is out

@@ -1,5 +1,5 @@
-//! Counts the packets that the kernel dropped because a queue was full. The kernel's count is the
-//! interface's `tx_dropped`.
+//! Counts the packets that the kernel dropped because a queue of a TUN or TAP was full. The
+//! kernel's count of these drops is the interface's `tx_dropped`.
 
 use std::io;
 
@@ -14,15 +14,15 @@ pub(super) struct Drops {
 }
 
 impl Drops {
-    /// Makes a counter of the packets that are dropped from now on.
+    /// Creates a counter of the packets that are dropped after this call.
     pub(super) fn of(interface: u32) -> io::Result<Self> {
         let mut drops = Self { kernel: Rtnetlink::open()?, interface, seen: 0 };
         drops.seen = drops.read()?;
         Ok(drops)
     }
 
-    /// Returns the number of packets that were dropped since the last call, or 0 if the interface
-    /// is gone.
+    /// Returns the number of packets that were dropped since the last call. Returns 0 if the
+    /// interface was deleted.
     pub(super) fn look(&mut self) -> u64 {
         let Ok(now) = self.read() else { return 0 };
         now.saturating_sub(std::mem::replace(&mut self.seen, now))

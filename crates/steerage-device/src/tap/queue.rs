@@ -1,4 +1,4 @@
-//! A receive queue of an interface.
+//! A receive queue of a TUN or TAP interface.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -21,7 +21,7 @@ use crate::offloads::vnet::{self, HEADER_BYTES_MAX};
 const LOOK: Duration = Duration::from_millis(10);
 
 /// The maximum number of packets that are read after a stop. Packets that arrived before the stop
-/// are in the kernel's queue, and this number is twice the default length of that queue.
+/// are in the kernel's queue. This limit is twice the default length of the kernel's queue.
 const STOP_PACKETS: usize = 1000;
 
 #[derive(Debug)]
@@ -31,11 +31,11 @@ pub(super) struct Queue {
     header: [u8; HEADER_BYTES_MAX],
     /// The memory for super-frames. `None` if the interface has no offloads.
     lent: Option<Lent>,
-    /// The counter of the packets that the kernel dropped. Only the first queue has this counter,
-    /// because the kernel does not count drops per queue.
+    /// The counter of the packets that the kernel dropped. Only the first receive queue has this
+    /// counter, because the kernel does not count drops per queue.
     drops: Option<Drops>,
     looked: Timestamp,
-    /// After a stop, the maximum number of packets that are still read from the queue.
+    /// The maximum number of packets that are still read from the queue. `None` before a stop.
     left: Option<usize>,
 }
 
@@ -51,13 +51,12 @@ impl Queue {
         &self.shared.queues[self.nth]
     }
 
-    /// Reads a packet into `room`. Returns the length of the packet. Returns `None` if the packet
-    /// is longer than the room, or if the packet needs an offload that this device does not
-    /// support.
+    /// Reads a packet into `room`. Returns the packet's length. Returns `None` if the packet does
+    /// not fit into `room`, or needs an offload that this device does not support.
     fn read(&mut self, room: &mut [u8]) -> io::Result<Option<usize>> {
         let header = &mut self.header[..self.shared.header_bytes];
         let read = self.shared.queues[self.nth].read(header, room)?;
-        // A packet that fills all of `room` may have been longer than `room`.
+        // If a packet fills `room` completely, it may have been longer than `room`.
         let Some(len) = read.checked_sub(header.len()).filter(|len| (1..room.len()).contains(len)) else {
             return Ok(None);
         };

@@ -1,4 +1,4 @@
-//! The output of one CPU through an interface.
+//! The output of one CPU through a TUN or TAP interface.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,7 +13,7 @@ use super::{Shared, TunFd, is_gone};
 use crate::offloads::merged::{Header, Outcome, Output, Packets, Wire, count, headers, sendable};
 use crate::offloads::vnet::HEADER_BYTES_MAX;
 
-/// The header before a packet on an interface without offloads.
+/// The header that is written before a packet if the interface has no offloads.
 const NO_OFFLOADS: [u8; HEADER_BYTES_MAX] = [0; HEADER_BYTES_MAX];
 
 #[derive(Debug)]
@@ -28,8 +28,8 @@ impl Send {
     }
 }
 
-/// The output always has room, because the kernel processes a packet during the system call that
-/// writes it.
+/// This output always has room, because the kernel processes a packet during the system call that
+/// writes the packet.
 impl TxQueue for Send {
     fn capabilities(&self) -> TxCapabilities {
         let mut can = TxCapabilities::default();
@@ -48,12 +48,12 @@ impl TxQueue for Send {
     }
 }
 
-/// A batch that is being sent. Each frame of the batch takes a system call.
+/// A batch that is being sent. One system call is made for each frame of the batch.
 struct Sending<'s> {
     shared: &'s Shared,
     fd: &'s TunFd,
     sent: Sent,
-    /// True if the kernel has no room for another packet. In that case, the kernel would also
+    /// True if the kernel has no room for another packet. If this is true, the kernel would also
     /// refuse all later packets of the batch.
     full: bool,
     failed: Option<DeviceError>,
@@ -75,8 +75,8 @@ impl<'p> Wire<'p> for Sending<'_> {
                 self.full = true;
                 Outcome::Full
             }
-            // `Relaxed` suffices: exactly one of the sending CPUs reports the deletion, and any of
-            // them may report it.
+            // `Relaxed` suffices: exactly one sending CPU must report the deletion, and it may be
+            // any CPU.
             _ if is_gone(&error) && !self.shared.gone.swap(true, Ordering::Relaxed) => {
                 self.failed = Some(self.shared.error("send by the interface", error));
                 Outcome::Refused

@@ -5,11 +5,11 @@ use crate::options;
 use crate::options::SpecError;
 use crate::sys::NAME_BYTES;
 
-/// The options, in the order in which an error lists them.
+/// The names of the options, in the order in which an error message lists them.
 const OPTIONS: [&str; 3] = ["queues", "mtu", "offload"];
 
-/// Splits `spec` into the layer and the remaining text. Returns `None` if `spec` does not name a
-/// TAP or TUN.
+/// Splits `spec` into the type (TUN or TAP) and the text after the colon. Returns `None` if `spec`
+/// does not name a TUN or TAP.
 fn split(spec: &str) -> Option<(Layer, &str)> {
     let (layer, rest) = spec.split_once(':')?;
     match layer {
@@ -19,7 +19,7 @@ fn split(spec: &str) -> Option<(Layer, &str)> {
     }
 }
 
-/// Returns true if `spec` names a TAP or TUN, because it begins with `tap:` or `tun:`.
+/// Returns true if `spec` begins with `tap:` or `tun:`, and so names a TAP or TUN.
 ///
 /// ```
 /// use steerage_device::tap::is_spec;
@@ -60,8 +60,8 @@ impl TapOptions {
     }
 }
 
-/// Returns the mistake in an interface name, if the kernel would refuse the name or would treat it
-/// as a pattern.
+/// If the kernel would refuse the interface name, or would treat it as a pattern, returns the
+/// mistake in the name.
 pub(super) fn wrong_name(name: &str) -> Option<&'static str> {
     let odd = |c: char| c == '/' || c == ':' || c == '%' || c.is_whitespace() || c.is_control();
     match name {

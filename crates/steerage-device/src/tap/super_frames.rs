@@ -1,4 +1,4 @@
-//! Receives super-frames from a queue of an interface.
+//! Receives super-frames from a queue of a TUN or TAP interface.
 
 use std::io;
 use std::sync::Arc;
@@ -10,31 +10,32 @@ use steerage::flow::offload::{Offload, VIRTIO_BYTES};
 use super::TunFd;
 use crate::offloads::lent::{BAD, Lent, Limits, NO_BLOCK, Received, Room, Short, Source, Unfit};
 
-/// The size of a block. Several super-frames fit into a block, so that only a small part at the end
-/// of the block is left unused.
+/// The size of a memory block in bytes. Several super-frames fit into a block, so that only a small
+/// part at its end is left unused.
 const BLOCK_BYTES: usize = 256 << 10;
 
-/// The number of blocks. Together the blocks have 64 MiB. The kernel provides a page of a block at
-/// the first use of the page. Frames for one CPU get at most half of the blocks, which has room for
-/// 450 super-frames. In a measurement, eight TCP connections never had that many super-frames in
-/// flight.
+/// The number of blocks. In total, the blocks have 64 MiB. The kernel allocates a page of a block
+/// when the page is first used. Frames for one CPU may use at most half of the blocks, which have
+/// room for 450 super-frames. In a measurement, eight TCP connections never had that many
+/// super-frames in flight.
 const BLOCKS: usize = 256;
 
 /// The length of the longest packet in bytes: 65,535 for the IP packet, plus an Ethernet header
 /// with two VLAN tags.
 const PACKET_BYTES_MAX: usize = 65_535 + 22;
 
-/// The names of the device's own counts, in addition to the counts of frames in the ledger.
+/// The names of those counts that only this device has, in addition to the ledger's counts of
+/// frames.
 const COUNTS: &[&str] = &["super_frames", "wire_packets", "wire_bytes", "bad_offloads", "no_block"];
 
-/// The block memory of a queue with super-frames.
+/// Creates the memory blocks of a queue that receives super-frames.
 pub(super) fn lent(link: LinkType) -> Lent {
     let (frame_bytes, room_bytes) = (PACKET_BYTES_MAX, OFFLOAD_BYTES + PACKET_BYTES_MAX);
     let limits = Limits { blocks: BLOCKS, block_bytes: BLOCK_BYTES, frame_bytes, room_bytes, link };
     Lent::new(limits, Arc::new(DeviceCounts::new(COUNTS)), COUNTS.len())
 }
 
-/// A queue whose packets have a header that describes their offload.
+/// A queue in which a header precedes each packet and describes the packet's offload.
 pub(super) struct Described<'f>(pub(super) &'f TunFd, pub(super) LinkType);
 
 impl Source for Described<'_> {

@@ -1,4 +1,4 @@
-//! The system calls of TUN and TAP, with all `unsafe` code of this device.
+//! The system calls for TUN and TAP. This module contains all `unsafe` code of this device.
 //!
 //! Layouts and numbers are those of the kernel's `linux/if_tun.h`.
 
@@ -24,14 +24,14 @@ pub(super) const OFFLOADS: c_ulong = 1 | 2 | 4 | 8;
 /// Offloads of UDP super-frames: `TUN_F_USO4`, `TUN_F_USO6`.
 pub(super) const OFFLOADS_UDP: c_ulong = 0x20 | 0x40;
 
-/// The maximum number of separate memory ranges in one sent packet. A super-frame has one memory
-/// range for its headers, and one for the payload of each packet of a batch.
+/// The maximum number of separate memory ranges in one sent packet. A merged super-frame has one
+/// memory range for its headers, and one for the payload of each packet of the batch.
 const PARTS_MAX: usize = if HANDLE_BUDGET + 1 > SEGMENTS_MAX { HANDLE_BUDGET + 1 } else { SEGMENTS_MAX };
 
-/// The device file that creates TUN and TAP interfaces.
+/// The device file that a process opens to create TUN and TAP interfaces.
 pub(super) const CLONE_DEVICE: &str = "/dev/net/tun";
 
-/// A queue of a TUN or TAP interface.
+/// The file descriptor of one queue of a TUN or TAP interface.
 #[derive(Debug)]
 pub(super) struct TunFd(OwnedFd);
 
@@ -48,13 +48,14 @@ impl From<OwnedFd> for TunFd {
 }
 
 impl TunFd {
-    /// Opens a file descriptor that does not belong to an interface yet.
+    /// Opens a file descriptor, which does not belong to an interface yet.
     pub(super) fn open() -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(CLONE_DEVICE)?;
         Ok(Self(file.into()))
     }
 
-    /// Makes the descriptor a queue of the interface `name`, which is created if it does not exist.
+    /// Makes the file descriptor a queue of the interface `name`. If the interface does not exist,
+    /// the kernel creates it.
     pub(super) fn attach(&self, name: &str, flags: u16) -> io::Result<()> {
         ask(self.as_fd(), libc::TUNSETIFF as c_ulong, &mut InterfaceRequest::of(name)?.with_short(flags))
     }
@@ -66,16 +67,16 @@ impl TunFd {
         Ok((request.name(), request.short()))
     }
 
-    /// Sets the offloads that the kernel may leave to the reader. Without offloads, the kernel
-    /// finishes every checksum, and cuts packets that are longer than the MTU, before it hands them
-    /// over.
+    /// Sets which offloads the kernel may leave to the reader. Without offloads, the kernel
+    /// completes every checksum, and splits packets that are longer than the MTU, before it hands
+    /// over the packets.
     pub(super) fn set_offloads(&self, offloads: c_ulong) -> io::Result<()> {
         // SAFETY: takes a number.
         checked(unsafe { libc::ioctl(self.0.as_raw_fd(), libc::TUNSETOFFLOAD as _, offloads) })
     }
 
-    /// Returns the length of the header before each packet, or 0 if there is no such header
-    /// (`IFF_VNET_HDR`).
+    /// Returns the length in bytes of the header before each packet (`IFF_VNET_HDR`), or 0 if there
+    /// is no such header.
     pub(super) fn header_bytes(&self) -> io::Result<usize> {
         let mut bytes: c_int = 0;
         // SAFETY: the kernel writes an int.
@@ -98,8 +99,8 @@ impl TunFd {
     }
 
     /// Reads the next packet. If `header` is not empty, the header before the packet is written to
-    /// `header`. Returns the length of the header and the packet together. Bytes that do not fit
-    /// are cut off.
+    /// `header`. Returns the length of the header and the packet together. Bytes of the packet that
+    /// do not fit into `packet` are lost.
     pub(super) fn read(&self, header: &mut [u8], packet: &mut [u8]) -> io::Result<usize> {
         let mut parts = [IoSliceMut::new(header), IoSliceMut::new(packet)];
         let first = usize::from(parts[0].is_empty());
@@ -118,8 +119,8 @@ impl TunFd {
         if read < 0 { Err(io::Error::last_os_error()) } else { Ok(read as usize) }
     }
 
-    /// Sends a packet that consists of several memory ranges. If `header` is not empty, `header`
-    /// goes before the packet.
+    /// Sends a packet that consists of several memory ranges. If `header` is not empty, it is
+    /// written before the packet.
     pub(super) fn write<'h, 'p: 'h>(&self, header: &'h [u8], packet: impl Iterator<Item = &'p [u8]>) -> io::Result<()> {
         let (mut parts, mut count) = ([IoSlice::new(header); 1 + PARTS_MAX], 1);
         for (part, segment) in parts[1..].iter_mut().zip(packet) {
@@ -129,7 +130,8 @@ impl TunFd {
         let parts = &parts[usize::from(header.is_empty())..count];
         // SAFETY: `IoSlice` has the layout of `iovec`, and the kernel reads no more than these slices.
         let written = unsafe { libc::writev(self.0.as_raw_fd(), parts.as_ptr().cast(), parts.len() as c_int) };
-        // The kernel accepts a packet as a whole or not at all.
+        // The number of written bytes is not checked, because the kernel accepts a packet as a
+        // whole or not at all.
         if written < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 }

@@ -16,7 +16,8 @@ use super::{Layer, Tap, TapOptions};
 const OFFLOADS: u64 = 1 | 2;
 
 fn made(namespaces: &Namespaces, name: &str, flags: u16) -> TunFd {
-    // The interface belongs to the namespace in which the descriptor is opened.
+    // The new interface will belong to the network namespace in which the file descriptor is
+    // opened.
     let fd = namespaces.within(0, || TunFd::open().unwrap());
     fd.attach(name, flags).unwrap();
     if flags & IFF_VNET_HDR != 0 {
@@ -30,7 +31,8 @@ fn set_up(namespaces: &Namespaces, name: &str) {
     namespaces.must(0, &format!("link set {name} up"));
 }
 
-/// Makes a second file descriptor for the same queue, as if a caller had duplicated the descriptor.
+/// Creates a second file descriptor for the same queue, as if a caller had duplicated the
+/// descriptor.
 fn owned(fd: &TunFd) -> OwnedFd {
     fd.as_fd().try_clone_to_owned().unwrap()
 }
@@ -42,7 +44,8 @@ fn shoot(namespaces: &Namespaces, count: u8) {
     });
 }
 
-/// Returns the datagrams that arrive. An independent parser checks the checksum of each datagram.
+/// Returns the datagrams that the input receives. An independent parser checks the checksum of each
+/// datagram.
 fn datagrams(input: Input, link_bytes: usize, count: usize) -> Vec<Vec<u8>> {
     let mut tester = QueueTester::new(input.queues.into_iter().next().unwrap()).unwrap();
     let mut frames = Vec::new();
@@ -66,7 +69,7 @@ fn datagrams(input: Input, link_bytes: usize, count: usize) -> Vec<Vec<u8>> {
     frames
 }
 
-/// Adds a permanent neighbour, so that the kernel sends no neighbour requests.
+/// Adds a permanent entry to the neighbour table, so that the kernel sends no neighbour requests.
 fn know(namespaces: &Namespaces, name: &str) {
     namespaces.must(0, &format!("neigh replace 10.211.0.9 lladdr 02:00:00:00:00:09 dev {name} nud permanent"));
 }
@@ -79,8 +82,8 @@ fn checksums_are_right_where_somebody_had_left_offloads_on() {
     set_up(&namespaces, "vm");
     know(&namespaces, "vm");
     let mut tap = None;
-    // A child process that another test forks keeps the interface open until the child executes
-    // another program.
+    // Try again: a child process that another test has forked keeps the interface open until the
+    // child executes another program.
     until("nobody has it any more", || {
         tap = namespaces.within(0, || TapOptions::new(Layer::Tap, "vm").open().ok());
         tap.is_some()
@@ -98,7 +101,7 @@ fn a_header_before_each_packet_is_read_and_what_it_leaves_is_done() {
     set_up(&namespaces, "vm");
     know(&namespaces, "vm");
     // Before the device opens the interface, some datagrams are queued with unfinished checksums.
-    // After the opening, more datagrams are queued.
+    // After the device has opened the interface, more datagrams are queued.
     shoot(&namespaces, 20);
     let mut raw = [0; 2000];
     until("the kernel leaves a checksum to us", || {
@@ -111,8 +114,8 @@ fn a_header_before_each_packet_is_read_and_what_it_leaves_is_done() {
     datagrams(tap.input().unwrap(), 14, 39);
 }
 
-/// A handler that sends each packet back through the interface from which it came, with its
-/// addresses swapped.
+/// A handler that swaps the addresses of each packet, and sends the packet back through the
+/// interface from which it was received.
 struct Mirror;
 
 impl Handler for Mirror {
@@ -122,8 +125,8 @@ impl Handler for Mirror {
     fn handle(&mut self, batch: &mut Batch<'_>, _: &mut Cpu) {
         for mut packet in batch.iter_mut() {
             let data = packet.data_mut().unwrap();
-            // The packet comes from a TUN, so it is IPv4. Swapping the addresses does not change
-            // the checksum.
+            // The packet was received from a TUN, so it begins with an IPv4 header. Swapping the
+            // addresses does not change the checksum.
             if data.len() > 28 && data[0] == 0x45 {
                 let (source, destination) = data[12..20].split_at_mut(4);
                 source.swap_with_slice(destination);
@@ -167,7 +170,7 @@ fn what_is_no_such_descriptor_is_refused() {
     assert!(error(vec![null.into()]).starts_with("tun file descriptor: cannot ask for its interface"));
     let (one, other) = (made(&namespaces, "b", IFF_TAP | IFF_NO_PI), made(&namespaces, "c", IFF_TAP | IFF_NO_PI));
     assert!(error(vec![owned(&one), owned(&other)]).ends_with("they are of several interfaces"));
-    // These interfaces belong to another program.
+    // The interfaces `b` and `d` belong to another program.
     let opened = |name| namespaces.within(0, || TapOptions::new(Layer::Tap, name).open().unwrap_err().to_string());
     assert!(opened("b").starts_with("b: cannot attach to the interface: Device or resource busy"), "{}", opened("b"));
     let _theirs = made(&namespaces, "d", IFF_TAP | IFF_NO_PI | IFF_VNET_HDR | IFF_MULTI_QUEUE);

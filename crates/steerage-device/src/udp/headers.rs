@@ -1,5 +1,5 @@
-//! The IP and UDP headers that the device writes for received datagrams, and reads from packets to
-//! send.
+//! The IP and UDP headers. The device writes them for received datagrams, and reads them from
+//! packets to send.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
@@ -10,9 +10,9 @@ use steerage::flow::wire::{IpHeader, ipv4, ipv6, protocol, put, udp};
 
 use super::sys::{Control, NAME_BYTES, Name};
 
-/// The length of the longest IP and UDP headers that the device writes.
+/// The maximum total length in bytes of the IP header and the UDP header that the device writes.
 pub(super) const HEADERS_MAX: usize = ipv6::BYTES + udp::BYTES;
-/// `UDP_SEGMENT` and `UDP_GRO` of linux/udp.h.
+/// The socket options `UDP_SEGMENT` and `UDP_GRO` of linux/udp.h.
 pub(super) const UDP_SEGMENT: i32 = 103;
 pub(super) const UDP_GRO: i32 = 104;
 
@@ -21,7 +21,7 @@ pub(super) const UDP_GRO: i32 = 104;
 pub(super) struct Ends {
     pub(super) source: SocketAddr,
     pub(super) destination: SocketAddr,
-    /// The traffic class, with ECN in its last two bits.
+    /// The traffic class. Its last two bits are the ECN bits.
     pub(super) class: u8,
 }
 
@@ -83,10 +83,10 @@ pub(super) fn header_bytes(ends: &Ends) -> usize {
     if ends.source.is_ipv4() { ipv4::BYTES + udp::BYTES } else { HEADERS_MAX }
 }
 
-/// Writes the headers of a packet. The rest of `packet` is the payload. `segment` is the size of
-/// the datagrams that the payload stands for, or 0 for a single datagram. The kernel has already
-/// checked the UDP checksum. The written checksum is unfinished, except for a single IPv4 datagram:
-/// its checksum is 0, which means that there is none.
+/// Writes the headers of a packet. The rest of `packet` is the payload. `segment` is the payload
+/// size of the datagrams that were merged, or 0 for a single datagram. The kernel has already
+/// checked the UDP checksum. The written UDP checksum is not complete. For a single IPv4 datagram,
+/// it is 0, which means that there is no checksum.
 pub(super) fn write(ends: &Ends, segment: usize, packet: &mut [u8]) -> Result<Option<Offload>, BadOffload> {
     let network_bytes = header_bytes(ends) - udp::BYTES;
     let (network, datagram) = packet.split_at_mut_checked(network_bytes).ok_or(BadOffload::Header)?;
@@ -144,17 +144,17 @@ pub(super) fn read(front: &[u8], total: usize) -> Option<(Ends, usize)> {
     (is_whole && ends.destination.port() != 0).then_some((ends, at + udp::BYTES))
 }
 
-/// An entry of a socket's error queue.
+/// An error report in a socket's error queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Report {
     /// True if a router or a peer sent the ICMP error. If false, this machine's kernel reported the
     /// error.
     pub(super) is_icmp: bool,
-    /// The MTU of the path, if a packet was too long for the path.
+    /// The MTU of the path, if a packet was refused because it was too long for the path.
     pub(super) path_mtu: Option<u32>,
 }
 
-/// Reads `struct sock_extended_err` of linux/errqueue.h.
+/// Parses `struct sock_extended_err` of linux/errqueue.h in the ancillary data.
 pub(super) fn report(control: &Control) -> Option<Report> {
     const OF_ICMP: [u8; 2] = [2, 3];
     control.items().find_map(|(level, kind, data)| {

@@ -1,9 +1,10 @@
 //! A receive queue of UDP datagrams. Each queue has one socket.
 //!
-//! One system call receives several datagrams. For each datagram, 64 KiB of a block are available.
-//! Merged datagrams stay at the address at which they were received. Short datagrams are moved to
-//! the end of the previous frame, so that a block holds many frames. Moving the datagrams is cheap,
-//! because their bytes are already in the cache.
+//! One system call receives several datagrams. For each datagram, about 64 KiB of a memory block
+//! are reserved. Long payloads, such as merged datagrams, stay at the address at which they were
+//! received. Short payloads are moved to the end of the previous frame, so that a block has room
+//! for many frames. To move a short payload is cheap, because its bytes are already in the CPU's
+//! cache.
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,22 +20,23 @@ use super::sys::{RECEIVED_MAX, Received, drops, receive, receive_one};
 use super::{COUNTS, DROPS, ICMP_ERRORS, Shared, TRUNCATED, is_of_a_peer};
 use crate::offloads::lent::{self, BAD, Lent, Limits, NO_BLOCK, Room, Short, Source, Unfit};
 
-/// The length of the longest payload that is received.
+/// The length of the longest payload that is received, in bytes.
 const PAYLOAD_MAX: usize = 65_535;
-/// The number of bytes that are reserved in front of a payload.
+/// The number of bytes that are reserved in front of a payload for headers and the offload's
+/// description.
 const FRONT: usize = OFFLOAD_BYTES + HEADERS_MAX;
-/// The distance between the beginnings of two payloads in a block.
+/// The distance in bytes between the beginnings of two payloads in a block.
 const STRIDE: usize = (FRONT + PAYLOAD_MAX).next_multiple_of(8);
-/// The size and the number of blocks. Together the blocks have about 32 MiB. The kernel provides
-/// their pages at first use.
+/// The size and the number of memory blocks. In total, the blocks have about 32 MiB. The kernel
+/// allocates their pages when they are first used.
 const BLOCK_BYTES: usize = RECEIVED_MAX * STRIDE;
 const BLOCKS: usize = 32;
-/// A block that has room for fewer datagrams than this gets no more datagrams. In this way, each
-/// system call can receive several datagrams.
+/// The smallest number of datagrams for which a block must have room. A block with less room is not
+/// filled further, so that each system call can receive several datagrams.
 const ROOM_LEAST: usize = 4;
-/// Payloads up to this length are moved to the end of the previous frame.
+/// The maximum length in bytes of payloads that are moved to the end of the previous frame.
 const SHORT: usize = 4096;
-/// The interval at which the queue reads drops and errors from the kernel.
+/// The interval at which the queue reads the number of drops and the errors from the kernel.
 const LOOK: Duration = Duration::from_millis(10);
 /// The maximum number of packets that are received after a stop.
 const STOP_PACKETS: usize = 4096;
@@ -45,7 +47,7 @@ pub(super) struct Queue {
     lent: Lent,
     drops: u32,
     looked: Timestamp,
-    /// After a stop, the maximum number of packets that are still received from the queue.
+    /// The maximum number of packets that are still received from the queue. `None` before a stop.
     left: Option<usize>,
 }
 
@@ -77,7 +79,8 @@ impl Source for Socket {
                 }
             };
             let headers = header_bytes(&ends);
-            // The frames that were already lent have moved the beginning of the block's free part.
+            // The offset is subtracted because the frames that were already lent have moved the
+            // beginning of the block's free part.
             let from = start + nth * STRIDE + FRONT - room.lending.offset();
             let len = headers + received.len;
             let at = if received.len <= SHORT { OFFLOAD_BYTES.min(from - headers) } else { from - headers };
@@ -131,7 +134,7 @@ impl Queue {
         Self { socket, lent, drops: 0, looked: Timestamp::ZERO, left: None }
     }
 
-    /// Reads drops and errors from the kernel.
+    /// Reads the number of drops and the errors from the kernel.
     fn look(&mut self, out: &mut Completions<'_>) {
         self.socket.shared.take_errors(self.socket.nth);
         if let Ok(drops) = drops(self.socket.fd()) {
@@ -182,7 +185,8 @@ impl RxQueue for Queue {
     }
 }
 
-/// Returns the addresses of a datagram, and the size of the datagrams that were merged.
+/// Returns the addresses of a received datagram, and the payload size of the datagrams that were
+/// merged into it.
 fn ends(received: &Received, shared: &Shared) -> Result<(Ends, usize), Unfit> {
     if received.is_cut {
         return Err(Unfit(TRUNCATED));

@@ -1,10 +1,10 @@
 //! The output of one CPU to UDP sockets.
 //!
-//! Packets of a batch that have the same destination become one message, if all of these packets
-//! except the last have equally long payloads (`UDP_SEGMENT`). The kernel cuts the message into
-//! datagrams again. [`coalesce`](steerage::flow::offload::coalesce) is not suitable here:
-//! `coalesce` compares checksums, but packets that are sent to a UDP output may have none. All
-//! messages of a batch are sent with one system call, directly from the packets' pages.
+//! Packets of a batch that have the same destination are merged into one message, if the payloads
+//! of all packets except the last have the same length (`UDP_SEGMENT`). The kernel splits the
+//! message into datagrams again. [`coalesce`](steerage::flow::offload::coalesce) is not suitable
+//! for this: `coalesce` compares checksums, but packets that are sent to a UDP output may have
+//! none. All messages of a batch are sent with one system call, directly from the packets' pages.
 
 use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
@@ -20,16 +20,17 @@ use super::sys::{self, Control, Message, PIECES_MAX};
 use super::{Shared, TOO_LONG, is_of_a_peer};
 use crate::offloads::merged::{self, Outcome};
 
-/// The maximum number of datagrams of a message in all kernels with `UDP_SEGMENT`
-/// (`UDP_MAX_SEGMENTS`).
+/// The maximum number of datagrams in one message (`UDP_MAX_SEGMENTS`) that all kernels with
+/// `UDP_SEGMENT` accept.
 const DATAGRAMS_MAX: usize = 64;
-/// The length of the longest payload of a message: the UDP payload of the longest IPv4 packet.
+/// The length of the longest payload of a message, in bytes: the UDP payload of the longest IPv4
+/// packet.
 const PAYLOAD_MAX: usize = 65_507;
-/// The maximum number of messages of a batch to which further packets may be added. Each packet is
-/// compared with all of these messages.
+/// The maximum number of messages of a batch that are open, so that further packets may be added to
+/// them. Each packet is compared with all open messages.
 const OPEN_MAX: usize = 8;
-/// The maximum number of attempts to send a message. An attempt fails if the socket reports an
-/// error of an earlier message.
+/// The maximum number of attempts to send a message. An attempt also fails if the socket only
+/// reports an error of an earlier message.
 const ATTEMPTS: usize = 4;
 
 const _: () = assert!(HANDLE_BUDGET <= sys::SENT_MAX && HANDLE_BUDGET <= 64);
@@ -38,8 +39,8 @@ const _: () = assert!(HANDLE_BUDGET <= sys::SENT_MAX && HANDLE_BUDGET <= 64);
 pub(super) struct Send {
     shared: Arc<Shared>,
     nth: usize,
-    /// The memory for the messages of a batch. The memory has 19 KB, so it is not cleared before
-    /// each system call.
+    /// The memory for the messages of a batch. It is reused without clearing it for each system
+    /// call, because it has 19 KB.
     messages: Box<[Message]>,
 }
 
@@ -48,15 +49,15 @@ struct Candidate<'p> {
     packet: OutgoingPacket<'p>,
     ends: Ends,
     header_bytes: usize,
-    /// The payload size of the datagrams for which the packet stands. For a single datagram, this
-    /// is the length of its payload.
+    /// The payload size of the datagrams that the packet contains. For a single datagram, this is
+    /// the length of its payload.
     segment_bytes: usize,
     payload_bytes: usize,
     total: usize,
     pieces: usize,
 }
 
-/// Several packets that leave as one message.
+/// One or more packets that are sent as one message.
 #[derive(Clone, Copy)]
 struct Run {
     members: u64,
@@ -72,8 +73,8 @@ impl Send {
         Self { shared, nth, messages: Box::new([empty; HANDLE_BUDGET]) }
     }
 
-    /// Reads the headers of a packet. If the packet cannot be sent, the error is the outcome for
-    /// this packet.
+    /// Reads the headers of a packet. If the packet cannot be sent, the returned error is its
+    /// outcome.
     fn candidate<'p>(&self, packet: OutgoingPacket<'p>) -> Result<Candidate<'p>, Outcome> {
         const IP: [LinkType; 5] =
             [LinkType::RAW, LinkType::IPV4, LinkType::IPV6, LinkType::RAW_BSD, LinkType::RAW_OPENBSD];
@@ -102,7 +103,7 @@ impl Send {
         Ok(Candidate { packet, ends, header_bytes, segment_bytes, payload_bytes, total, pieces })
     }
 
-    /// Makes a message: its destination, source and options.
+    /// Creates a message with its destination, source and options.
     fn message(&self, ends: &Ends, cut: Option<usize>) -> (Message, usize) {
         let (mut to, local) = (ends.destination, self.shared.local);
         let mut control = Control::EMPTY;
@@ -133,7 +134,8 @@ impl Send {
             (std::net::SocketAddr::V6(_), std::net::SocketAddr::V4(v4)) => {
                 to = (v4.ip().to_ipv6_mapped(), v4.port()).into();
             }
-            // A link-local destination address is on the link to which the socket is bound.
+            // A link-local destination address is assumed to be on the link to which the socket is
+            // bound.
             (std::net::SocketAddr::V6(local), std::net::SocketAddr::V6(v6)) if v6.ip().is_unicast_link_local() => {
                 v6.set_scope_id(local.scope_id());
             }
@@ -143,7 +145,7 @@ impl Send {
         (Message { name, control, pieces: 0 }, name_bytes)
     }
 
-    /// Sends one message, and tries again if the socket only reported an earlier error.
+    /// Sends one message. If the socket only reported an earlier error, tries again.
     fn send_message(&self, messages: &mut [Message], name_bytes: usize, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
         let fd = self.shared.sockets[self.nth].as_fd();
         let mut sent = sys::send(fd, name_bytes, messages, pieces);
@@ -201,8 +203,8 @@ impl Send {
         Outcome::Sent
     }
 
-    /// Sends the packets of a message that the kernel refused. Returns true if the kernel has no
-    /// room for further messages.
+    /// Sends the packets of a message that the kernel refused as a whole. Returns true if the
+    /// kernel has no room for further messages.
     #[cold]
     fn send_members(
         &self,
@@ -240,7 +242,7 @@ impl Send {
         false
     }
 
-    /// Returns true if the kernel may accept the message of `run` and cut it into datagrams.
+    /// Returns true if the kernel may accept the message of `run` and split it into datagrams.
     fn takes(&self, run: &Run) -> bool {
         run.cut_to().is_none() || self.shared.whole.takes(OffloadKind::Udp, run.datagrams())
     }
@@ -265,7 +267,7 @@ impl TxQueue for Send {
 }
 
 impl Send {
-    /// Merges packets into messages, and sends as many messages as fit with each system call.
+    /// Merges packets into messages. Each system call sends as many messages as possible.
     fn send_runs(
         &self,
         candidates: &[Option<Candidate<'_>>; HANDLE_BUDGET],
@@ -319,22 +321,22 @@ impl Send {
     }
 }
 
-/// Returns the smallest number of datagrams that is known to be too large for a message, after the
-/// kernel refused a message of `datagrams` datagrams. Returns `None` if the error has another
-/// reason.
+/// Called after the kernel refused a message of `datagrams` datagrams. Returns the smallest number
+/// of datagrams that is known to be too large for one message. Returns `None` if the message was
+/// refused for another reason.
 pub(super) fn refused_datagrams(error: &io::Error, datagrams: usize) -> Option<usize> {
     match error.raw_os_error() {
-        // The kernel does not cut messages on this path. The path may lead through IPsec, or,
-        // before Linux 6.11, through an interface without checksum offload.
+        // On this path, the kernel does not split messages. The path may lead through IPsec. Before
+        // Linux 6.11, it may also lead through an interface without checksum offload.
         Some(libc::EIO) => Some(2),
         Some(libc::EINVAL) => Some(datagrams),
-        // A datagram of the message is too long for the path.
+        // For example, a datagram of the message is too long for the path.
         _ => None,
     }
 }
 
-/// Makes messages from packets. Packets to one destination are merged if the kernel cuts messages.
-/// Packets between the same two addresses stay in order.
+/// Creates messages from packets. Packets to one destination are merged if the kernel splits
+/// messages. Packets between the same two addresses stay in order.
 fn merge(candidates: &[Option<Candidate<'_>>; HANDLE_BUDGET], merges: bool) -> ([Option<Run>; HANDLE_BUDGET], usize) {
     let (mut runs, mut count) = ([None::<Run>; HANDLE_BUDGET], 0);
     for (nth, candidate) in candidates.iter().enumerate() {
@@ -357,8 +359,8 @@ fn merge(candidates: &[Option<Candidate<'_>>; HANDLE_BUDGET], merges: bool) -> (
 }
 
 impl Run {
-    /// Returns the size of the datagrams into which the kernel cuts the message. Returns `None` for
-    /// a single datagram.
+    /// Returns the payload size of the datagrams into which the kernel splits the message. Returns
+    /// `None` for a single datagram.
     fn cut_to(&self) -> Option<usize> {
         (self.payload_bytes > self.segment_bytes).then_some(self.segment_bytes)
     }
@@ -367,8 +369,8 @@ impl Run {
         self.payload_bytes.div_ceil(self.segment_bytes.max(1))
     }
 
-    /// Adds a packet to the message, if the kernel would still cut the message into the original
-    /// datagrams.
+    /// Adds a packet to the message, if the kernel would still split the message into the original
+    /// datagrams. Returns true if the packet was added.
     fn join(&mut self, next: &Candidate<'_>, nth: usize) -> bool {
         let is_open = self.segment_bytes > 0 && self.payload_bytes % self.segment_bytes == 0;
         let is_alike = next.segment_bytes == self.segment_bytes

@@ -8,10 +8,10 @@ use crate::options::{self, SpecError};
 const DEVICE: &str = "udp";
 const PREFIX: &str = "udp:";
 
-/// The options, in the order in which an error lists them.
+/// The names of the options, in the order in which an error message lists them.
 const OPTIONS: [&str; 5] = ["queues", "receive_buffer", "mtu", "pmtu", "offload"];
 
-/// Returns true if `spec` names a UDP socket, because it begins with `udp:`.
+/// Returns true if `spec` begins with `udp:`, and so names a UDP socket.
 ///
 /// ```
 /// use steerage_device::udp::is_spec;

@@ -1,7 +1,7 @@
-//! The system calls of UDP sockets, with all `unsafe` code of this device.
+//! The system calls for UDP sockets. This module contains all `unsafe` code of this device.
 //!
-//! `quinn-udp` is not used: it sends one contiguous buffer per call, while this module sends the
-//! packets of a batch directly from their pages.
+//! The crate `quinn-udp` is not used, because it sends one contiguous buffer per call. This module
+//! sends the packets of a batch directly from their pages.
 
 use std::ffi::{c_int, c_void};
 use std::io::{self, IoSlice};
@@ -13,8 +13,8 @@ use crate::sys::checked;
 /// The maximum number of datagrams that one system call receives.
 pub(super) const RECEIVED_MAX: usize = 16;
 
-/// The maximum number of messages that one system call sends. These messages together also have at
-/// most this number of memory ranges.
+/// The maximum number of messages that one system call sends. The next constant is the maximum
+/// number of memory ranges of all these messages together.
 pub(super) const SENT_MAX: usize = 64;
 pub(super) const PIECES_MAX: usize = 256;
 
@@ -25,7 +25,7 @@ const CONTROL_BYTES: usize = 256;
 /// The length of `struct sockaddr_in6`, which is longer than the address structure of IPv4.
 pub(super) const NAME_BYTES: usize = size_of::<libc::sockaddr_in6>();
 
-/// A socket address as the kernel reads and writes it.
+/// A socket address in the layout that the kernel reads and writes.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(8))]
 pub(super) struct Name(pub(super) [u8; NAME_BYTES]);
@@ -98,8 +98,8 @@ fn message(name: &mut Name, control: *mut u8, control_bytes: usize) -> libc::msg
 
 // In the C library musl, the lengths of messages are `u32`.
 #[allow(clippy::unnecessary_cast)]
-/// Receives up to `into.len()` datagrams. Datagram `n` goes to the `room` bytes at `first + n *
-/// stride` of `buffer`. Returns the number of received datagrams.
+/// Receives up to `into.len()` datagrams. Datagram `n` is written to the `room` bytes at the offset
+/// `first + n * stride` of `buffer`. Returns the number of received datagrams.
 pub(super) fn receive(
     fd: BorrowedFd<'_>,
     buffer: &mut [u8],
@@ -135,8 +135,8 @@ pub(super) fn receive(
 }
 
 #[allow(clippy::unnecessary_cast)]
-/// Receives one datagram to `room`, and the bytes that do not fit to `rest`. If `errors` is set,
-/// takes an error from the socket's error queue instead.
+/// Receives one datagram into `room`. Bytes that do not fit into `room` are written to `rest`. If
+/// `errors` is true, takes an entry from the socket's error queue instead of a datagram.
 pub(super) fn receive_one(
     fd: BorrowedFd<'_>,
     room: &mut [u8],
@@ -169,7 +169,7 @@ pub(super) struct Message {
 }
 
 /// Sends messages. The memory ranges of all messages are in `pieces`, one message after another.
-/// Returns how many messages the kernel accepted.
+/// Returns the number of messages that the kernel accepted.
 pub(super) fn send(
     fd: BorrowedFd<'_>,
     name_bytes: usize,
@@ -185,7 +185,7 @@ pub(super) fn send(
             if message_.control.len == 0 { std::ptr::null_mut() } else { message_.control.bytes.as_mut_ptr() };
         header.msg_hdr = message(&mut message_.name, control, message_.control.len);
         header.msg_hdr.msg_namelen = name_bytes.min(NAME_BYTES) as _;
-        // `IoSlice` has the layout of `iovec`, and the kernel only reads.
+        // `IoSlice` has the layout of `iovec`, and the kernel only reads the memory ranges.
         header.msg_hdr.msg_iov = own.as_ptr().cast_mut().cast();
         header.msg_hdr.msg_iovlen = own.len() as _;
         (rest, count) = (behind, count + 1);

@@ -16,12 +16,13 @@ fn open(address: &str) -> Udp {
     UdpOptions::new(address.parse().unwrap()).open().unwrap()
 }
 
-/// Returns the address at which another socket on this machine reaches the device's sockets.
+/// Returns the address to which another socket on this machine must send to reach the device's
+/// sockets.
 fn reached(udp: &Udp, ip: &str) -> SocketAddr {
     SocketAddr::new(ip.parse().unwrap(), udp.local_addr().port())
 }
 
-/// Makes a socket whose messages are cut into datagrams of `bytes` bytes.
+/// Creates a socket whose messages are split into datagrams of `bytes` bytes.
 fn peer(ip: &str, bytes: usize) -> UdpSocket {
     let socket = cutting_socket(ip.parse().unwrap(), bytes);
     socket.set_read_timeout(Some(HANG)).unwrap();
@@ -46,7 +47,7 @@ fn a_merged_datagram_is_one_frame_with_the_addresses_of_both_ends() {
         assert_eq!(frames[0].len(), headers + payload.len());
         assert!(frames[0][headers..] == payload[..], "the payload is unchanged");
         assert_eq!(frames[1][headers..], *b"last");
-        // On the wire, each of 20 more datagrams has its own headers.
+        // On the wire, the 20 other datagrams have their own headers too.
         assert_eq!(tester.wire_bytes(), (20_500 + 21 * headers + headers + 4) as u64);
         for frame in &frames {
             let (ends, at) = super::headers::read(frame, frame.len()).unwrap();
@@ -108,7 +109,7 @@ fn an_error_says_how_long_messages_may_be() {
 }
 
 /// `offloads` is the device's option with the same name. Without this option, the kernel also does
-/// not merge received datagrams.
+/// not merge the datagrams that the device receives.
 #[test]
 fn a_kernel_that_cuts_no_messages_gets_single_datagrams() {
     for (cuts, offloads) in [(true, true), (false, true), (false, false)] {
@@ -135,7 +136,8 @@ fn a_kernel_that_cuts_no_messages_gets_single_datagrams() {
     }
 }
 
-/// If a peer's refusal arrives when the run ends, the report still counts it.
+/// If an ICMP error from a peer arrives at the end of the run, the report still includes this
+/// error.
 #[test]
 fn the_last_refusal_is_in_the_report() {
     let Some(namespaces) = Namespaces::new(1) else { return };
@@ -161,7 +163,7 @@ fn an_address_is_shared_within_a_process_and_has_one_input() {
     assert!(other.contains("1 queue(s)"), "{other}");
 }
 
-/// Datagrams that wait in a queueing discipline fill the send buffer of the socket.
+/// In this test, datagrams that wait in a queueing discipline fill the send buffer of the socket.
 #[test]
 fn an_output_knows_whether_its_socket_has_room() {
     let Some(namespaces) = Namespaces::new(2) else { return };
@@ -176,7 +178,7 @@ fn an_output_knows_whether_its_socket_has_room() {
     let output = super::send::Send::new(std::sync::Arc::clone(&udp.0), 0);
     assert!(output.has_room());
     let socket = UdpSocket::from(udp.0.sockets[0].try_clone().unwrap());
-    // Without a receiver, the far kernel would reply with an ICMP error, and a system call would
+    // Without a receiver, the far namespace would reply with an ICMP error, and a system call would
     // return this error.
     let _receiver = namespaces.within(1, || UdpSocket::bind("10.210.0.2:9").unwrap());
     let error = (0..100_000).find_map(|_| socket.send_to(&[7; 1000], "10.210.0.2:9").err());
@@ -194,8 +196,8 @@ fn counted(handle: &Handle, name: &str) -> u64 {
     counts.iter().find(|(each, _)| *each == name).unwrap().1
 }
 
-/// Makes the namespaces of a host, a router and a peer. The link between the router and the peer
-/// has an MTU of 1,300 bytes.
+/// Creates network namespaces for a host, a router and a peer. The link between the router and the
+/// peer has an MTU of 1,300 bytes.
 fn behind_a_router() -> Option<Namespaces> {
     const HOST: usize = 0;
     const ROUTER: usize = 1;
@@ -216,7 +218,7 @@ fn behind_a_router() -> Option<Namespaces> {
     }
     namespaces.must(HOST, "route add default via 10.210.0.2");
     namespaces.must(HOST, "route add default via fd00:210::2");
-    // The router resolves its neighbours with these addresses.
+    // The router uses these addresses as the source when it resolves its neighbours.
     for device in ["near", "far"] {
         namespaces.must(ROUTER, &format!("addr add fe80::1/64 dev {device} nodad"));
     }
@@ -228,8 +230,8 @@ fn behind_a_router() -> Option<Namespaces> {
     Some(namespaces)
 }
 
-/// A reply that is too long for the path is refused, and a reply to a closed port causes an ICMP
-/// error. The test checks that later replies still arrive.
+/// Tests a reply that is too long for the path, which is refused, and a reply to a closed port,
+/// which causes an ICMP error. Later replies must still arrive.
 #[test]
 fn path_mtus_and_closed_ports_are_reported() {
     let Some(namespaces) = behind_a_router() else { return };
@@ -244,7 +246,7 @@ fn path_mtus_and_closed_ports_are_reported() {
         let builder = Builder::new().virtual_cpus(1).input(udp.input().unwrap()).output(udp.output());
         let running = builder.build(|_| Echo).unwrap().start().unwrap();
         let handle = running.handle();
-        // The sender's socket is closed when the reply arrives. The queue shows its counts when it
+        // The peer's socket is closed when the reply arrives. The queue updates its counts when it
         // is polled.
         until("the closed port is reported", || {
             namespaces.within(2, || open_peer().send_to(b"gone", to).unwrap());
@@ -253,7 +255,7 @@ fn path_mtus_and_closed_ports_are_reported() {
         let socket = namespaces.within(2, open_peer);
         assert_eq!([counted(&handle, "too_long"), counted(&handle, "path_mtu")], [0, 0]);
 
-        // Both ends of the link know the link's MTU, and the peer's kernel fragments its own
+        // Both ends of the link use the link's MTU, so the peer's kernel fragments its own long
         // packets.
         until("the router reports the MTU", || {
             socket.send_to(&[7; 1400], to).unwrap();

@@ -1,5 +1,5 @@
-//! Tests live interfaces with AF_PACKET: checks each frame that arrives over a veth pair between
-//! two namespaces.
+//! Tests the reception from live interfaces with AF_PACKET. Frames are sent over a veth pair
+//! between two network namespaces, and each received frame is checked.
 
 use std::io::ErrorKind;
 use std::net::UdpSocket;
@@ -23,8 +23,8 @@ use steerage_fixtures::{HANG, in_ci, is_installed, until};
 
 use crate::common::send_raw;
 
-/// The size of the ring. The ring has 64 blocks, which is enough for all frames of a test, even if
-/// this machine is busy. The kernel passes on each block after `BLOCK_TIMEOUT`.
+/// The size of the ring in bytes. Its 64 blocks are enough for all frames of a test, even if this
+/// machine is busy. The kernel passes on each block after `BLOCK_TIMEOUT`.
 const BUFFER: usize = 64 * (128 << 10);
 const BLOCK_TIMEOUT: Duration = Duration::from_millis(20);
 
@@ -45,8 +45,8 @@ fn queues(net: &Net, options: &AfPacketOptions) -> Vec<Box<dyn RxQueue>> {
     net.near(|| options.open().unwrap()).input.queues
 }
 
-/// Brings `near0` up again, and waits until the other end sends. The kernel drops frames that are
-/// sent while `near0` is down.
+/// Brings `near0` up again, and waits until the other end of the veth pair can send. The kernel
+/// drops frames that are sent while `near0` is down.
 fn bring_up(net: &Net) {
     net.must(&format!("-n {} link set near0 up", net.near));
     until("the cable carries", || {
@@ -70,9 +70,9 @@ impl Listening {
         self.tester.poll_with_headers(Timestamp::ZERO + self.start.elapsed(), POLL_BUDGET)
     }
 
-    /// Polls until there are `count` frames, while `meanwhile` runs. Then stops the queue, and
-    /// polls it until it ends. The result includes frames that arrive after the first `count`
-    /// frames.
+    /// Polls the queue until `count` frames were received, while `meanwhile` runs. Then stops the
+    /// queue, and polls the queue until it ends. The result also includes frames that were received
+    /// after the first `count` frames.
     fn frames(mut self, count: usize, meanwhile: impl FnOnce() + Send) -> Vec<Headed> {
         let mut frames = Vec::new();
         thread::scope(|scope| {
@@ -106,8 +106,8 @@ fn send(from: &str, to: &str, numbers: std::ops::Range<u32>, pad: usize) {
     for number in numbers {
         let mut payload = vec![0; 4 + pad];
         payload[..4].copy_from_slice(&number.to_be_bytes());
-        // The receiver may have sent an ICMP error for an earlier datagram, and this call reports
-        // it.
+        // If the receiver has sent an ICMP error for an earlier datagram, this call reports that
+        // error.
         while let Err(error) = socket.send_to(&payload, (to, 9)) {
             assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
         }
@@ -129,13 +129,13 @@ fn frames_come_in_order_with_their_time_and_length() {
         let header = header.unwrap();
         assert_eq!((number(frame, 14), frame.len(), header.wire_len), (expected as u32, 146, 146));
         assert_eq!((LinkType(header.link), &frame[..6]), (LinkType::ETHERNET, &[2, 0, 0, 0, 0, 1][..]));
-        // The kernel's clock may be one tick behind.
+        // The time of the kernel's clock may be one tick old.
         assert!((since_1970 - 100_000_000..since_1970 + HANG.as_nanos() as u64).contains(&header.nanos));
     }
 }
 
-/// Tests each direction alone, and both directions together. Frames of the unwanted direction are
-/// not counted.
+/// Tests each direction alone, and both directions together. Frames in the unwanted direction must
+/// not be counted.
 #[test]
 fn directions() {
     let Some(net) = Net::new() else { return };
@@ -193,8 +193,9 @@ fn a_filter_finds_tags() {
     }
 }
 
-/// The interface exists only in the namespace of this thread, so that the files in /sys of the
-/// test's process do not describe it. The interface is down, so tcpdump cannot open it.
+/// The interface exists only in the network namespace of this thread, so the files in /sys that
+/// this process sees do not describe the interface. The interface is down, so tcpdump cannot open
+/// it.
 #[test]
 fn a_filter_fits_the_link_type_in_the_namespace() {
     let Some(net) = Net::new() else { return };
@@ -207,8 +208,8 @@ fn a_filter_fits_the_link_type_in_the_namespace() {
     assert_eq!(format!("{filtered:?}"), format!("{:?}", options("only-here").filter(raw)));
 }
 
-/// The kernel removes the outer VLAN tag of a received frame. The device reinserts the tag, both in
-/// lent and in copied frames.
+/// The kernel removes the outer VLAN tag of a received frame. The device reinserts the tag into
+/// lent frames and into copied frames.
 #[test]
 fn vlan_tags_are_put_back() {
     let Some(net) = Net::new() else { return };
@@ -232,8 +233,9 @@ fn vlan_tags_are_put_back() {
     assert!(seen.iter().map(|(_, frame)| frame).eq(&frames));
 }
 
-/// The kernel at the other end leaves checksums to a network card. If the option is set, the device
-/// completes these checksums, both in lent and in copied frames.
+/// The kernel at the other end of the veth pair leaves checksums to a network card. If
+/// `finish_checksums` is set, the device completes these checksums in lent frames and in copied
+/// frames.
 #[test]
 fn checksums_are_finished() {
     let Some(net) = Net::new() else { return };
@@ -296,11 +298,12 @@ fn a_group_of_sockets_shares_by_flow() {
             let far = UdpSocket::bind((FAR, 0)).unwrap();
             far.send_to(&[0; 10], (NEAR, *port)).unwrap();
             far.send_to(&[0; 4000], (NEAR, *port)).unwrap();
-            // The socket belongs to the near namespace.
+            // This socket was opened in the near namespace.
             socket.send_to(&[0; 10], far.local_addr().unwrap()).unwrap();
         }
     });
-    // Each flow has a datagram in each direction, and one more datagram in three fragments.
+    // Each flow consists of one datagram in each direction, and of one more datagram in three
+    // fragments.
     let mut frames = [Vec::new(), Vec::new()];
     while frames[0].len() + frames[1].len() < 64 * 5 {
         for (frames, listening) in frames.iter_mut().zip(&mut listening) {
@@ -358,7 +361,7 @@ fn what_the_kernel_drops_is_counted() {
 }
 
 /// Dropped frames are reported when the ring is empty, even if no time has passed: in this test,
-/// the clock stands still.
+/// the clock does not advance.
 #[test]
 fn what_the_kernel_drops_is_counted_soon() {
     let Some(net) = Net::new() else { return };
@@ -373,14 +376,14 @@ fn what_the_kernel_drops_is_counted_soon() {
     assert!(listening.tester.lost() > 0);
 }
 
-/// The test returns no frame to the device. The ring must still accept new frames. Frames that
-/// cannot be lent are copied, as long as there is a free page.
+/// In this test, no frame is returned to the device, but the ring must still accept new frames.
+/// Frames that cannot be lent are copied, as long as a page is free.
 #[test]
 fn frames_that_stay_out_do_not_stop_the_ring() {
     let Some(net) = Net::new() else { return };
     let mut listening = listen(&net, &small("near0"));
     listening.tester.hold_frames();
-    // The ring has four blocks, and each of these frames goes into a separate block.
+    // The ring has four blocks, and the kernel puts each of these frames into a separate block.
     let (mut seen, mut rounds) = (0, 0);
     while listening.tester.lost() == 0 {
         net.far(|| send(FAR, NEAR, rounds..rounds + 1, 0));
@@ -460,7 +463,7 @@ fn an_interface_goes_down_and_comes_up() {
 }
 
 /// The state of an interface is requested by its name, and the name may change between two
-/// requests. While an interface is down, the queue checks its state in every poll.
+/// requests. While an interface is down, the queue checks the interface's state in every poll.
 #[test]
 fn an_interface_that_is_renamed_while_it_is_looked_at_is_not_gone() {
     let Some(net) = Net::new() else { return };
@@ -480,12 +483,12 @@ fn an_interface_that_is_renamed_while_it_is_looked_at_is_not_gone() {
     });
     bring_up(&net);
     net.far(|| send(FAR, NEAR, 7..8, 0));
-    // The kernel's own ARP packets may also arrive.
+    // The queue may also receive ARP packets of the kernel.
     let is_ours = |(_, frame): &Headed| frame[12..14] == [8, 0] && number(frame, 14) == 7;
     while !listening.poll().unwrap().1.iter().any(is_ours) {}
 }
 
-/// Deletes the namespace at the other end, which deletes both ends of the veth pair.
+/// Deletes the network namespace at the other end, which deletes both ends of the veth pair.
 #[test]
 fn an_interface_that_is_deleted_ends_the_queue() {
     for namespace in [true, false] {

@@ -1,5 +1,5 @@
-//! Tests live interfaces with handlers that keep their packets. Kept packets must not stop the
-//! ring.
+//! Tests live interfaces with handlers that keep their packets. Packets that handlers keep must not
+//! stop the packet ring.
 
 use std::net::UdpSocket;
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -15,7 +15,7 @@ use steerage_fixtures::cable::{FAR, NEAR, Net};
 const FLOWS: usize = 64;
 /// The number of datagrams per burst. A burst fills half of one of the ring's four blocks.
 const BURST: u32 = 100;
-/// With this many bursts, the ring wraps around at least six times.
+/// The number of bursts. With this number, the packet ring wraps around at least six times.
 const BURSTS: u32 = 50;
 const PAYLOAD: usize = 500;
 
@@ -42,7 +42,7 @@ fn send(net: &Net, handle: &Handle) -> u64 {
             // A payload that shows whether the memory of a frame was overwritten or cleared before
             // the frame was read.
             let payload = (number + 1).to_be_bytes().repeat(PAYLOAD / 4);
-            // If an earlier datagram caused an ICMP error, this call reports it.
+            // If an earlier datagram caused an ICMP error, `send_to` returns this error.
             while sockets[number as usize % FLOWS].send_to(&payload, (NEAR, 9)).is_err() {}
             if (number + 1) % BURST == 0 {
                 received(u64::from(number + 1));
@@ -75,7 +75,7 @@ impl Handler for Stalls {
             stalls.send(()).unwrap();
             go_on.recv().unwrap();
         }
-        // The packet data that was borrowed before the stall must be unchanged.
+        // The packet data that the handler borrowed before it stalled must be unchanged.
         assert!(first.is_some_and(is_sound));
         for packet in packets.drain(..) {
             let count = if is_sound(packet.data()) { &mut self.sound } else { &mut self.unsound };

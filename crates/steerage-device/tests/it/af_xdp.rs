@@ -19,7 +19,7 @@ use steerage_fixtures::{HANG, until};
 
 use crate::common::send_raw;
 
-/// A queue under test and its clock.
+/// The receive queue under test, and its start time.
 struct Taking {
     tester: QueueTester,
     start: Instant,
@@ -29,8 +29,8 @@ fn options(take: &str) -> AfXdpOptions {
     AfXdpOptions::new("near0").take(take.parse().unwrap())
 }
 
-/// Another test may have forked a child process. The child has the XDP program of an ended queue
-/// open, until the child executes another program.
+/// Another test may have forked a child process. The child process keeps the XDP program of an
+/// ended receive queue open until it executes another program.
 fn take(net: &Net, options: &AfXdpOptions) -> Taking {
     let mut taking = None;
     until("the interface is free", || {
@@ -43,7 +43,8 @@ fn take(net: &Net, options: &AfXdpOptions) -> Taking {
     taking.unwrap()
 }
 
-/// Opens the first queue, and polls it once. After this poll, the device takes frames.
+/// Opens the first receive queue, and polls this queue once. After this poll, AF_XDP takes the
+/// frames that arrive.
 fn try_take(net: &Net, options: &AfXdpOptions) -> Result<Taking, DeviceError> {
     let queue = net.near(|| options.open())?.input.queues.remove(0);
     let mut taking = Taking { tester: QueueTester::new(queue)?, start: Instant::now() };
@@ -65,7 +66,8 @@ impl Taking {
         frames
     }
 
-    /// Stops the queue. No more frames may arrive, and all pages of the queue must return.
+    /// Stops the queue. After the stop, no more frames may arrive, and all pages of the queue must
+    /// return to it.
     fn end(mut self) {
         assert!(self.tester.stop());
         loop {
@@ -108,8 +110,8 @@ fn frames_come_in_order_in_every_mode() {
     for (mode, runs) in [(Mode::Auto, "native, copy"), (Mode::Copy, "native, copy"), (Mode::Skb, "skb, copy")] {
         let mut taking = take(&net, &options("all").mode(mode));
         assert!(taking.tester.mode().is_some_and(|mode| mode.starts_with(runs)));
-        // The test sends more datagrams than there are pages, so each page must return and be used
-        // again.
+        // The test sends more datagrams than the queue has pages, so each page must return to the
+        // queue and be used again.
         let count = 4 * TESTER_PAGES as u32;
         for first in (0..count).step_by(64) {
             send(&net, first..first + 64, 100);
@@ -123,8 +125,8 @@ fn frames_come_in_order_in_every_mode() {
 }
 
 /// If frames arrive at short intervals, a poll that emptied the ring returns the time of the next
-/// poll. In this test, the next poll is 10 us later, by the clock of the test. A poll that found no
-/// frame waits for the socket.
+/// poll. In this test, the next poll is 10 us later, by the clock of the test. After a poll that
+/// found no frame, the queue waits for the socket.
 #[test]
 fn frames_may_wait_after_a_poll_that_emptied_the_ring() {
     let Some(net) = Net::new() else { return };
@@ -150,7 +152,8 @@ fn frames_may_wait_after_a_poll_that_emptied_the_ring() {
                 now = now + Duration::from_micros(10);
             }
         }
-        // An empty poll between two other polls does not make the interval longer.
+        // An empty poll between two polls that found frames does not lengthen the queue's interval
+        // between polls.
         assert_eq!(taking.tester.poll(now, POLL_BUDGET).unwrap().0, Polled::Drained);
     }
     assert!(waits > 0 && taking.tester.lost() == 0, "{waits}");
@@ -190,9 +193,9 @@ fn without_another_page_a_frame_is_dropped_and_its_page_stays_in_the_ring() {
     }
 }
 
-/// Handlers get the bytes that were sent, both if a frame is copied out of the ring's page and if
-/// it keeps the page. Only frames of up to `copybreak` bytes are copied. The value of `copybreak`
-/// can be changed while the queue receives.
+/// Handlers get the bytes that were sent, whether a frame is copied out of the ring's page or keeps
+/// the page. Only frames of up to `copybreak` bytes are copied. The value of `copybreak` can be
+/// changed while the queue receives.
 #[test]
 fn short_frames_are_copied_out_of_the_ring() {
     const COUNT: u64 = 2000;
@@ -303,7 +306,8 @@ fn it_goes_on_when_the_interface_is_up_again() {
     taking.end();
 }
 
-/// A queue does not deliver frames that an earlier queue of the interface did not read.
+/// A new queue does not deliver frames that an earlier queue of the same interface received but did
+/// not read.
 #[test]
 fn a_new_start_hands_over_nothing_of_before() {
     let Some(net) = Net::new() else { return };
@@ -468,7 +472,7 @@ fn what_is_named_is_taken_and_the_rest_passes() {
     let kinds = kinds();
     for mode in [Mode::Native, Mode::Skb] {
         for (expression, wanted) in TABLE {
-            // The last frame of the list matches every expression.
+            // The last frame of the list matches every filter expression of the test.
             let last = frame(0x0800, &[&ipv4(17, 0, 0, &ports(61_000, 61_001))]);
             let expression = format!("{expression} or src port 61000 dst port 61001");
             let mut taking = take(&net, &options(&expression).mode(mode));
@@ -489,7 +493,7 @@ fn what_is_named_is_taken_and_the_rest_passes() {
     }
 }
 
-/// The filter for listening needs no privileges.
+/// This test runs the filter for listening without privileges.
 #[test]
 fn a_socket_that_listens_selects_the_same() {
     let kinds = kinds();
@@ -507,14 +511,14 @@ fn a_socket_that_listens_selects_the_same() {
             }
         }
     }
-    // A load beyond the end of a frame would drop the frame.
+    // A filter that loads bytes beyond the end of a frame drops the frame.
     let all = filter("all or arp or nd", LinkType::ETHERNET);
     let cut = kinds.iter().flat_map(|(_, frame)| (0..frame.len()).map(|len| &frame[..len]));
     assert!(cut.into_iter().all(|frame| all.run(frame, frame.len() as u32) > 0));
 }
 
-/// The loopback interface is not supported, because an XDP program sees no Ethernet frames on this
-/// interface.
+/// AF_XDP does not support the loopback interface, because an XDP program sees no Ethernet frames
+/// there.
 #[test]
 fn without_xdp_the_same_packets_are_listened_to() {
     let Some(net) = Net::new() else { return };
@@ -545,8 +549,8 @@ fn without_xdp_the_same_packets_are_listened_to() {
     });
 }
 
-/// Another host sends frames that are cut off. The XDP program must not hang, and must not take
-/// frames that it cannot parse.
+/// Another host sends truncated frames. The XDP program must not hang, and must not take frames
+/// that it cannot parse.
 #[test]
 fn cut_frames_are_no_trouble() {
     let Some(net) = Net::new() else { return };

@@ -1,5 +1,5 @@
-//! Tests sending with AF_XDP. The test checks the frames that leave over a veth pair between two
-//! namespaces, their order, and the counts of all other frames.
+//! Tests sending with AF_XDP. Frames are sent over a veth pair between two namespaces. The tests
+//! check the sent frames and their order, and the counts of the frames that were not sent.
 
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,8 +22,8 @@ use steerage_fixtures::{HANG, assert_at_rest, until};
 
 const FLOWS: u64 = 64;
 
-/// The offset of a frame's payload, which is a number and a pattern. The payload follows the
-/// Ethernet, IPv4 and UDP headers.
+/// The offset in bytes of a frame's payload. The payload is a number and a pattern. The payload
+/// follows the Ethernet, IPv4 and UDP headers.
 const NUMBER: usize = 42;
 
 /// A device that delivers numbered frames of [`FLOWS`] flows in turn, with varying lengths.
@@ -32,7 +32,7 @@ struct Numbered {
     end: u64,
     lens: std::ops::RangeInclusive<usize>,
     link: LinkType,
-    /// The size of a receive buffer, if each frame arrives in several buffers.
+    /// The size in bytes of a receive buffer, if each frame arrives in several buffers.
     buffer: Option<usize>,
 }
 
@@ -118,7 +118,7 @@ fn what_is_sent_arrives() {
         let Some(net) = Net::with(&format!("numtxqueues {queues} numrxqueues {queues}")) else { return };
         for cpus in [1, 4] {
             let before = net.arrived();
-            // The lengths include those of the shortest and the longest frames that can be sent.
+            // The frames of this test include the shortest and the longest frames that can be sent.
             let ledger = ended(sending(&net, Numbered::input(20_000, 14..=1514), cpus));
             assert_eq!((sent(&ledger), ledger.dropped().total()), (20_000, 0), "{queues} queues, {cpus} CPUs");
             assert_eq!(ledger.outputs[0].bytes, ledger.queues[0].received_bytes);
@@ -230,7 +230,7 @@ fn down_up_and_gone() {
     let refused = || handle.snapshot().dropped().get(DropReason::TxRefused);
     until("it sends", || sent(&handle.snapshot()) > 100);
     net.must(&format!("-n {} link set near0 down", net.near));
-    // The test waits until more packets were sent than a ring has room for.
+    // The test waits until the kernel has refused more packets than a send ring has room for.
     until("it refuses", || refused() > 3000);
     assert_eq!(handle.snapshot().dropped().get(DropReason::TxFull), 0);
     let before = (net.arrived(), sent(&handle.snapshot()));
@@ -250,11 +250,11 @@ fn down_up_and_gone() {
     assert_eq!(error, Some("near0: cannot send by the interface: the interface was deleted"));
 }
 
-/// Packets are taken from the interface and sent back through it. Both directions use the same
-/// queues, and packets are not copied.
+/// Packets are taken from the interface and sent back through it. Receiving and sending use the
+/// same queues, and packets are not copied.
 #[test]
 fn what_is_taken_goes_back_by_the_same_queues() {
-    // In the last case, each packet has three chunks.
+    // In the last test case, each packet occupies three AF_XDP chunks.
     for (queues, mtu, bytes) in [(1, 1500, 500), (2, 1500, 500), (2, 9000, 8000)] {
         let wishes = format!("numtxqueues {queues} numrxqueues {queues} mtu {mtu}");
         let Some(net) = Net::with(&wishes) else { return };
@@ -264,8 +264,8 @@ fn what_is_taken_goes_back_by_the_same_queues() {
         let before = net.arrived();
         net.far(|| {
             let sockets: Vec<UdpSocket> = (0..32).map(|_| UdpSocket::bind((FAR, 0)).unwrap()).collect();
-            // Packets that arrive before AF_XDP takes them go to the kernel's sockets, so send
-            // until enough packets return.
+            // Until AF_XDP takes packets from the interface, the kernel gives them to its own
+            // sockets. Therefore the test sends packets until enough of them have returned.
             until("packets go back", || {
                 sockets.iter().for_each(|socket| drop(socket.send_to(&vec![7; bytes], (NEAR, 9))));
                 net.arrived() > before + 20_000

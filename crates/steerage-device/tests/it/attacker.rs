@@ -1,6 +1,6 @@
 //! Tests attacks on the memory of a device by a crate that has no `unsafe` code. Only the owner of
-//! the claim to a device's blocks can write, read and lend them, and no device gives its claim
-//! away.
+//! a device's `Claim` can write, read and lend the device's memory blocks, and no device gives its
+//! claim away.
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -50,8 +50,8 @@ fn a_device_gives_its_memory_away_once() {
     }
 }
 
-/// The kernel writes to these blocks at any time. Therefore a slice of a block would change while
-/// it is borrowed.
+/// The kernel may write to a live device's memory blocks at any time. Therefore a slice of a block
+/// would change while it is borrowed.
 #[test]
 fn blocks_without_their_claim_show_no_byte() {
     let Some(net) = Net::new() else { return };
@@ -64,14 +64,14 @@ fn blocks_without_their_claim_show_no_byte() {
     assert_eq!(blocks.out_in_all(), 0);
 }
 
-/// A device that wraps another device. If the test requests it, this device replaces the inner
-/// device's blocks with its own.
+/// A device that wraps another device. If the field `exchanges` is true, the outer device replaces
+/// the inner device's memory blocks with its own blocks.
 struct Around {
     inner: Box<dyn RxQueue>,
     own: (Option<Blocks>, Claim),
     stolen: Option<Blocks>,
     exchanges: bool,
-    /// True if this device could access the blocks with which it is polled.
+    /// True if the outer device could access the memory blocks of the inner device during a poll.
     touched: Arc<Mutex<bool>>,
 }
 
@@ -106,8 +106,8 @@ impl RxQueue for Around {
     }
 }
 
-/// If the outer device could swap the blocks, the inner device would see no lent frames. It would
-/// then let the kernel overwrite memory that handlers are reading.
+/// If the outer device could swap the blocks, the inner device would see no lent frames. The inner
+/// device would then let the kernel overwrite memory that handlers are reading.
 #[test]
 fn a_device_around_another_one_does_not_get_at_its_blocks() {
     let Some(net) = Net::new() else { return };

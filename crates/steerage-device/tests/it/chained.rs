@@ -14,11 +14,12 @@ use steerage_fixtures::{HANG, assert_at_rest};
 
 use steerage_fixtures::queues::drain;
 
-/// The number of packets. The number is small enough that a packet socket has room for all packets.
+/// The number of packets. The number of packets is so small that a packet socket has room for all
+/// of them.
 const PACKETS: usize = 200;
 
-/// Returns the texts that name devices with frames of 64 bytes and of 5000 bytes. Each device
-/// occurs twice: with whole frames, and with short buffers.
+/// Returns the texts that name devices with frames of 64 bytes and of 5000 bytes. Names two devices
+/// for each frame length: one device with whole frames, and one with short buffers.
 fn specs(buffer: usize, seed: u64) -> [(String, String); 2] {
     [64, 5000].map(|size| {
         let whole = format!("synthetic:size={size},packets={PACKETS},flows=8,seed={seed}");

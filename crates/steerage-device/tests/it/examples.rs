@@ -88,8 +88,7 @@ fn the_counter_says_what_is_wrong() {
     assert!(error.to_string().contains("packets=many"), "{error}");
 }
 
-/// Each frame arrives, both if short frames are copied out of the ring's pages and if they are not
-/// copied.
+/// Each frame arrives, whether or not short frames are copied out of the ring's pages.
 #[test]
 fn a_ring_of_pages_keeps_those_of_short_frames() {
     for (copybreak, copied) in [(0, 0), (59, 0), (60, 50_000), (1513, 50_000), (1514, 100_000), (usize::MAX, 100_000)] {
@@ -128,8 +127,8 @@ fn flows_move_with_their_buckets() {
     assert_at_rest(&outcome.snapshot, 1_000_000);
 }
 
-/// The buckets that the device chooses are used, although the hashes of devices are switched off.
-/// All packets of a tenant are on one CPU, even if they belong to different flows.
+/// steerage uses the buckets that the device chooses, although `device_hash` is off. All packets of
+/// a tenant are on one CPU, even if they belong to different flows.
 #[test]
 fn what_the_driver_picks_stays_together() {
     const PACKETS: u32 = 20_000;
@@ -209,7 +208,8 @@ fn crates_of(program: &str) -> BTreeSet<String> {
     roots.filter(|root| KNOWN.iter().any(|known| root.starts_with(known))).map(|root| root.replace('_', "-")).collect()
 }
 
-/// Returns the names on the left-hand side of a block of dependencies.
+/// Returns the crate names in a block of dependencies of Cargo.toml, which precede the equals
+/// signs.
 fn dependencies(block: &str) -> BTreeSet<String> {
     block.lines().filter_map(|line| Some(line.split_once(" = ")?.0.to_owned())).collect()
 }
@@ -228,7 +228,7 @@ fn the_tutorial_is_the_program() {
 }
 
 /// Each code block of the guide is a whole program without hidden lines. The program uses only the
-/// crates that the page names at its beginning. The blocks run as tests of the documentation.
+/// crates that the guide names at its beginning. The blocks run as tests of the documentation.
 #[test]
 fn the_guide_has_whole_programs() {
     let page = include_str!("../../../../docs/functions.md");

@@ -61,8 +61,8 @@ fn two_cpus() -> Builder {
     Builder::new().virtual_cpus(3).rps_cpus(mask).policy(Hash).check_order(true)
 }
 
-/// Runs `send`. Returns the `count` packets that `send` has sent, without the probes, and the final
-/// ledger.
+/// Runs `send`. Returns the `count` packets that `send` has sent, without the probe packets, and
+/// the ledger at the end of the run.
 fn received(builder: Builder, input: Input, count: usize, send: impl FnOnce(&Handle)) -> (Vec<Got>, Snapshot) {
     let log = Log::default();
     let of_cpus = Arc::clone(&log);
@@ -152,9 +152,10 @@ fn both_directions() -> Vec<Vec<u8>> {
     each.flat_map(|(one, other)| [udp4(one, other, 0, WHOLE), udp4(other, one, 0, WHOLE)]).collect()
 }
 
-/// Both devices report the same hash for a packet. The kernel computes this hash, so it is equal
-/// for both directions of a flow, and different for each flow. The packet goes to the CPU that the
-/// map contains for the hash's bucket, and steerage computes no hash.
+/// AF_PACKET and AF_XDP report the same hash for a packet. The kernel computes the hash of each
+/// packet, so the hash is equal for both directions of a flow, and different for each flow. The
+/// packet goes to the CPU that the map contains for the hash's bucket, and steerage computes no
+/// hash.
 #[test]
 fn the_kernels_values_steer() {
     let Some(net) = Net::new() else { return };
@@ -198,14 +199,14 @@ fn datagrams() -> Vec<[Vec<u8>; 3]> {
     (0..FLOWS).map(of).collect()
 }
 
-/// All fragments of a datagram go to one CPU, by the kernel's hash (AF_PACKET) or by steerage's
-/// hash (AF_XDP).
+/// All fragments of a datagram are steered to one CPU, with AF_PACKET by the kernel's hash and with
+/// AF_XDP by steerage's hash.
 #[test]
 fn fragments_of_a_datagram_meet() {
     let Some(net) = Net::new() else { return };
     let datagrams = datagrams();
-    // The first fragment of every datagram comes first, then the second fragment of every datagram,
-    // and so on.
+    // The list contains the first fragment of every datagram, then the second fragment of every
+    // datagram, and so on.
     let frames: Vec<Vec<u8>> = (0..3).flat_map(|nth| datagrams.iter().map(move |parts| parts[nth].clone())).collect();
     let whole = both_directions();
     for (kind, input) in inputs(&net, DeviceHash::Always) {
@@ -257,7 +258,8 @@ fn fragments_of_sockets_meet() {
         let (got, _) = received(two_cpus(), input, 3 * usize::from(FLOWS), sent);
         let mut datagrams = BTreeMap::<u8, Vec<CpuId>>::new();
         for got in got {
-            // The payload distinguishes datagrams. Two datagrams may have the same identification.
+            // The test distinguishes datagrams by their payload. Two datagrams may have the same
+            // identification.
             datagrams.entry(*got.frame.last().unwrap()).or_default().push(got.cpu);
         }
         assert_eq!(datagrams.len(), usize::from(FLOWS));
@@ -267,8 +269,8 @@ fn fragments_of_sockets_meet() {
     }
 }
 
-/// The device's hash is used only if the device guarantees the required affinity. A handler that
-/// needs both directions gets steerage's hash.
+/// The device's hash is used only if the device guarantees the required affinity. If a handler
+/// needs both directions on one CPU, steerage computes the hash.
 #[test]
 fn where_directions_must_meet_the_hash_is_ours() {
     struct BothDirections;
@@ -292,15 +294,16 @@ fn where_directions_must_meet_the_hash_is_ours() {
     };
     assert!(hash(DeviceHash::IfSafe, None).iter().all(|hash| *hash != "device"));
     assert!(hash(DeviceHash::Never, Some(Affinity::OneDirection)).iter().all(|hash| *hash != "device"));
-    // A packet of a veth may have the hash of a card, which steerage does not see.
+    // A packet that arrives through a veth may have the hash of a network card that steerage does
+    // not see.
     assert!(hash(DeviceHash::IfSafe, Some(Affinity::OneDirection)).iter().all(|hash| *hash != "device"));
     // If the user requires the device's hash, the user is responsible for its affinity.
     assert_eq!(hash(DeviceHash::Always, None), ["device"; 2]);
 }
 
-/// A bridge and a veth pass on packets with the hash that a card gave them, and the card's key may
-/// be a published key. The packets that a TAP receives come from a program, so no card has hashed
-/// them.
+/// A bridge and a veth forward packets with the hash that a network card has set, and the card's
+/// hash key may be public. The packets that a TAP receives come from a program, so no card has
+/// hashed them.
 #[test]
 fn a_hash_of_unknown_origin_is_not_used() {
     let Some(net) = Net::new() else { return };
@@ -352,8 +355,8 @@ fn set_hash(number: u16) -> Option<FlowHash> {
     (number % 3 != 0).then(|| FlowHash(u32::from(number).wrapping_mul(0x9e37_79b9)))
 }
 
-/// If a frame has no hash, it is steered by the hash that its packet later reports. Hashes that the
-/// device has set stay unchanged.
+/// A frame that arrives without a hash is steered by the hash that the handler later reads from its
+/// packet. Hashes that the device has set stay unchanged.
 #[test]
 fn frames_without_a_hash_get_ours() {
     let hasher = || FlowHasher::keyed(&HashKey::MICROSOFT);
@@ -367,7 +370,7 @@ fn frames_without_a_hash_get_ours() {
         assert_eq!((got.hash, got.bucket, got.cpu), (hash.0, flow::bucket_of(hash), cpu), "{number}");
     }
     assert_eq!((&*ledger.queues[0].hash, ledger.queues[0].hashed), ("device", 1000));
-    // Frames without a hash are spread like all other frames.
+    // Frames without a hash are spread over both CPUs, like all other frames.
     let unhashed = got.iter().filter(|got| u16::from_be_bytes([got.frame[34], got.frame[35]]) % 3 == 0);
     let cpus: BTreeSet<CpuId> = unhashed.map(|got| got.cpu).collect();
     assert_eq!(cpus.len(), 2);
@@ -417,7 +420,7 @@ fn queues_have_masks_of_their_own() {
     let ledger = running.join().snapshot;
     let masks = ledger.queues.iter().map(|queue| queue.rps_cpus.iter().map(|cpu| cpu.0).collect::<Vec<u16>>());
     assert!(masks.eq([vec![2], vec![0, 1, 2, 3], vec![0, 3]]));
-    // All three queues receive the same packets. CPU 2 handles a packet of the first queue.
+    // All three queues receive the same packets. CPU 2 handles the packets of the first queue.
     let count = |cpu| log.lock().unwrap().iter().filter(|got| got.cpu == CpuId(cpu)).count();
     let counts: Vec<usize> = (0..4).map(count).collect();
     assert_eq!(counts.iter().sum::<usize>(), 9000);

@@ -1,4 +1,4 @@
-//! Tests of the devices within the whole path, and of the examples.
+//! Tests the devices together with the rest of the packet path, and tests the examples.
 
 mod af_packet;
 mod af_packet_held;

@@ -72,7 +72,7 @@ fn two_kernels_exchange_super_frames() {
         assert!(super_frames > 100 && packets > ledger.queues[0].received, "{super_frames} of {packets}");
         assert_eq!(counted(&ledger, 0, "wire_bytes"), ledger.queues[0].received_bytes);
         assert_eq!(counted(&ledger, 0, "bad_offloads") + counted(&ledger, 1, "bad_offloads"), 0);
-        // The output has sent the super-frames uncut.
+        // The output has sent the super-frames without splitting them.
         let sent = ledger.outputs[1].packets;
         assert!(arrived <= sent && sent < packets, "{arrived} of {sent}, {packets} on the wire");
         interfaces_are_gone(&namespaces);
@@ -95,8 +95,8 @@ fn super_frames_are_cut_where_they_must_be_and_packets_are_merged_where_they_can
     let ledger = end(running);
     assert_eq!(namespaces.checksum_errors(), 0);
     assert!(counted(&ledger, 0, "super_frames") > 100);
-    // Super-frames to the interface `right` arrived as single packets, and packets to the interface
-    // `left` arrived merged.
+    // Super-frames to the interface `right` arrived as single packets. Packets to the interface
+    // `left` were merged before they arrived.
     assert!(right > ledger.outputs[1].packets, "{right}");
     assert!(left < ledger.outputs[0].packets, "{left}");
 }
@@ -171,7 +171,8 @@ fn a_transfer_between_tuns_survives_changing_features() {
         }
         let ledger = end(running);
         assert_eq!(namespaces.checksum_errors(), 0);
-        // Some frames stood for several packets, and other frames stood for one packet.
+        // Some of the received frames contained several packets, and other frames contained one
+        // packet.
         let (super_frames, received) = (counted(&ledger, 0, "super_frames"), ledger.queues[0].received);
         assert!(super_frames > 100 && super_frames < received, "{super_frames} of {received}");
         interfaces_are_gone(&namespaces);

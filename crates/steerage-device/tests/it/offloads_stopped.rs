@@ -1,5 +1,5 @@
-//! One CPU stops while super-frames for it and for another CPU arrive. The other CPU receives all
-//! of its super-frames.
+//! One CPU stops while super-frames for this CPU and for another CPU arrive. The other CPU receives
+//! all of its super-frames.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, UdpSocket};
@@ -15,12 +15,11 @@ use steerage_fixtures::handlers::end;
 use steerage_fixtures::namespaces::{Namespaces, address, any, cutting_socket};
 use steerage_fixtures::{HANG, until};
 
-/// The size of a message, which becomes one super-frame.
+/// The size in bytes of a message. Each message becomes one super-frame.
 const MESSAGE_BYTES: usize = 60_000;
 const DATAGRAM_BYTES: usize = 1000;
-/// The number of messages of each flow that are sent while the CPU is stopped. The messages do not
-/// all fit into the blocks, but their number is less than the number of frames that the backlog may
-/// have.
+/// The number of messages of each flow that are sent while the CPU is stopped. The packet ring's
+/// blocks are too small for all messages, but the number of messages is below the backlog limit.
 const MESSAGES: u32 = 900;
 
 const _: () = assert!(MESSAGES as usize * MESSAGE_BYTES > 32 << 20 && (MESSAGES as usize) < BACKLOG_DEFAULT);
@@ -50,8 +49,9 @@ impl Handler for Stops {
             if number == 0 {
                 let (stops, go_on) = self.signals.lock().unwrap().take().expect("a CPU stops once");
                 stops.send(()).unwrap();
-                // The wait of the stopped handler also ends if the test fails. The wait has no
-                // timeout, because the messages of other CPUs take long on a busy machine.
+                // The stopped handler also stops waiting if the test fails. The stopped handler
+                // waits without a timeout, because the messages to the other CPU can take long on a
+                // busy machine.
                 let _ = go_on.recv();
                 continue;
             }
@@ -71,7 +71,8 @@ fn send(socket: &UdpSocket, to: SocketAddr, number: u32) {
     socket.send_to(&message, to).unwrap();
 }
 
-/// Sends from the sockets `from` to the address `to`. The packets to this address reach the input.
+/// Sends from the sockets `from` to the address `to`. The input receives the packets to the address
+/// `to`.
 fn others_go_on(input: Input, from: impl Fn() -> UdpSocket, to: SocketAddr) {
     let seen = Seen::default();
     let ((stops, stopped), (to_go_on, go_on)) = (mpsc::channel(), mpsc::channel());
@@ -82,13 +83,14 @@ fn others_go_on(input: Input, from: impl Fn() -> UdpSocket, to: SocketAddr) {
     };
     let builder = Builder::new().virtual_cpus(2).policy(Hash).check_order(true).input(input);
     let running = builder.build(make).unwrap().start().unwrap();
-    // If the test fails, this channel sender is dropped before the running instance. Dropping the
-    // instance waits for the stopped CPU.
+    // If the test fails, this channel sender is dropped before the running instance. The drop of
+    // the running instance waits until the stopped CPU continues.
     let to_go_on = to_go_on;
     let handle = running.handle();
     let owner = handle.snapshot().queues[0].cpu;
 
-    // The sockets of flows on both CPUs. The CPU that polls the queue must not stop.
+    // One socket sends a flow for each of the two CPUs. The test stops the CPU that does not poll
+    // the queue.
     let count = |socket: &UdpSocket| {
         let port = socket.local_addr().unwrap().port();
         seen.lock().unwrap().get(&port).copied()

@@ -52,7 +52,8 @@ fn without_privileges_no_interface_is_opened() {
     listen().unwrap();
 }
 
-/// With the kept capabilities, the thread can open the named files, but no interface.
+/// With the capabilities that a thread has kept, it can open the files that were named before, but
+/// no interface.
 #[test]
 fn files_of_others_are_read_and_written_if_they_are_needed() {
     if !is_root() {

@@ -110,7 +110,7 @@ impl RxQueue for Given {
         let claim = self.claim.as_ref().unwrap();
         for _ in 0..budget {
             let Some(frame) = self.frames.front() else { return Ok(Polled::Ended) };
-            // Each frame has a separate block.
+            // Each frame has a separate block of device memory.
             let mut lending = out.lending(claim, self.frames.len() - 1, 128 << 10).unwrap();
             lending.bytes()[OFFLOAD_BYTES..][..frame.len()].copy_from_slice(frame);
             let link_bytes = if self.link == LinkType::ETHERNET { 14 } else { 0 };

@@ -1,5 +1,5 @@
-//! Tests the synthetic device. An independent parser checks its frames. The tests also check the
-//! numbers in the frames, and the rate.
+//! Tests the synthetic device. An independent parser checks the frames of this device. The tests
+//! also check the numbers in the frames, and the rate.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -84,7 +84,8 @@ fn frames_are_the_same_in_several_buffers() {
     }
 }
 
-/// A flow has one kind, one address, one port and one queue. No two flows have the same address.
+/// All frames of a flow have the same packet type, source address, source port and queue. No two
+/// flows have the same source address.
 #[test]
 fn flows_keep_to_themselves() {
     let kinds = [Kind::Udp4, Kind::Tcp4, Kind::Udp6, Kind::Tcp6, Kind::Vlan];
@@ -103,8 +104,8 @@ fn flows_keep_to_themselves() {
         }
     }
     assert_eq!(addresses.len(), 1000, "every flow came, and each was counted once");
-    // The queues have 334, 333 and 333 flows, and each queue assigns the kinds to its flows in
-    // turn.
+    // The three queues have 334, 333 and 333 flows, and each queue assigns the five packet types to
+    // its flows in turn.
     assert_eq!(per_kind, [201, 201, 201, 199, 198]);
     let distinct: HashSet<_> = addresses.values().map(|(address, _)| address).collect();
     assert_eq!(distinct.len(), 1000);
@@ -177,7 +178,7 @@ fn the_first_flow_of_zipf_is_the_largest() {
     for frame in frames("synthetic:zipf=1,flows=1000,packets=100000,queues=2") {
         counts[parse_payload(&frame).unwrap().0 as usize] += 1;
     }
-    // The weights are 1, 1/2, 1/3 and so on up to 1/1000. Their sum is 7.485.
+    // The weights of the flows are 1, 1/2, 1/3 and so on down to 1/1000. Their sum is 7.485.
     let expected = |flow: usize| 100_000.0 / 7.485 / (flow + 1) as f64;
     for flow in [0, 1, 2, 9] {
         let ratio = f64::from(counts[flow]) / expected(flow);
@@ -206,7 +207,7 @@ fn a_live_source_follows_the_clock() {
     assert_eq!(tester.poll(later, 64).unwrap().0, Polled::More);
     assert_eq!(tester.poll(later, 64).unwrap().1.len(), 36);
     assert_eq!(tester.lost(), 0);
-    // If the time goes back, no frame is due.
+    // If the clock goes backwards, no frame is due.
     assert!(tester.poll(Timestamp::ZERO, 64).unwrap().1.is_empty());
 }
 
@@ -225,7 +226,8 @@ fn what_finds_the_ring_full_is_lost_and_counted() {
         }
     }
     assert_eq!((received, tester.lost()), (1 + RING, 10_000 - RING));
-    // The numbers of lost and of received frames add up to the requested number of frames.
+    // The number of lost frames plus the number of received frames is the requested number of
+    // frames.
     let end = late + Duration::from_secs(1);
     loop {
         let (polled, frames) = tester.poll(end, 64).unwrap();
@@ -236,7 +238,7 @@ fn what_finds_the_ring_full_is_lost_and_counted() {
         }
     }
     assert_eq!(received + tester.lost(), 20_000);
-    // Lost frames have no numbers, so the numbers of the received frames have no gap.
+    // Lost frames are not numbered, so the numbers of the received frames have no gap.
     let mut last: HashMap<u32, u64> = HashMap::new();
     for (flow, number) in all.iter().map(|frame| parse_payload(frame).unwrap()) {
         assert!(last.insert(flow, number).is_none_or(|last| number == last + 1));

@@ -37,7 +37,7 @@ fn two_kernels_speak_over_two_taps() {
     assert_eq!(ledger.verdicts().transmitted, ledger.outputs.iter().map(|output| output.packets).sum::<u64>());
 }
 
-/// A TUN that is used for routing: it carries packets for other addresses than its own.
+/// A TUN interface that is used for routing carries packets that are not for its own address.
 #[test]
 fn two_kernels_route_over_two_tuns() {
     let Some(namespaces) = Namespaces::new(2) else { return };
@@ -123,7 +123,7 @@ fn one_that_is_down_refuses_and_goes_on_when_it_is_up() {
     assert!(ledger.outputs.iter().all(|output| output.error.is_none()));
 }
 
-/// The length of the pages fits the MTU at the start of the run.
+/// The length of the pages is chosen for the interface's MTU at the start of the run.
 #[test]
 fn what_a_greater_mtu_lets_through_is_counted_as_lost() {
     let Some(namespaces) = Namespaces::new(2) else { return };
@@ -139,8 +139,8 @@ fn what_a_greater_mtu_lets_through_is_counted_as_lost() {
     end(running);
 }
 
-/// If the queue is not polled, the kernel's queue fills up. The kernel counts every packet that
-/// does not fit.
+/// If the receive queue is not polled, the kernel's queue of the TAP fills up. The kernel counts
+/// every packet that does not fit into its queue.
 #[test]
 fn what_the_kernel_drops_is_counted() {
     let Some(namespaces) = Namespaces::new(1) else { return };
@@ -158,7 +158,7 @@ fn what_the_kernel_drops_is_counted() {
         tester.stop();
         tester.lost()
     };
-    // The device reads the number of drops only at the end.
+    // The device reads the kernel's count of drops only at the end of the run.
     assert_eq!(poll_until(Polled::Drained, Timestamp::ZERO), 0);
     let dropped = namespaces.counted(0, "slow", 11);
     assert_eq!(poll_until(Polled::Ended, Timestamp::ZERO), dropped);
@@ -203,7 +203,7 @@ fn mistakes_are_told_in_a_line() {
     namespaces.must(0, "tuntap add dev single mode tun");
     assert!(error("tun:single,queues=2").contains("Invalid argument"));
     drop(namespaces.within(0, || open("tun:single").unwrap()));
-    // An interface that existed before is not removed.
+    // An interface that existed before the device was opened is not removed.
     assert!(namespaces.within(0, || nix::net::if_::if_nametoindex("single").is_ok()));
     until("it is gone again", is_gone);
 }

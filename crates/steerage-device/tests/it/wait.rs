@@ -16,7 +16,7 @@ use steerage_fixtures::manual_clock::{self, ManualClock};
 const BATCH: u64 = HANDLE_BUDGET as u64;
 const BACKLOG: usize = 2 * POLL_BUDGET;
 
-/// A live device that has a number of frames in its buffer.
+/// A live device that has `buffered` frames in its buffer.
 struct Live {
     buffered: Arc<AtomicU64>,
     stopping: bool,
@@ -40,7 +40,8 @@ impl RxQueue for Live {
     }
 }
 
-/// An output that has room for a number of packets. The output counts its packets in no account.
+/// An output that has room for a limited number of packets. The output does not count its packets
+/// in a `TxAccount`.
 struct Slow(Arc<AtomicU64>);
 
 impl TxQueue for Slow {
@@ -69,7 +70,7 @@ struct Run {
 }
 
 impl Run {
-    /// CPU 0 receives the packets, and the CPU `handles` handles them.
+    /// CPU 0 receives the packets, and the CPU with the number `handles` handles the packets.
     fn new(waits: bool, handles: u16) -> Self {
         let (buffered, room) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
         let queue = Live { buffered: Arc::clone(&buffered), stopping: false };

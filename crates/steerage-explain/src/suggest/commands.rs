@@ -15,7 +15,7 @@ const AWAY_S: f64 = 0.004;
 /// The default backlog of Linux, which is also the default of steerage.
 const BACKLOG_DEFAULT: u64 = steerage::limits::BACKLOG_DEFAULT as u64;
 
-/// The name that commands contain in place of an interface if the user named no interface.
+/// The placeholder for the interface in the advised commands if the user named no interface.
 const SOME_INTERFACE: &str = "IFACE";
 
 /// A value for `netdev_max_backlog` that is above the default.
@@ -23,8 +23,8 @@ const SOME_INTERFACE: &str = "IFACE";
 pub(super) struct BacklogMax(pub(super) u64);
 
 impl BacklogMax {
-    /// Returns the backlog that holds all packets which arrive for the busiest CPU in one time
-    /// slice. `None` if the default backlog is large enough.
+    /// Returns the backlog that is large enough for all packets that arrive for the busiest CPU in
+    /// one time slice. `None` if the default backlog is large enough.
     pub(super) fn of(rate: Option<f64>, busiest: f64) -> Option<Self> {
         let packets = (rate? * busiest * AWAY_S).ceil() as u64;
         (packets > BACKLOG_DEFAULT).then(|| Self(packets.next_power_of_two().min(steerage::limits::BACKLOG_MAX as u64)))
@@ -37,7 +37,7 @@ pub(super) struct Commands {
     /// The commands for the kernel's own steering. For a capture that one CPU can handle, the list
     /// is empty.
     pub(super) kernel: Vec<String>,
-    /// Returns the command `steerage parallel`, if the device is a capture.
+    /// The command `steerage parallel`, if the device is a capture.
     pub(super) parallel: Option<Parallel>,
 }
 
@@ -76,8 +76,9 @@ impl Commands {
         let backlog = backlog.filter(|_| way.cpus.len() > 1);
         let stuck = stuck && way.cpus.len() > 1;
         let mask = way.mask.to_bitmap(basis.candidates.nr_cpu_ids);
-        // If one CPU is enough, no command for the kernel is needed. A capture does not name its
-        // interface, and the verdict on an interface has its own commands.
+        // If one CPU is enough, no command for the kernel is needed. A capture does not contain the
+        // name of its interface, and for an interface, the verdict on the kernel's steering
+        // contains the commands.
         let kernel = match (parallel.is_some() || basis.kernel.is_some(), way.cpus.len()) {
             (true, 1) => Vec::new(),
             _ => for_the_kernel(basis, way, &mask, backlog, stuck, torn),
@@ -102,8 +103,8 @@ fn for_steerage(
         run += &format!(" --backlog {packets}");
     }
     let mut commands = vec![run];
-    // Only a run on an interface can be changed while it runs. A run on a file ends before the user
-    // has typed the command.
+    // Only for a run on an interface, a command can change settings during the run. A run on a file
+    // ends before the user has typed the command.
     for InterfaceQueues { name, .. } in &basis.interfaces {
         let path = format!("sys/class/net/{name}/queues/rx-0/rps_cpus");
         commands.push(format!("steerage set {} {mask}", shell_word(&path)));
@@ -114,7 +115,8 @@ fn for_steerage(
     commands
 }
 
-/// The command and its devices. Words in capitals stand for values that only the user knows.
+/// The command and its devices. Words in capitals, such as `OUTPUT`, are placeholders for values
+/// that only the user knows.
 fn command(basis: &AdviceBasis, devices: &str) -> String {
     let name = basis.command.name;
     let interfaces: Vec<String> = basis.interfaces.iter().map(|interface| shell_word(&interface.name)).collect();
@@ -180,8 +182,8 @@ mod tests {
             write_mask(&interface(4), "f"),
             "for q in /sys/class/net/eth1/queues/rx-*; do echo f | sudo tee $q/rps_cpus; done"
         );
-        // The kernel accepts this interface name, so the command must quote the name. A shell must
-        // not execute it.
+        // The kernel accepts interface names with special characters, so the command must quote
+        // this name. A shell must not execute it.
         let hostile = InterfaceQueues { name: "$(id)".to_owned(), queues: 1 };
         assert_eq!(write_mask(&hostile, "f"), "echo f | sudo tee '/sys/class/net/$(id)/queues'/rx-0/rps_cpus");
         assert_eq!(InterfaceQueues::read("no-such-interface").queues, 1);

@@ -16,16 +16,16 @@ use crate::shares::Shares;
 /// %, and nine packets at a load of 90 %.
 pub(super) const BUSY_MAX: f64 = 0.7;
 
-/// If the packet rate is unknown, or if no number of CPUs keeps up with it, the advice is the
-/// smallest number of CPUs that reaches this share of the highest throughput.
+/// If the packet rate is unknown, or too high for any number of CPUs, the advice is the smallest
+/// number of CPUs that reaches this share of the highest throughput.
 const NEAR_THE_MOST: f64 = 0.9;
 
 /// Receiving from a live device takes this many nanoseconds per packet: with AF_PACKET, a million
 /// packets take 0.07 to 0.08 s on one CPU.
 const LIVE_NS: f64 = 75.0;
 
-/// The costs of steering a packet in ns, without the work of the packet function. The policy and
-/// the simulator use the same costs.
+/// The costs of steering a packet in ns, without the work of the packet function. The policy
+/// `balance` and the simulator use the same costs.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct AssumedCosts {
     #[serde(skip)]
@@ -51,8 +51,8 @@ impl AssumedCosts {
         Self { path, receive_ns, hand_over_ns, hand_over_far_ns, take_over_ns, take_over_far_ns }
     }
 
-    /// Returns these costs, with the packet function's time per packet (`work_ns`) included. Far
-    /// CPUs belong to class 1.
+    /// Returns the assumed costs plus the packet function's time per packet (`work_ns`). Far CPUs
+    /// belong to class 1.
     pub(super) fn with_work(&self, work_ns: f64) -> Costs {
         self.path.with_work(work_ns)
     }
@@ -65,7 +65,7 @@ pub(super) struct Assignment {
     pub(super) cpus: CpuMask,
     /// The CPUs over which packets are spread. The mask is empty if packets are not steered.
     pub(super) mask: CpuMask,
-    /// The number of CPUs in the mask, or 1 without steering.
+    /// The number of CPUs over which packets are spread, or 1 if packets are not steered.
     pub(super) spread: usize,
     /// The busiest CPU's share of the packets if an even map spreads the buckets. The kernel uses
     /// an even map, and steerage starts with an even map.
@@ -89,14 +89,14 @@ impl Assignment {
 #[derive(Debug)]
 pub(super) struct Choice {
     pub(super) best: Assignment,
-    /// The assignment of all work to one CPU, for comparison.
+    /// The assignment in which one CPU does all work, for comparison.
     pub(super) one: Assignment,
     /// The assignment with one CPU that receives and another CPU that does the work. `None` if
     /// there is only one CPU.
     pub(super) collector: Option<Assignment>,
     /// Whether the chosen CPUs keep up with the packet rate. `None` if the rate is not known.
     pub(super) is_enough: Option<bool>,
-    /// The number of CPUs is enough if the load of the busiest CPU is at most this high.
+    /// The maximum load of the busiest CPU at which the number of CPUs is enough.
     pub(super) busy_max: f64,
 }
 
@@ -168,9 +168,9 @@ impl Work<'_> {
     }
 
     /// Computes the busiest CPU's share of the packets after balancing. Each bucket, the largest
-    /// first, is assigned to the CPU that has the least load so far. The share is at most a third
-    /// larger than that of the best assignment (Graham, 1969). With 4,096 buckets, the difference
-    /// is usually much smaller.
+    /// first, is assigned to the CPU that has the least load so far. The busiest CPU's share is at
+    /// most a third larger than in the best assignment (Graham, 1969). With 4,096 buckets, the
+    /// difference from the best assignment is usually much smaller.
     fn balanced(&self, cpus: usize) -> f64 {
         let mut buckets: Vec<u64> = self.buckets.iter().map(|weight| weight.packets).collect();
         let all: u64 = buckets.iter().sum();

@@ -22,8 +22,8 @@ pub(super) struct Reasons {
     pub(super) busiest: String,
     pub(super) elephants: String,
     pub(super) hash: String,
-    /// The sentence about backlogs and about the interface's receive queues, if they matter for the
-    /// advice.
+    /// The sentence about backlogs and the interface's receive queues, or `None` if they do not
+    /// matter for the advice.
     pub(super) queues: Option<String>,
 }
 
@@ -52,8 +52,8 @@ fn percents(share: f64) -> String {
     format!("{:.1} %", 100.0 * share)
 }
 
-/// Formats a duration: up to 10 us as `1,234 ns`, then as `123.4 us`, then as `12.3 ms`. Longer
-/// durations have the same format as in all other reports.
+/// Formats a duration below 10 us as `1,234 ns`, a duration below 1 ms as `123.4 us`, and a longer
+/// duration as `12.3 ms`. Durations of at least 1 ms have the same format as in all other reports.
 fn short(time: Duration) -> String {
     match time.as_nanos() as u64 {
         ns @ ..10_000 => format!("{} ns", grouped(ns)),
@@ -171,8 +171,8 @@ fn of_elephants(way: &Assignment, elephants: &[Elephant], stuck: bool) -> String
     format!("{have} more than 1/{spread} of the packets; {flow} has {share}, which stay on one CPU{limited}")
 }
 
-/// Whether the default hash of network cards would put the two directions of any flow on different
-/// queues.
+/// Whether there is a flow whose two directions arrive on different queues if a network card uses
+/// its default hash.
 pub(super) fn is_torn(traffic: &TrafficExplanation) -> bool {
     advice::torn(traffic) > 0
 }

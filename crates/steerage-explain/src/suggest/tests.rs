@@ -1,4 +1,4 @@
-//! Tests of the number and the choice of CPUs, on made-up loads with figures that can be checked by
+//! Tests the advised number and choice of CPUs, for made-up loads whose figures can be checked by
 //! hand.
 
 use steerage::{CpuMask, limits::BUCKETS};
@@ -8,8 +8,8 @@ use super::*;
 use crate::analysis::Volume;
 use crate::candidates::CandidateCpus;
 
-/// Puts 100 packets in each bucket. In addition, puts `elephant` times the sum of all of these
-/// packets in the first bucket.
+/// Puts 100 packets in each bucket. The first bucket gets additional packets: `elephant` times the
+/// number of packets in all buckets.
 fn buckets(elephant: f64) -> Box<[Volume; BUCKETS]> {
     let mut buckets = Box::new([Volume { packets: 100, bytes: 0 }; BUCKETS]);
     buckets[0].packets += (elephant * 100.0 * BUCKETS as f64) as u64;
@@ -20,7 +20,7 @@ fn choice(candidates: &CandidateCpus, elephant: f64, work_ns: f64, rate: Option<
     Choice::make(&buckets(elephant), candidates, &AssumedCosts::of(false).with_work(work_ns), rate, BUSY_MAX)
 }
 
-/// The time that the busiest CPU needs per packet.
+/// The time in ns that the busiest CPU needs per packet of the traffic.
 fn load_ns(way: &Assignment) -> f64 {
     1e9 / way.throughput
 }
@@ -40,7 +40,7 @@ fn the_fewest_cpus_that_keep_up() {
     }
     let two = choice(&candidates, 0.0, 1000.0, Some(1e6)).best;
     // The receiving CPU hands over half of the packets and handles the other half, so it needs 7.7
-    // + 1.05 + 500 ns per packet.
+    // + 1.05 + 500 ns per received packet.
     assert!(close(load_ns(&two), 508.75) && two.receiver_is_busiest, "{two:?}");
     assert!(close(two.load(Some(1e6)).unwrap(), 0.50875));
     assert_eq!(two.mask.to_list(), "0-1");
@@ -75,17 +75,17 @@ fn the_regimes_are_predicted_by_the_costs() {
 #[test]
 fn who_receives_for_many_does_nothing_else() {
     let choice = choice(&CandidateCpus::even(16), 0.0, 100.0, None);
-    // The receiver needs 7.7 ns to receive a packet and 2.1 ns to hand it over. No number of CPUs
-    // can therefore handle packets faster than one in 9.8 ns. Ten CPUs that handle packets together
-    // need 102.4 / 10 ns per packet, which is within a tenth of this limit.
+    // The receiver needs 7.7 ns to receive a packet and 2.1 ns to hand it over. Therefore no number
+    // of CPUs can handle more than one packet per 9.8 ns. Ten CPUs that share the packets need
+    // 102.4 / 10 ns per packet, which exceeds the minimum of 9.8 ns by less than a tenth.
     assert_eq!((choice.best.cpus.len(), choice.best.mask.to_list()), (11, "1-10".to_owned()), "{choice:?}");
     assert!(close(choice.best.busiest, 410.0 / 4096.0), "{choice:?}");
 }
 
 #[test]
 fn an_elephant_bounds_what_cpus_can_do() {
-    // Half of the packets are in one bucket. Eight CPUs are 1.75 times as fast as one CPU, and four
-    // CPUs come within a tenth of that speed-up.
+    // Half of the packets are in one bucket. Eight CPUs are 1.75 times as fast as one CPU, and the
+    // speed-up by four CPUs is at most a tenth lower.
     let choice = choice(&CandidateCpus::even(8), 1.0, 1000.0, Some(10e6));
     assert_eq!((choice.best.cpus.len(), choice.is_enough), (4, Some(false)), "{choice:?}");
     // After balancing, the CPU with the large bucket has no other buckets. Before balancing, the
@@ -101,8 +101,8 @@ fn what_is_far_costs_more() {
     far.distances.far = CpuMask::parse_list("1", 2).unwrap();
     assert_eq!(far.order.iter().copied().collect::<CpuMask>(), two);
     let loads = [CandidateCpus::even(2), far].map(|candidates| load_ns(&choice(&candidates, 0.0, 100.0, None).best));
-    // Two near CPUs need `7.7 + (100 + 2.1) / 2` ns per packet, and two far CPUs need `7.7 + (100 +
-    // 8.1) / 2` ns.
+    // Two CPUs that share a cache need `7.7 + (100 + 2.1) / 2` ns per packet, and two CPUs that
+    // share no cache need `7.7 + (100 + 8.1) / 2` ns.
     assert!(close(loads[0], 58.75) && close(loads[1], 61.75), "{loads:?}");
 }
 
@@ -114,8 +114,8 @@ fn machines_are_what_their_topology_tells() {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, text).unwrap();
     };
-    // A machine with two caches, and two cores for each cache. The first core of the machine has
-    // two hardware threads.
+    // A machine with two caches, and two cores that share each cache. The first core of the machine
+    // has two hardware threads.
     write("online", "0-4");
     for (cpu, siblings, cache) in
         [(0, "0,4", "0-1,4"), (1, "1", "0-1,4"), (2, "2", "2-3"), (3, "3", "2-3"), (4, "0,4", "0-1,4")]

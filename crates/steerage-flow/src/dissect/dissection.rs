@@ -27,11 +27,12 @@ use crate::limits::{FLOW_HEADERS_MAX, VLAN_IDS};
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Layers {
-    /// The flow of the innermost IP header that can be read. So the flows inside a tunnel spread
-    /// over the CPUs.
+    /// The flow of the innermost IP header that can be read. With this choice, the flows inside a
+    /// tunnel are spread over the CPUs.
     #[default]
     Inner,
-    /// The flow of the outermost IP header. So all packets of a tunnel stay together.
+    /// The flow of the outermost IP header. With this choice, all packets of a tunnel stay together
+    /// on one CPU.
     Outer,
 }
 
@@ -40,19 +41,19 @@ pub enum Layers {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Dissection {
-    /// The flow key of the frame. The source is the frame's sender. An ICMP error has the key of
-    /// the flow that the error quotes, in the direction of the error itself: from the receiver of
-    /// the quoted packet to its sender. The key of an ICMP query has the query's identifier as both
-    /// ports. The ports are 0 for all fragments but the first, and for a packet that is cut off
-    /// before the ports.
+    /// The flow key of the frame. The source in the key is the frame's sender. An ICMP error has
+    /// the key of the quoted packet's flow, in the direction of the error: from the receiver to the
+    /// sender of the quoted packet. The key of an ICMP query has the query's identifier as both
+    /// ports. The ports in the key are 0 for all fragments except the first, and for a packet that
+    /// is cut off before the ports.
     pub key: FlowKey,
     /// True if `key` is the key of an IP flow. If false, `key` consists of the link addresses and
     /// the EtherType.
     pub is_flow: bool,
-    /// The reason why the dissection ended.
+    /// The reason why the dissection of the frame ended.
     pub end: End,
-    /// The innermost IP header that was read. For [`Layers::Outer`], the outermost IP header. An IP
-    /// header that an ICMP error quotes is not stored here.
+    /// The innermost IP header that was read. With [`Layers::Outer`], this is the outermost IP
+    /// header. An IP header that an ICMP error quotes is not stored in this field.
     pub ip: Option<IpLayer>,
     /// The offset of the header that follows `ip` and its extension headers, if the frame contains
     /// any part of it.
@@ -60,7 +61,8 @@ pub struct Dissection {
     /// The offset of the payload of a TCP, UDP or SCTP packet. If the frame is cut off, this offset
     /// may be after the frame's end.
     pub payload_offset: Option<u32>,
-    /// The TCP flags: the lower 8 bits are those of RFC 9293, and bit 8 is AE (RFC 9768).
+    /// The TCP flags. The lower 8 bits are the flags of RFC 9293, and bit 8 is the flag AE (RFC
+    /// 9768).
     pub tcp_flags: Option<u16>,
     /// The ICMP type and code.
     pub icmp: Option<(u8, u8)>,
@@ -78,7 +80,8 @@ pub struct Dissection {
 }
 
 impl Dissection {
-    /// Returns an empty dissection, into which the walk then writes its results.
+    /// Returns an empty dissection. The walk over the frame's headers then writes its results into
+    /// it.
     #[inline(always)]
     pub(super) fn blank() -> Self {
         Self {
@@ -129,8 +132,8 @@ pub struct IpLayer {
     /// The protocol of the IP payload, after all extension headers that were read.
     pub protocol: u8,
     /// The length of the packet that the IP header states, including the header itself, in bytes
-    /// (IPFIX calls it the octet count). `None` if the header states no length: in a jumbogram (RFC
-    /// 2675), or in a packet that the kernel merged from several packets.
+    /// (IPFIX calls it the octet count). `None` if the IP header states no length, as in a
+    /// jumbogram (RFC 2675) or in a packet that the kernel merged from several packets.
     pub stated_bytes: Option<u32>,
 }
 
@@ -138,7 +141,7 @@ pub struct IpLayer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Fragment {
-    /// The offset of the IP header that says that the packet is a fragment.
+    /// The offset of the IP header that marks the packet as a fragment.
     pub ip_offset: u32,
     /// The datagram's identification: 16 bits for IPv4, 32 bits for IPv6.
     pub id: u32,
@@ -148,14 +151,14 @@ pub struct Fragment {
     pub bytes: u32,
     /// True if more fragments follow this fragment.
     pub more: bool,
-    /// A key that is the same for all fragments of the datagram: addresses, identification and, for
-    /// IPv4 only, the protocol (RFC 791, RFC 8200).
+    /// A key that is equal for all fragments of the datagram. It consists of the addresses, the
+    /// identification and, only for IPv4, the protocol (RFC 791, RFC 8200).
     pub datagram: FlowKey,
 }
 
 impl Fragment {
-    /// Creates a fragment whose IP header is at `ip_offset` and which carries the bytes `data` of
-    /// its datagram. This function is for tests of code that reads fragments.
+    /// Creates a fragment. Its IP header is at the offset `ip_offset`, and it contains the bytes
+    /// `data` of its datagram. This function is for tests of code that reads fragments.
     #[must_use]
     pub const fn new(ip_offset: u32, id: u32, data: Range<u32>, more: bool, datagram: FlowKey) -> Self {
         Self { ip_offset, id, offset: data.start, bytes: data.end - data.start, more, datagram }
@@ -403,9 +406,10 @@ impl fmt::Display for End {
     }
 }
 
-/// A list of headers with a fixed size. Each entry has four bytes. The list is small, because it
-/// must be cleared for every frame. The upper bits of an entry are the header's kind, as an index
-/// in [`HeaderKind::ALL`]. The lower bits of an entry are the header's offset.
+/// A list of headers. The list has a fixed size. Each entry has four bytes. The list of headers is
+/// small, because it must be cleared for every frame. The upper bits of a list entry contain the
+/// header's kind, as an index in [`HeaderKind::ALL`]. The lower bits of a list entry contain the
+/// header's offset.
 #[derive(Clone)]
 pub(super) struct Headers {
     list: [u32; FLOW_HEADERS_MAX],
@@ -413,7 +417,7 @@ pub(super) struct Headers {
 }
 
 const OFFSET_BITS: u32 = 24;
-/// The number of bits is sufficient for the offset of any header in a frame.
+/// The number of lower bits is sufficient for the offset of any header in a frame.
 const OFFSET_MASK: u32 = (1 << OFFSET_BITS) - 1;
 /// The maximum length of a frame whose header offsets fit in an entry of the list, in bytes.
 pub const FRAME_BYTES_MAX: usize = OFFSET_MASK as usize;

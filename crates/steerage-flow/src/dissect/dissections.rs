@@ -6,7 +6,7 @@ use std::cell::{Cell, Ref, RefCell};
 use super::Dissection;
 
 /// The dissections of the packets in a batch, by the packet's position. Memory is allocated only
-/// when this value is created.
+/// when the `Dissections` value is created.
 ///
 /// ```
 /// use steerage_flow::{LinkType, dissect::{Layers, Dissections, dissect}};
@@ -27,13 +27,13 @@ pub struct Dissections {
 }
 
 impl Dissections {
-    /// Makes room for batches of up to `packets` packets.
+    /// Creates dissections for batches of up to `packets` packets.
     pub fn of_batches(packets: usize) -> Self {
         Self { each: (0..packets).map(|_| RefCell::default()).collect(), are_some: Cell::new(false) }
     }
 
-    /// Returns the stored dissection of the packet at position `nth`. If there is none, calls
-    /// `dissect` and stores its result.
+    /// Returns the stored dissection of the packet at position `nth`. If no dissection is stored,
+    /// calls `dissect` and stores its result.
     pub fn get_or(&self, nth: usize, dissect: impl FnOnce() -> Dissection) -> Ref<'_, Dissection> {
         let known = &self.each[nth];
         if known.borrow().is_none() {

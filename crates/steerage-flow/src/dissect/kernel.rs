@@ -1,8 +1,9 @@
-//! The flow as Linux's own flow hash sees it. Linux steers packets by this hash in RPS.
+//! The flow of a packet according to Linux's own flow hash. Linux steers packets by its flow hash
+//! in RPS.
 //!
 //! The hash is computed by `__skb_get_hash_net` (net/core/flow_dissector.c of Linux 6.18) from the
-//! fields in [`KernelFlow`]. Linux chooses the key of its hash at boot, so the hash itself cannot
-//! be predicted. But packets with equal fields stay on one CPU.
+//! fields in [`KernelFlow`]. Linux chooses a key for its flow hash at boot, so the hash value
+//! cannot be predicted. However, Linux steers packets with equal fields to the same CPU.
 
 use crate::flow_key::FlowKey;
 use crate::wire::{be16, be32, be128, ethertype, ipv4, ipv6, protocol};
@@ -38,7 +39,8 @@ pub struct KernelFlow {
     vlan: u16,
     /// The key of the last GRE header, or the call identifier of PPTP.
     gre: u32,
-    /// The IPv6 flow label. If an IPv6 header has a flow label, Linux reads no header after it.
+    /// The IPv6 flow label. If an IPv6 header has a flow label, Linux reads no header after this
+    /// IPv6 header.
     label: u32,
 }
 
@@ -61,8 +63,8 @@ impl KernelFlow {
         seen
     }
 
-    /// Adds the fields of one header. Returns false if Linux reads no further header after this
-    /// one.
+    /// Adds the fields of one header. Returns false if `header` is the last header that Linux
+    /// reads.
     fn add(&mut self, frame: &[u8], header: Header) -> bool {
         let bytes = frame.get(header.offset as usize..).unwrap_or_default();
         match header.kind {
@@ -134,7 +136,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Returns true if Linux reads a header of this kind after the last header.
+    /// Returns true if Linux reads a header of the kind `kind` after the header in `last`.
     fn enters(&self, kind: HeaderKind) -> bool {
         use HeaderKind::{Ethernet, Gre, Ipv4, Ipv6, Ipv6Extension, Ppp, Pppoe, Vlan};
         let Some(last) = self.last else { return true };
@@ -145,7 +147,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The EtherType that the last header states, or 0 if the header has none.
+    /// The EtherType in the header that Linux has read last, or 0 if this header has no EtherType.
     fn ethertype(&self) -> u16 {
         let Some(Header { kind, offset }) = self.last else { return 0 };
         let at = match kind {

@@ -8,13 +8,14 @@ use crate::wire::{be16, be32, checksum, ethernet, ethertype, ipv4, ipv6, ppp, vl
 
 /// LLC and SNAP headers before an EtherType, with the organisation code 0 (RFC 1042).
 const SNAP: [u8; 6] = [0xaa, 0xaa, 3, 0, 0, 0];
-/// The address families in BSD loopback headers. IPv4 has one number. The number for IPv6 differs
-/// between the BSD systems (<https://www.tcpdump.org/linktypes/LINKTYPE_NULL.html>).
+/// The address families in BSD loopback headers. IPv4 has one number. The number of the address
+/// family IPv6 differs between the BSD systems
+/// (<https://www.tcpdump.org/linktypes/LINKTYPE_NULL.html>).
 const FAMILY_IPV4: u32 = 2;
 const FAMILIES_IPV6: [u32; 3] = [24, 28, 30];
-/// Device types of a Linux cooked header for which the header's protocol field is not an EtherType:
-/// FRAD, radiotap and netlink (<https://www.tcpdump.org/linktypes/LINKTYPE_LINUX_SLL.html>). For IP
-/// in GRE (778), the protocol field is GRE's protocol type, which equals the EtherType for IP and
+/// For some device types, the protocol field of a Linux cooked header is not an EtherType: FRAD,
+/// radiotap and netlink (<https://www.tcpdump.org/linktypes/LINKTYPE_LINUX_SLL.html>). For IP in
+/// GRE (778), the protocol field is GRE's protocol type, which equals the EtherType for IP and
 /// MPLS.
 const ARPHRD_OTHERWISE: [u16; 3] = [770, 803, 824];
 /// Flags of a MACsec tag (IEEE 802.1AE, 9.5): the sender's identifier is present, the payload is
@@ -24,8 +25,8 @@ const MACSEC_CHANGED: u8 = 0x08 | 0x04;
 /// The explicit null labels of IPv4 (0) and IPv6 (2), which state the type of the payload (RFC
 /// 3032).
 const MPLS_EXPLICIT_NULL: [u32; 2] = [0, 2];
-/// The maximum number of bytes that a frame has after its IPv6 packet: the frame's checksum, or
-/// padding of a packet without payload.
+/// The maximum number of bytes after the IPv6 packet in a frame. These bytes are the frame's
+/// checksum, or padding of a packet without payload.
 const TRAILER_MAX: usize = 4;
 
 impl Walk<'_> {
@@ -78,8 +79,8 @@ impl Walk<'_> {
             ethertype::NSH => self.nsh(),
             _ if ethertype < ethertype::MIN && self.peek() == Some(&SNAP) => {
                 let header = self.take::<8>(HeaderKind::Snap)?;
-                // Reads an EtherType at a position where a length is not allowed. A number below
-                // `MIN` is no EtherType, and is replaced by the unknown type `MIN - 1`.
+                // The SNAP header must contain an EtherType, not a length. A number below `MIN` is
+                // no EtherType, and is replaced by the unknown type `MIN - 1`.
                 Ok(Step::EtherType(be16(header, 6).max(ethertype::MIN - 1)))
             }
             _ if ethertype < ethertype::MIN => Err(End::UnknownLlc),
@@ -93,7 +94,8 @@ impl Walk<'_> {
         }
         let tag = self.take::<{ vlan::BYTES }>(HeaderKind::Vlan)?;
         if self.is_outermost() {
-            // In a provider backbone's frame, the tags of the customer's frame follow.
+            // In a provider backbone's frame, the VLAN tags of the customer's frame follow the
+            // provider's tag.
             if let Some(id) = self.out.vlans.iter_mut().find(|id| id.is_none()) {
                 *id = Some(be16(tag, 0) & vlan::ID);
             }
@@ -102,17 +104,17 @@ impl Walk<'_> {
         Ok(Step::EtherType(be16(tag, 2)))
     }
 
-    /// IEEE 802.1ah: a byte with priority and flags, the identifier of the service, and then a
-    /// whole Ethernet frame.
+    /// IEEE 802.1ah: the header consists of a byte with priority and flags, and the service
+    /// identifier. A whole Ethernet frame follows.
     fn backbone(&mut self) -> Result<Step, End> {
         let tag = self.take::<4>(HeaderKind::Backbone)?;
         self.enter(HeaderKind::Backbone, Some(be32(tag, 0) & 0x00ff_ffff));
         Ok(Step::Ethernet)
     }
 
-    /// IEEE 802.1AE (MACsec): flags, a short length, the packet number and, optionally, the
-    /// sender's identifier. Most MACsec payloads are encrypted. If a MACsec payload is
-    /// authenticated but not encrypted, its EtherType follows the tag.
+    /// IEEE 802.1AE (MACsec): the tag consists of flags, a short length, the packet number and,
+    /// optionally, the sender's identifier. Most MACsec payloads are encrypted. If a MACsec payload
+    /// is authenticated but not encrypted, its EtherType follows the tag.
     fn macsec(&mut self) -> Result<Step, End> {
         let tag = self.take::<6>(HeaderKind::Macsec)?;
         if tag[0] & MACSEC_CHANGED != 0 {
@@ -125,10 +127,10 @@ impl Walk<'_> {
     }
 
     /// RFC 3032: a list of labels. A bit marks the last label. MPLS does not state the type of its
-    /// payload. Therefore the first four bits of an IP header identify IP, and a header that looks
-    /// like Ethernet identifies a pseudowire. Many Ethernet addresses begin with the same four bits
-    /// as an IP header. If the payload could be both, it is IP only if the IP header has a correct
-    /// checksum or length.
+    /// payload. Therefore a payload counts as IP if its first four bits are an IP version, and as a
+    /// pseudowire if it looks like an Ethernet frame. Many Ethernet addresses begin with the same
+    /// four bits as an IP header. If the payload could be IP or Ethernet, it counts as IP only if
+    /// the IP header has a correct checksum or length.
     pub(super) fn mpls(&mut self) -> Result<Step, End> {
         let first = self.take::<4>(HeaderKind::Mpls)?;
         let (first, mut label) = (be32(first, 0), be32(first, 0));
@@ -157,8 +159,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Returns true if the header at this offset is plausible: an IPv4 header with a correct
-    /// checksum, or an IPv6 header with a correct length.
+    /// Returns true if there is an IPv4 header with a correct checksum, or an IPv6 header with a
+    /// correct length, at the current offset.
     fn ip_fits(&self) -> bool {
         let rest = self.rest();
         match rest.first_chunk::<{ ipv4::BYTES }>() {
@@ -184,8 +186,9 @@ impl Walk<'_> {
         Ok(Step::Ppp)
     }
 
-    /// RFC 1661 and RFC 1662: optional address and control bytes, followed by the PPP protocol. The
-    /// PPP protocol has two bytes, or one byte if that byte is odd.
+    /// RFC 1661 and RFC 1662: a PPP header consists of optional address and control bytes, followed
+    /// by the PPP protocol number. The PPP protocol number has one byte if its first byte is odd,
+    /// and two bytes otherwise.
     pub(super) fn ppp(&mut self) -> Result<Step, End> {
         let start = self.offset();
         if self.peek() == Some(&ppp::IN_HDLC) {
@@ -214,8 +217,8 @@ impl Walk<'_> {
         }
     }
 
-    /// PPP, or Cisco's framing: an address byte for unicast or multicast, a zero byte, and an
-    /// EtherType.
+    /// Reads PPP, or a header of Cisco's framing: an address byte for unicast or multicast, a zero
+    /// byte, and an EtherType.
     fn hdlc(&mut self) -> Result<Step, End> {
         match self.peek::<4>() {
             Some([0x0f | 0x8f, 0, ..]) => self.cisco_hdlc(),
@@ -275,7 +278,7 @@ impl Walk<'_> {
         Ok(Step::EtherType(ethertype))
     }
 
-    /// Reads an IP packet whose version is stated only by the first four bits of its header.
+    /// Reads an IP packet. Only the first four bits of its header state the IP version.
     pub(super) fn ip(&mut self) -> Result<Step, End> {
         match self.peek::<1>() {
             None => Err(End::Truncated),

@@ -1,29 +1,30 @@
-//! Reads headers that are added to a packet on its way by mirroring, redirection or Teredo. Each
-//! function reads one header, and returns the step for the header's payload.
+//! Reads headers that devices on a packet's path add to the packet for mirroring, redirection or
+//! Teredo. Each function reads one header, and returns the step for the header's payload.
 
 use super::dissection::{End, HeaderKind};
 use super::walk::{Step, Walk};
 use crate::limits::TZSP_TAGS_MAX;
 use crate::wire::{be16, be32};
 
-/// ERSPAN's version numbers, in the upper four bits of the header: type II has 1, and type III has
-/// 2.
+/// The version numbers in the upper four bits of an ERSPAN header: 1 for type II, and 2 for type
+/// III.
 const ERSPAN_2: u8 = 1;
 const ERSPAN_3: u8 = 2;
 /// The session identifier in the second half of an ERSPAN header's first 32 bits.
 const ERSPAN_SESSION: u32 = 0x03ff;
-/// Bits of an ERSPAN type III header: the type of the payload (Ethernet or IP), and a flag for
-/// another 8 bytes.
+/// Bits of an ERSPAN type III header: the type of the payload (Ethernet or IP), and a flag that the
+/// header has another 8 bytes.
 const ERSPAN_FRAME: u16 = 0x7c00;
 const ERSPAN_IP: u16 = 2 << 10;
 const ERSPAN_MORE: u16 = 0x0001;
 
-/// The first two bytes of Teredo's indications (RFC 4380, 5.1.1): authentication, and the origin of
-/// a packet.
+/// The first two bytes of the optional Teredo headers, which RFC 4380, 5.1.1, calls indications:
+/// the authentication, and the origin of a packet.
 const TEREDO_AUTHENTICATION: [u8; 2] = [0, 1];
 const TEREDO_ORIGIN: [u8; 2] = [0, 0];
-/// A Teredo authentication has 4 bytes before its two variable fields. After the variable fields, a
-/// nonce and a confirmation follow. A Teredo origin consists of a port and an address.
+/// A Teredo authentication header begins with 4 bytes, followed by two fields of variable length. A
+/// nonce and a confirmation byte follow the two fields of variable length. A Teredo origin header
+/// contains a port and an address.
 const TEREDO_AUTHENTICATION_LEN: usize = 4;
 const TEREDO_NONCE_LEN: usize = 8 + 1;
 const TEREDO_ORIGIN_LEN: usize = 8;
@@ -31,13 +32,13 @@ const TEREDO_ORIGIN_LEN: usize = 8;
 /// The first byte of an unencrypted CAPWAP header: version 0 (RFC 5415, 4.1).
 const CAPWAP_CLEAR: u8 = 0;
 const CAPWAP_DTLS: u8 = 1;
-/// Flags in the first 32 bits of a CAPWAP header: the payload is an 802.11 frame, or the payload is
-/// a fragment.
+/// Flags in the first 32 bits of a CAPWAP header. One flag means that the payload is an 802.11
+/// frame, the other flag that it is a fragment.
 const CAPWAP_NATIVE: u32 = 0x0100;
 const CAPWAP_FRAGMENT: u32 = 0x0080;
 
-/// Constants of TZSP: version 1, the packet types that contain a frame, the number for Ethernet
-/// frames, and the tags that have no length byte.
+/// Constants of TZSP: version 1, the types of the packets that contain a frame, the number for
+/// Ethernet frames, and the tags without a length byte.
 const TZSP_VERSION: u8 = 1;
 const TZSP_RECEIVED: u8 = 0;
 const TZSP_TO_SEND: u8 = 1;
@@ -46,7 +47,8 @@ const TZSP_PADDING: u8 = 0;
 const TZSP_END: u8 = 1;
 
 impl Walk<'_> {
-    /// draft-foschiano-erspan, 4.2: version, VLAN, class and flags, session, and an index.
+    /// draft-foschiano-erspan, 4.2: the header consists of version, VLAN, class and flags, session,
+    /// and an index.
     pub(super) fn erspan_2(&mut self) -> Result<Step, End> {
         let header = self.take::<8>(HeaderKind::Erspan)?;
         if header[0] >> 4 != ERSPAN_2 {
@@ -56,8 +58,8 @@ impl Walk<'_> {
         Ok(Step::Ethernet)
     }
 
-    /// draft-foschiano-erspan, 4.3: the fields of type II, followed by a time, a group tag, and
-    /// further fields.
+    /// draft-foschiano-erspan, 4.3: the header of type III consists of the fields of type II, a
+    /// time, a group tag, and further fields.
     pub(super) fn erspan_3(&mut self) -> Result<Step, End> {
         let header = self.take::<12>(HeaderKind::Erspan)?;
         if header[0] >> 4 != ERSPAN_3 {
@@ -88,7 +90,8 @@ impl Walk<'_> {
         Ok(Step::Ip)
     }
 
-    /// RFC 4380, 5.1.1: at most one indication of each kind, followed by an IPv6 packet.
+    /// RFC 4380, 5.1.1: at most one authentication header and one origin header, followed by an
+    /// IPv6 packet.
     pub(super) fn teredo(&mut self) -> Result<Step, End> {
         let start = self.offset();
         if self.peek() == Some(&TEREDO_AUTHENTICATION) {
@@ -109,9 +112,10 @@ impl Walk<'_> {
         }
     }
 
-    /// RFC 5415, 4.3: the header's length in units of four bytes, the payload's type, and the
-    /// fragment flag. Only Ethernet payloads are read, and no 802.11 payloads. All fragments keep
-    /// the key of the tunnel's own flow, because only the first fragment has ports.
+    /// RFC 5415, 4.3: the header contains its length in units of four bytes, the payload's type,
+    /// and the fragment flag. Only Ethernet payloads are read, and no 802.11 payloads. All CAPWAP
+    /// fragments have the key of the tunnel's own flow, because only the first fragment contains
+    /// the inner ports.
     pub(super) fn capwap(&mut self) -> Result<Step, End> {
         let start = self.offset();
         match self.peek::<1>() {
@@ -134,8 +138,8 @@ impl Walk<'_> {
         Ok(Step::Ethernet)
     }
 
-    /// TZSP: version, packet type, and type of the encapsulated frame. These fields are followed by
-    /// tags up to an end tag, and then by the frame.
+    /// A TZSP header contains the version, the packet type, and the type of the encapsulated frame.
+    /// The three fixed fields are followed by tags up to an end tag, and then by the frame.
     pub(super) fn tzsp(&mut self) -> Result<Step, End> {
         let header = self.take::<4>(HeaderKind::Tzsp)?;
         if header[0] != TZSP_VERSION {

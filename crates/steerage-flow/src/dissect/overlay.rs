@@ -1,7 +1,7 @@
-//! Reads the headers of overlays: VXLAN and its extension, NSH, LISP, GUE, L2TP, EoIP, and Ethernet
-//! after MPLS labels. Each function reads one header, and returns the step for the header's
-//! payload. If a header does not state the type of its payload, the payload must look like an
-//! Ethernet frame.
+//! Reads the headers of overlays: Reads the headers of VXLAN, VXLAN-GPE, NSH, LISP, GUE, L2TP and
+//! EoIP, and Ethernet after MPLS labels. Each function reads one header, and returns the step for
+//! the header's payload. If a header does not state the type of its payload, the payload must look
+//! like an Ethernet frame.
 
 use super::dissection::{End, HeaderKind};
 use super::walk::{Step, Walk};
@@ -9,22 +9,23 @@ use crate::wire::{be16, be32, ethernet, ethertype, ipv4, next_protocol, ppp};
 
 /// The flag in a VXLAN header that says that the network identifier is valid (RFC 7348, 5).
 const VXLAN_VALID: u8 = 0x08;
-/// The flag of VXLAN-GPE (draft-ietf-nvo3-vxlan-gpe, 3.1) and LISP (RFC 9305, 3) that says that the
+/// A flag of VXLAN-GPE (draft-ietf-nvo3-vxlan-gpe, 3.1) and LISP (RFC 9305, 3). If it is set, the
 /// fourth byte of the header is the payload's type.
 const TYPED: u8 = 0x04;
 /// The flag in a LISP header that says that the instance identifier is valid (RFC 9300, 5.3).
 const LISP_INSTANCE: u8 = 0x08;
-/// The bits in a LISP header that name the key with which the payload is encrypted, or 0 (RFC 9300,
-/// 5.3).
+/// The bits in a LISP header that identify the key with which the payload is encrypted. They are 0
+/// without encryption (RFC 9300, 5.3).
 const LISP_KEY: u8 = 0x03;
-/// The version of NSH, in the upper two bits, and the bits of its length in units of four bytes
-/// (RFC 8300, 2.2).
+/// The bits of the version in an NSH header, and the bits of the header's length in units of four
+/// bytes (RFC 8300, 2.2).
 const NSH_VERSION: u8 = 0xc0;
 const NSH_WORDS: u16 = 0x003f;
 const NSH_WORDS_MIN: u16 = 2;
-/// The version of GUE, in the upper two bits. In one version of GUE, a header precedes the payload.
-/// In the other version, the IP packet follows without a header. The control flag of GUE, and the
-/// length of its optional fields in units of four bytes (draft-ietf-intarea-gue, 3).
+/// The upper two bits of a GUE header are the version. In one version of GUE, a header precedes the
+/// payload. In the other version of GUE, the IP packet follows without a GUE header. Other bits are
+/// the control flag, and the length of the optional GUE fields in units of four bytes
+/// (draft-ietf-intarea-gue, 3).
 const GUE_VERSION: u8 = 0xc0;
 const GUE_BARE: u8 = 0x40;
 const GUE_CONTROL: u8 = 0x20;
@@ -37,9 +38,9 @@ mod l2tp {
     pub(super) const OFFSET: u16 = 0x0200;
     pub(super) const VERSION: u16 = 0x000f;
 }
-/// The possible lengths of an L2TP cookie together with the sublayer header that follows it (RFC
-/// 3931, 4.1 and 4.6). The two ends of the tunnel agree on both lengths through their control
-/// channel.
+/// The possible total lengths of an L2TP cookie and the sublayer header that follows the cookie, in
+/// bytes (RFC 3931, 4.1 and 4.6). The two ends of an L2TP tunnel agree on the lengths of cookie and
+/// sublayer header through their control channel.
 const L2TP_COOKIES: [usize; 4] = [0, 4, 8, 12];
 /// The upper four bits of a pseudowire's control word (RFC 4385, 3).
 const CONTROL_WORD: u8 = 0;
@@ -65,8 +66,8 @@ impl Walk<'_> {
         if header[0] & TYPED == 0 { Ok(Step::Ethernet) } else { of_next_protocol(header[3]) }
     }
 
-    /// RFC 8300, 2: version, flags and length; metadata type and payload type; the service path;
-    /// and metadata.
+    /// RFC 8300, 2: the NSH header consists of version, flags, length, metadata type, payload type,
+    /// service path, and metadata.
     pub(super) fn nsh(&mut self) -> Result<Step, End> {
         let header = self.take::<8>(HeaderKind::Nsh)?;
         let words = be16(header, 0) & NSH_WORDS;
@@ -78,8 +79,8 @@ impl Walk<'_> {
         of_next_protocol(header[3])
     }
 
-    /// RFC 9300, 5.3: flags and nonce, instance identifier and status bits, and then the IP packet.
-    /// RFC 9305 adds the payload's type.
+    /// RFC 9300, 5.3: the LISP header consists of flags, nonce, instance identifier and status
+    /// bits. The IP packet follows. RFC 9305 adds the payload's type.
     pub(super) fn lisp(&mut self) -> Result<Step, End> {
         let header = self.take::<8>(HeaderKind::Lisp)?;
         if header[0] & LISP_KEY != 0 {
@@ -89,8 +90,8 @@ impl Walk<'_> {
         if header[0] & TYPED == 0 { Ok(Step::Ip) } else { of_next_protocol(header[3]) }
     }
 
-    /// draft-ietf-intarea-gue, 3: version, control flag and length; the IP protocol of the payload;
-    /// flags; and optional fields.
+    /// draft-ietf-intarea-gue, 3: the GUE header consists of version, control flag, length, the IP
+    /// protocol of the payload, flags, and optional fields.
     pub(super) fn gue(&mut self) -> Result<Step, End> {
         let [first] = *self.peek::<1>().ok_or(End::Truncated)?;
         if first & GUE_VERSION == GUE_BARE {
@@ -110,8 +111,9 @@ impl Walk<'_> {
         self.inner(header[1], End::UnknownPayload)
     }
 
-    /// RFC 2661, 3.1: flags and version, length, tunnel, session, sequence numbers, and padding,
-    /// followed by PPP. Version 3 of L2TP (RFC 3931, 4.1.2.1) has a reserved field and a session.
+    /// RFC 2661, 3.1: the L2TP header consists of flags and version, length, tunnel, session,
+    /// sequence numbers, and padding. PPP follows. In version 3 of L2TP (RFC 3931, 4.1.2.1), a
+    /// reserved field and a session follow the flags and version.
     pub(super) fn l2tp_in_udp(&mut self) -> Result<Step, End> {
         let header = self.take::<2>(HeaderKind::L2tp)?;
         let flags = be16(header, 0);
@@ -137,7 +139,7 @@ impl Walk<'_> {
         Ok(Step::Ppp)
     }
 
-    /// RFC 3931, 4.1.1: the session. The session is 0 before a control message.
+    /// RFC 3931, 4.1.1: the session. If the session is 0, a control message follows.
     pub(super) fn l2tp_in_ip(&mut self) -> Result<Step, End> {
         self.note(HeaderKind::L2tp, self.offset())?;
         match self.peek::<4>() {
@@ -146,8 +148,9 @@ impl Walk<'_> {
         }
     }
 
-    /// L2TP version 3: the session, a cookie and a sublayer header, followed by Ethernet or PPP.
-    /// Only the control channel states which of these fields are present.
+    /// The header of L2TP version 3 consists of the session, a cookie and a sublayer header.
+    /// Ethernet or PPP follows. Only the control channel states whether a cookie and a sublayer
+    /// header are present.
     fn l2tp_session(&mut self) -> Result<Step, End> {
         let session = be32(self.peek::<4>().ok_or(End::Truncated)?, 0);
         self.skip(4);
@@ -170,15 +173,15 @@ impl Walk<'_> {
     }
 
     /// MikroTik's Ethernet over IP. After the first four bytes of a GRE header, a length and the
-    /// tunnel's identifier follow. The lower byte of the identifier comes first.
+    /// tunnel's identifier follow. The identifier of an EoIP tunnel is little-endian.
     pub(super) fn eoip(&mut self) -> Result<Step, End> {
         let header = self.take::<4>(HeaderKind::Eoip)?;
         self.enter(HeaderKind::Eoip, Some(u16::from_le_bytes([header[2], header[3]]).into()));
         Ok(Step::Ethernet)
     }
 
-    /// A pseudowire's Ethernet frame after MPLS labels, with or without a control word (RFC 4448).
-    /// MPLS does not state whether there is a control word.
+    /// Reads an Ethernet frame of a pseudowire after MPLS labels, with or without a control word
+    /// (RFC 4448). MPLS does not state whether there is a control word.
     pub(super) fn pseudowire(&mut self) -> Result<Step, End> {
         let Some([first]) = self.peek::<1>() else { return Err(End::Truncated) };
         if first >> 4 == CONTROL_WORD && self.is_ethernet(self.offset() + CONTROL_WORD_BYTES) {
@@ -206,7 +209,8 @@ impl Walk<'_> {
     }
 }
 
-/// Returns the step for a payload type of VXLAN-GPE, NSH or LISP, which use the same numbers.
+/// Returns the walk's next step for a payload type. VXLAN-GPE, NSH and LISP use the same numbers
+/// for payload types.
 fn of_next_protocol(number: u8) -> Result<Step, End> {
     match number {
         next_protocol::IPV4 => Ok(Step::Ipv4),
@@ -234,8 +238,7 @@ mod tests {
     fn read(frame: &[u8]) -> Dissection {
         let found = dissect(frame, LinkType::ETHERNET, Layers::Inner);
         assert_eq!(flow_key(frame, LinkType::ETHERNET, Layers::Inner), found.flow());
-        // The frame is cut at every position. The result is always the inner flow, the outer flow,
-        // or no flow.
+        // The frame's end is cut off at every position. No length of the frame causes a panic.
         for length in 0..frame.len() {
             let _ = dissect(&frame[..length], LinkType::ETHERNET, Layers::Inner);
         }
@@ -247,7 +250,7 @@ mod tests {
         read(&outer.frame(&[header, payload].concat()))
     }
 
-    /// Creates an IPv4 packet with this protocol.
+    /// Dissects an IPv4 packet with the IP protocol `protocol`.
     fn in_ip(protocol: u8, header: &[u8], payload: &[u8]) -> Dissection {
         let mut frame = FrameBuilder::udp(([192, 0, 2, 1], 0), ([192, 0, 2, 2], 0)).frame(b"");
         frame.truncate(ethernet::BYTES + ipv4::BYTES);
@@ -276,7 +279,7 @@ mod tests {
         assert_inside(&found(0x0c, 4, &[nsh(3), frame].concat()), HeaderKind::Nsh, Some(7));
         assert_inside(&found(0x0c, 4, &[nsh(4), nsh(1), packet].concat()), HeaderKind::Nsh, Some(7));
         assert_eq!(found(0x0c, 9, &[]).end, End::UnknownPayload);
-        // The walk ends for any depth of nested headers.
+        // The walk through the headers ends, however many headers are nested.
         let deep = in_udp((50_000, port::VXLAN_GPE), &gpe(0x0c, 4), &[nsh(4).repeat(40), inner()].concat());
         assert_eq!((deep.end, deep.key.to_string().as_str()), (End::TooDeep, "udp 192.0.2.1:50000 > 192.0.2.2:4790"));
     }
@@ -330,7 +333,8 @@ mod tests {
         assert_inside(&gue(&[2, protocol::ETHERNET, 0, 0, 9, 9, 9, 9, 9, 9, 9, 9], &frame), HeaderKind::Gue, None);
         assert_inside(&gue(&[], &packet), HeaderKind::Gue, None);
         assert_eq!(gue(&[0x20, 1, 0, 0], &packet).end, End::Complete);
-        // A transport header directly after GUE belongs to the outer addresses.
+        // If a transport header follows GUE directly, the flow key consists of the outer addresses
+        // and ports.
         let bare = gue(&[0, protocol::TCP, 0, 0], &[0; 40]);
         assert_eq!(
             (bare.end, bare.key.to_string().as_str()),
@@ -368,7 +372,8 @@ mod tests {
                 assert_inside(&below(&frame), HeaderKind::Mpls, Some(17));
             }
         }
-        // Source addresses that begin with the EtherTypes of VLAN tags, ARP, MPLS and IPv4.
+        // These source addresses begin with the same bytes as the EtherTypes of VLAN tags, ARP,
+        // MPLS and IPv4.
         for source in [[129, 0, 1, 1], [8, 6, 1, 1], [136, 71, 1, 1], [8, 0, 0x45, 1]] {
             let frame = FrameBuilder::tcp((source, 1), ([10, 1, 1, 2], 2)).frame(b"data");
             let [a, b, c, d] = source;

@@ -26,7 +26,7 @@ pub(crate) fn plain(frame: &[u8], layers: Layers) -> Option<FlowKey> {
     }
 }
 
-/// Like [`plain`], for a frame that begins with its IP header.
+/// Does the same as [`plain`], for a frame that begins with its IP header.
 #[inline(always)]
 pub(crate) fn plain_ip(packet: &[u8], layers: Layers) -> Option<FlowKey> {
     match packet.first()? >> 4 {
@@ -55,14 +55,15 @@ fn plain_ipv6(header: &[u8; ipv6::BYTES + PORTS_LEN], layers: Layers) -> Option<
     plain.then(|| FlowKey::v6_bits((be128(header, 8), source), (be128(header, 24), destination), protocol))
 }
 
-/// SCTP is left to the walk. SCTP is rare, and another comparison here would cost time for every
+/// SCTP is left to the walk. SCTP is rare, and a comparison with SCTP would cost time for every
 /// packet.
 #[inline(always)]
 fn has_common_ports(protocol: u8) -> bool {
     matches!(protocol, protocol::TCP | protocol::UDP)
 }
 
-/// This code is a separate function, so that the compiler moves it out of the common case.
+/// `is_tunnel` is a separate function, so that the compiler moves its code out of the code for the
+/// common case.
 #[cold]
 #[inline(never)]
 fn is_tunnel(protocol: u8, source: u16, destination: u16, layers: Layers) -> bool {

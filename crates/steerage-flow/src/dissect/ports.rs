@@ -10,12 +10,12 @@ use crate::wire::port::{
 /// UDP ports that identify a tunnel only as destination port, because the tunnel's source port
 /// depends on the inner flow.
 pub(super) const TO: [u16; 10] = [GTP_U, GRE, VXLAN, GENEVE, MPLS, TZSP, VXLAN_LINUX, VXLAN_GPE, LISP, GUE];
-/// UDP ports that identify a tunnel as source or destination port, because the other side of such a
+/// UDP ports that identify a tunnel as source port or as destination port, because one end of the
 /// tunnel uses an arbitrary port.
 pub(super) const TO_OR_FROM: [u16; 3] = [TEREDO, CAPWAP, L2TP];
 
-/// All ports that identify a tunnel, in network byte order. The first [`FROM_LANES`] are source
-/// ports, and destination ports follow.
+/// All ports that identify a tunnel, in network byte order. The first [`FROM_LANES`] entries are
+/// source ports, and the other entries are destination ports.
 pub(crate) static LANES: [[u8; 2]; 16] = {
     assert!(TO.len() + 2 * TO_OR_FROM.len() == 16);
     let (mut lanes, mut at) = ([[0; 2]; 16], 0);
@@ -34,21 +34,22 @@ pub(crate) static LANES: [[u8; 2]; 16] = {
     lanes
 };
 
-/// The number of [`LANES`] that are source ports.
+/// The number of entries in [`LANES`] that are source ports.
 #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only this kernel compares lanes"))]
 pub(crate) const FROM_LANES: usize = TO_OR_FROM.len();
 
-/// The UDP ports that the user chose for VXLAN. An unused entry is 0. The chosen VXLAN ports are
-/// the only settings of dissection. The chosen ports apply to the whole process, so that all
-/// functions read a frame in the same way.
+/// The UDP ports that the user chose for VXLAN. An unused entry is 0. The dissector has no other
+/// settings than the chosen VXLAN ports. The chosen VXLAN ports apply to the whole process, so that
+/// all functions find the same flow for a frame.
 static CHOSEN: [AtomicU16; VXLAN_PORTS_MAX] = [const { AtomicU16::new(0) }; VXLAN_PORTS_MAX];
 
 /// Reads UDP packets to these ports as VXLAN in the whole process, in addition to the ports 4789
-/// and 8472. The source port does not matter. The ports replace those of an earlier call. Call this
-/// function before frames are read. At most [`VXLAN_PORTS_MAX`](crate::limits::VXLAN_PORTS_MAX)
-/// ports are used, and port 0 is ignored.
+/// and 8472. The source ports of the packets do not matter. The new VXLAN ports replace the ports
+/// of an earlier call. Call this function before the first frame is dissected. At most
+/// [`VXLAN_PORTS_MAX`](crate::limits::VXLAN_PORTS_MAX) ports are used, and port 0 is ignored.
 pub fn set_vxlan_ports(ports: &[u16]) {
-    // The unused entries come last, because `are_chosen` reads only the first entry.
+    // The unused entries must be at the end of `CHOSEN`, because `are_chosen` reads only the first
+    // entry.
     let mut used = ports.iter().copied().filter(|port| *port != 0);
     for chosen in &CHOSEN {
         let port = used.next().unwrap_or(0);
@@ -59,14 +60,14 @@ pub fn set_vxlan_ports(ports: &[u16]) {
     }
 }
 
-/// Returns true if the user chose a port for VXLAN. The code that hashes plain frames compares only
-/// the ports in [`LANES`].
+/// Returns true if the user chose a port for VXLAN. The code that hashes plain frames cannot be
+/// used then, because it compares only the ports in [`LANES`].
 pub(crate) fn are_chosen() -> bool {
     CHOSEN[0].load(Ordering::Relaxed) != 0
 }
 
-/// Returns the port that identifies a tunnel, if one of `from` and `to` does. All ports of VXLAN
-/// are returned as [`VXLAN`].
+/// Returns `from` or `to` if this port identifies a tunnel. For any port of VXLAN, returns
+/// [`VXLAN`].
 #[inline(always)]
 pub(super) fn of_tunnel(from: u16, to: u16) -> Option<u16> {
     match (from, to) {
@@ -78,8 +79,8 @@ pub(super) fn of_tunnel(from: u16, to: u16) -> Option<u16> {
     }
 }
 
-/// For each upper byte of a port: true if any port with this upper byte identifies a tunnel. The
-/// entries for destination ports come first. The entries for source ports begin at index 256.
+/// The entry for a byte is true if this byte is the upper byte of a port that identifies a tunnel.
+/// The entries for destination ports come first. The entries for source ports begin at index 256.
 static UPPER_BYTES: [AtomicBool; 512] = {
     let (mut bytes, mut at) = ([const { AtomicBool::new(false) }; 512], 0);
     while at < TO.len() {
@@ -95,8 +96,8 @@ static UPPER_BYTES: [AtomicBool; 512] = {
     bytes
 };
 
-/// Returns false if the ports identify no tunnel. For nearly all packets, `may_be_tunnel` takes
-/// only two loads.
+/// Returns false if the ports identify no tunnel. For nearly all packets, the function
+/// `may_be_tunnel` only loads two values from memory.
 #[inline(always)]
 pub(super) fn may_be_tunnel(from: u16, to: u16) -> bool {
     let [[from, _], [to, _]] = [from.to_be_bytes(), to.to_be_bytes()];

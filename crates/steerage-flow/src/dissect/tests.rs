@@ -12,7 +12,8 @@ use crate::wire::{ethertype, port, protocol};
 const MACS: [u8; 12] = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
 const STATIONS: &str = "link 02:00:00:00:00:01 > 02:00:00:00:00:02";
 const UDP: [u8; 8] = [0x9c, 0x40, 0, 53, 0, 8, 0, 0];
-/// An extension header: next header, length in units of 8 bytes beyond the first 8, and padding.
+/// An IPv6 extension header: the type of the next header, the length in units of 8 bytes after the
+/// first 8 bytes, and padding.
 const DESTINATION_TO_UDP: [u8; 8] = [protocol::UDP, 0, 1, 4, 0, 0, 0, 0];
 const FLOW4: &str = "udp 10.0.0.1:40000 > 10.0.0.2:53";
 const FLOW6: &str = "udp [fd00::1]:40000 > [fd00::2]:53";
@@ -39,7 +40,7 @@ fn v4(protocol: u8, payload: &[u8]) -> Vec<u8> {
     v4_full(protocol, 0, &[], payload)
 }
 
-/// Creates an outer packet for tunnels, from 192.0.2.1 to 192.0.2.2.
+/// Creates the outer packet of a tunnel, from 192.0.2.1 to 192.0.2.2.
 fn outer4(protocol: u8, payload: &[u8]) -> Vec<u8> {
     let mut packet = v4(protocol, payload);
     packet[12..20].copy_from_slice(&[192, 0, 2, 1, 192, 0, 2, 2]);
@@ -240,7 +241,7 @@ fn cut_headers_are_read_as_far_as_they_go() {
     }
 }
 
-/// An ICMP error about a packet has the key of the replies to that packet.
+/// An ICMP error about a packet has the flow key of the replies to that packet.
 #[test]
 fn icmp_errors_go_by_what_they_quote() {
     let turned4 = "udp 10.0.0.2:53 > 10.0.0.1:40000";
@@ -308,7 +309,7 @@ fn tunnels() {
     }
 }
 
-/// The outer tag of a backbone's frame stays the outer tag of the result.
+/// For a frame of a provider backbone, the backbone's VLAN tag is the outer tag of the dissection.
 #[test]
 fn tags_of_backbone_and_customer() {
     let customer = tagged(&[0x8100], 0x0800, &v4(17, &UDP));
@@ -380,7 +381,8 @@ fn mirrors_and_backbones() {
         let found = ethernet(&frame);
         assert_eq!((shown(&frame).as_str(), found.end), (flow, End::Complete), "{protocol} {found:?}");
         assert_eq!(found.tunnel.map(|tunnel| (tunnel.kind, tunnel.id)), tunnel);
-        // The result is always the outer flow, wherever the inner frame is cut off.
+        // If the inner frame is cut off, the result is the outer flow, or a flow between the inner
+        // addresses.
         for len in 34..frame.len() {
             let cut = shown(&frame[..len]);
             assert!(
@@ -389,8 +391,8 @@ fn mirrors_and_backbones() {
             );
         }
     }
-    // Packets in the opposite direction of these tunnels. The clients of the tunnels use arbitrary
-    // ports.
+    // Packets in the opposite direction of Teredo and CAPWAP tunnels. The clients of these tunnels
+    // use arbitrary UDP ports.
     for port in [port::TEREDO, port::CAPWAP] {
         let payload = if port == port::TEREDO { inner6.clone() } else { [capwap(2, 0), bridged.clone()].concat() };
         let mut udp = udp_to(50000, &payload);
@@ -507,7 +509,8 @@ fn lengths_flags_and_offsets() {
     assert_eq!((found.transport_offset, found.payload_offset), (Some(62), Some(70)));
 }
 
-/// Bytes that resemble the start of a frame, so that many of them pass the first checks.
+/// Creates byte sequences that begin like a frame, so that many of them pass the dissector's first
+/// checks.
 fn frame_like() -> impl Strategy<Value = Vec<u8>> {
     let start = prop_oneof![
         Just(vec![0x08, 0x00, 0x45]),
@@ -522,7 +525,8 @@ fn frame_like() -> impl Strategy<Value = Vec<u8>> {
     (start, prop::collection::vec(bytes, 0..200), any::<prop::sample::Index>(), 0..9_usize).prop_map(
         |(start, bytes, at, tunnel)| {
             let mut frame = [&MACS[..], &start, &bytes].concat();
-            // The port of a tunnel, in most cases at the offset at which an IPv4 header ends.
+            // Writes the port of a tunnel into the frame, in most cases directly after the offset
+            // at which an IPv4 header ends.
             let port = [&TO[..], &TO_OR_FROM, &[53]].concat()[tunnel].to_be_bytes();
             let ports = 12 + start.len() - 1 + 20;
             let at = [ports + 2, ports, at.index(frame.len())][at.index(3)];

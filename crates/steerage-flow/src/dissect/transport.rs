@@ -5,8 +5,8 @@ use super::ports;
 use super::walk::{Step, Walk};
 use crate::wire::{be16, icmp, icmp6, port, sctp, tcp, udp};
 
-/// The length of the source port and destination port at the beginning of TCP, UDP and SCTP
-/// headers.
+/// The total length in bytes of the source and destination ports at the beginning of TCP, UDP and
+/// SCTP headers.
 pub(super) const PORTS_LEN: usize = 4;
 
 impl Walk<'_> {
@@ -15,7 +15,7 @@ impl Walk<'_> {
         if self.quoting {
             return Err(End::Complete);
         }
-        // The capture may have cut off the rest of the header after the flags.
+        // The capture may have cut off the rest of the TCP header after the flags.
         let flags = be16(self.peek::<{ tcp::FLAGS_AT + 2 - PORTS_LEN }>().ok_or(End::Truncated)?, 8);
         self.out.tcp_flags = Some(flags & tcp::FLAGS);
         let header_len = usize::from(flags >> 12) * 4;

@@ -16,7 +16,8 @@ pub(super) mod gre {
     pub(in crate::dissect) const VERSION: u16 = 0x0007;
 }
 
-/// The bits of a GTP-U header that state version 1, and GTP instead of GTP' (3GPP TS 29.281, 5.1).
+/// The bits of a GTP-U header that contain the version 1 and distinguish GTP from GTP' (3GPP TS
+/// 29.281, 5.1).
 const GTP_VERSION: u8 = 0x30;
 const GTP_VERSION_MASK: u8 = 0xf0;
 /// If a GTP-U header has an extension header, a sequence number or an N-PDU number, all three
@@ -33,7 +34,8 @@ impl Walk<'_> {
         let header = self.take::<4>(HeaderKind::Gre)?;
         let (flags, ethertype) = (be16(header, 0), be16(header, 2));
         match flags & gre::VERSION {
-            // A list of routing entries (RFC 1701, removed by RFC 2784) may have any length.
+            // GRE routing entries (RFC 1701, removed by RFC 2784) are not supported, because their
+            // list may have any length.
             0 if flags & gre::ROUTING == 0 => {}
             1 if flags & gre::KEY != 0 && ethertype == ethertype::PPP => return self.pptp(flags),
             1 if flags & gre::KEY != 0 && ethertype == protocol_type::EOIP => return self.eoip(),
@@ -48,7 +50,8 @@ impl Walk<'_> {
         self.skip(words(gre::KEY) + words(gre::SEQUENCE));
         self.enter(HeaderKind::Gre, key);
         match ethertype {
-            // ERSPAN type I has no header of its own, and its GRE header has no sequence number.
+            // A packet of ERSPAN type I has no ERSPAN header, and its GRE header has no sequence
+            // number.
             protocol_type::ERSPAN if flags & gre::SEQUENCE == 0 => Ok(Step::Ethernet),
             protocol_type::ERSPAN => self.erspan_2(),
             protocol_type::ERSPAN_3 => self.erspan_3(),
@@ -57,8 +60,8 @@ impl Walk<'_> {
         }
     }
 
-    /// RFC 2637, 4.1: length and call identifier are always present. The sequence number is present
-    /// only if there is a payload.
+    /// RFC 2637, 4.1: a GRE header of PPTP always has a length and a call identifier. The GRE
+    /// header of PPTP has a sequence number only if there is a payload.
     fn pptp(&mut self, flags: u16) -> Result<Step, End> {
         let call = be16(self.peek::<4>().ok_or(End::Truncated)?, 2);
         self.skip(4);
@@ -91,9 +94,9 @@ impl Walk<'_> {
         Ok(Step::EtherType(be16(header, 2)))
     }
 
-    /// 3GPP TS 29.281, 5: flags, type, length, endpoint identifier, options, and extension headers.
-    /// Each extension header begins with its length in units of four bytes, and ends with the type
-    /// of the next extension header.
+    /// 3GPP TS 29.281, 5: the GTP-U header consists of flags, type, length, endpoint identifier,
+    /// options, and extension headers. Each extension header begins with its length in units of
+    /// four bytes, and ends with the type of the next extension header.
     pub(super) fn gtp_u(&mut self) -> Result<Step, End> {
         let header = self.take::<8>(HeaderKind::GtpU)?;
         if header[0] & GTP_VERSION_MASK != GTP_VERSION {

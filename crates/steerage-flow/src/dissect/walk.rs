@@ -1,10 +1,10 @@
 //! Walks through the headers of a frame: one header per step, and a limited number of steps.
 //!
-//! Architecture invariant: every step reads one header and appends it to a list of fixed length.
-//! The only exceptions are steps that only choose the next step. The walk ends when the list is
-//! full. Therefore the work for a frame is bounded, for any depth of nested headers. Every read of
-//! the frame's bytes is checked. So even with a wrong length in a header, the walk never reads
-//! beyond the end of the frame.
+//! Architecture invariant: every step reads one header and appends the header to a list of fixed
+//! length. The only exceptions are steps that only choose the next step. The walk ends when the
+//! list is full. Therefore the work for a frame is bounded, for any depth of nested headers. Every
+//! read of the frame's bytes is checked. Therefore the walk never reads beyond the end of the
+//! frame, even if a length in a header is wrong.
 
 use crate::flow_key::FlowKey;
 
@@ -26,11 +26,11 @@ pub(super) enum Step {
     Protocol(u8),
 }
 
-/// The flow of the innermost IP header so far. The walk creates the key from this flow only when
-/// the walk ends. So if an inner header cannot be read, the result is the outer flow. Until the
-/// walk ends, the addresses are not copied from the frame. A copy would be written with stores of
-/// one width and read with loads of another width. The CPU could not forward these stores to the
-/// loads, and would stall each time.
+/// The flow of the innermost IP header that was read so far. The walk creates the key from this
+/// flow only when the walk ends. Therefore the result is the outer flow if an inner IP header
+/// cannot be read. Until the walk ends, the addresses are not copied from the frame. A copy of the
+/// addresses would be written with stores of one width and read with loads of another width. The
+/// CPU could not forward these stores to the loads, and would stall each time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flow {
     /// The IP version (4 or 6), or 0 if no IP header was read yet.
@@ -42,8 +42,8 @@ pub(super) struct Flow {
 }
 
 impl Flow {
-    /// Returns the key of the flow. If `turned` is true, source and destination are exchanged.
-    /// Returns `None` if no IP header was read.
+    /// Returns the key of the flow. If `turned` is true, the source and the destination are swapped
+    /// in the key. Returns `None` if no IP header was read.
     fn key(&self, frame: &[u8], turned: bool) -> Option<FlowKey> {
         let header = frame.get(self.at..)?;
         let (from, to) = self.ports;
@@ -66,7 +66,8 @@ impl Flow {
     }
 }
 
-/// Link addresses and labels. The key of a frame without IP is created from these addresses.
+/// Link addresses and labels. The key of a frame without an IP header is created from link
+/// addresses and MPLS labels.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Stations {
     pub(super) source: [u8; 6],
@@ -94,7 +95,7 @@ pub(super) struct Walk<'a> {
     frame: &'a [u8],
     at: usize,
     pub(super) layers: Layers,
-    /// The number of IP headers that were read so far, without the header that an ICMP error
+    /// The number of IP headers that were read so far, not counting the header that an ICMP error
     /// quotes.
     pub(super) depth: usize,
     /// The number of extension headers that were read after the current IP header.
@@ -171,8 +172,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Returns the step for an IP protocol that means that one packet is inside another. For any
-    /// other protocol number, `unknown` is the end of the walk.
+    /// Returns the next step if the IP protocol number means that the payload is another packet or
+    /// frame. For any other protocol number, returns `unknown`, which ends the walk.
     pub(super) fn inner(&mut self, protocol: u8, unknown: End) -> Result<Step, End> {
         match protocol {
             protocol::IPV4 => Ok(Step::Ipv4),
@@ -185,9 +186,9 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Returns true if the walk does not enter tunnels at this point. Either the caller asked for
-    /// the outer flow, or the walk is inside a quoted packet. An ICMP error about a packet of a
-    /// tunnel belongs to the flow of the tunnel itself.
+    /// Returns true if the walk must not enter a tunnel that follows. In this case, the caller
+    /// requested the outer flow, or the walk reads the packet that an ICMP error quotes. An ICMP
+    /// error about a packet of a tunnel belongs to the flow of the tunnel itself.
     pub(super) fn stays_outside(&self) -> bool {
         self.quoting || self.layers == Layers::Outer
     }
@@ -206,12 +207,12 @@ impl<'a> Walk<'a> {
         self.stations.as_mut().filter(|_| is_outermost)
     }
 
-    /// Returns the next `N` bytes without advancing the offset.
+    /// Returns the next `N` bytes of the frame without advancing the offset.
     pub(super) fn peek<const N: usize>(&self) -> Option<&'a [u8; N]> {
         self.peek_at(self.at)
     }
 
-    /// Returns the bytes from the offset to the end of the frame.
+    /// Returns the bytes from the current offset to the end of the frame.
     pub(super) fn rest(&self) -> &'a [u8] {
         self.frame.get(self.at..).unwrap_or_default()
     }
@@ -220,8 +221,8 @@ impl<'a> Walk<'a> {
         self.frame.get(at..)?.first_chunk()
     }
 
-    /// Reads a header whose first `N` bytes must be present, records it, and advances the offset by
-    /// `N` bytes.
+    /// Reads the first `N` bytes of a header, records the header, and advances the offset by `N`
+    /// bytes. All `N` bytes must be present.
     pub(super) fn take<const N: usize>(&mut self, kind: HeaderKind) -> Result<&'a [u8; N], End> {
         let header = self.peek().ok_or(End::Truncated)?;
         self.out.headers.push(kind, self.at)?;
@@ -234,8 +235,8 @@ impl<'a> Walk<'a> {
         self.out.headers.push(kind, offset)
     }
 
-    /// Skips bytes of a header that the flow does not depend on. If the skipped bytes are beyond
-    /// the end of the frame, the next read detects it.
+    /// Skips header bytes that do not matter for the flow. If the skipped bytes extend beyond the
+    /// end of the frame, the next read fails.
     pub(super) fn skip(&mut self, bytes: usize) {
         self.at += bytes;
     }

@@ -17,7 +17,8 @@ pub enum ParseFlowKeyError {
     Protocol,
     /// An endpoint is neither an address nor an address with a port.
     Endpoint,
-    /// One endpoint is IPv4 and the other is IPv6, or only one endpoint has a port.
+    /// One endpoint is IPv4 and the other endpoint is IPv6, or only one of the two endpoints has a
+    /// port.
     Unequal,
 }
 
@@ -58,7 +59,7 @@ fn parse_protocol(name: &str) -> Option<u8> {
     protocol::named(&name).or_else(|| name.strip_prefix("protocol-")?.parse().ok())
 }
 
-/// Parses an address, and a port if the text has one.
+/// Parses an address, and a port if the text contains a port.
 fn parse_end(text: &str) -> Result<(IpAddr, Option<u16>), ParseFlowKeyError> {
     if let Ok(address) = text.parse() {
         return Ok((address, None));

@@ -1,5 +1,5 @@
-//! Compares the hashes of frames in a batch with three references: hashes of single frames, hashes
-//! of keys that etherparse reads, and the general code for any rule and any hash.
+//! Compares the hashes of frames in a batch with three references: the hashes of single frames, the
+//! hashes of keys that the library etherparse reads, and the results of the general code.
 
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 use std::net::SocketAddr;
@@ -9,11 +9,11 @@ use fastrand::Rng;
 use super::*;
 use crate::hash::HashKey;
 
-/// The number of frames that are compared with the general code, for each affinity and each
-/// `Layers`.
+/// The number of frames whose hashes are compared with the results of the general code, for each
+/// affinity and each `Layers`.
 const FRAMES: usize = 800_000;
 
-/// The number of frames that are compared with etherparse.
+/// The number of frames whose keys are compared with the keys that etherparse reads.
 const FRAMES_READ: usize = 100_000;
 
 const ADDRESSES: [u8; 4] = [1, 2, 2, 0xff];
@@ -32,8 +32,8 @@ impl Random {
         all[self.below(all.len())]
     }
 
-    /// Creates a frame that may be plain. In many of these frames, the two endpoints are equal or
-    /// differ only in their last bytes.
+    /// Creates a frame that may be a *plain* frame. In many of these frames, the two endpoints are
+    /// equal or differ only in their last bytes.
     fn frame(&mut self) -> Vec<u8> {
         let protocol = self.of(&[6, 17]);
         let mut ip = if self.below(2) == 0 {
@@ -92,7 +92,7 @@ impl FrameAccess<Item> for Items {
     }
 }
 
-/// A rule that does not state to which affinity it is equivalent.
+/// A `KeyRule` that does not state to which affinity it is equivalent.
 struct Unnamed(Affinity);
 
 impl KeyRule for Unnamed {
@@ -107,8 +107,8 @@ fn items(count: usize, mut make: impl FnMut() -> Vec<u8>) -> Vec<Item> {
     (0..count).map(|_| Item { frame: make(), hash: FlowHash(0) }).collect()
 }
 
-/// Compares batches of any length, including sequences of frames with the same shape. Some frames
-/// are fragments, so the result also depends on the order of the frames.
+/// Compares the hashes of batches of any length. Some batches begin with several equal frames. Some
+/// frames are fragments, so the result also depends on the order of the frames.
 fn compare(rule: impl KeyRule, layers: Layers, seed: u64) {
     let affinity = rule.affinity().expect("a rule with a name");
     let hasher = FlowHasher::keyed(&HashKey::MICROSOFT);
@@ -191,7 +191,8 @@ fn hashes_are_those_of_the_keys_that_etherparse_reads() {
     }
 }
 
-/// The kernel for plain frames leaves only those frames to the general code that it cannot hash.
+/// The kernel for plain frames hashes all plain frames, and leaves only other frames to the general
+/// code.
 #[test]
 fn plain_frames_are_not_left_out() {
     let hasher = FlowHasher::keyed(&HashKey::MICROSOFT);

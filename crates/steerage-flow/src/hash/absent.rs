@@ -1,4 +1,4 @@
-//! Stands for the hash kernels that this CPU architecture does not have. No value of this type can
+//! Replaces the hash kernels that do not exist for this CPU architecture. No value of this type can
 //! be created.
 
 use super::{HashKey, Kernel, PortLanes, TOGETHER};

@@ -1,26 +1,28 @@
-//! Four rounds of AES as a keyed hash of one block, and a chain of three such hashes for three
-//! blocks.
+//! A keyed hash of one block of 16 bytes, by four rounds of AES, and a chain of three of these
+//! hashes for three blocks.
 //!
-//! With four rounds and independent round keys, the probability that a chosen difference between
-//! two inputs becomes a chosen difference of the whole state is at most 2^-113. See Keliher and
-//! Sui, "Exact maximum expected differential and linear probability for two-round AES", IET
-//! Information Security 1(2), 2007. Therefore the states of two different long keys do not become
-//! equal after a block. The bound on differences says nothing about collisions of the 32 bits that
-//! are kept at the end. Two rounds make each bit of the state depend on the whole state, and four
-//! rounds do this twice. For two rounds, the bound is 2^-28. Two rounds are hardly faster: packets
-//! are independent, so the CPU overlaps the rounds for one packet with reading the headers of the
+//! A chosen difference between two inputs becomes a chosen difference between the AES states with a
+//! probability of at most 2^-113. This bound requires four rounds and independent round keys. See
+//! Keliher and Sui, "Exact maximum expected differential and linear probability for two-round AES",
+//! IET Information Security 1(2), 2007. Therefore it is very unlikely that the AES states of two
+//! different long keys are equal after a block. The bound on differences is no bound on collisions
+//! of the 32-bit hash, which is only a part of the final state. After two AES rounds, each bit of
+//! the state depends on all bits of the earlier state, and four rounds achieve this twice. With two
+//! AES rounds, the bound on differences is 2^-28. Two rounds are hardly faster than four: packets
+//! are independent, so the CPU executes the rounds for one packet while it reads the headers of the
 //! next packet.
 //!
 //! A long key has three blocks. The three blocks of a long key are hashed by CBC-MAC, with the four
-//! rounds as the cipher. Each block is added only after the previous block has passed through all
-//! four rounds. Without the round keys, an attacker cannot choose a difference in one block that
+//! rounds as the cipher. Each block is added to the state only after all four rounds for the
+//! previous block. Without the round keys, an attacker cannot choose a difference in one block that
 //! cancels a difference in the next block. (This is the construction ALRED: Daemen and Rijmen, "A
 //! new MAC construction ALRED and a special instance ALPHA-MAC", 2005.) CBC-MAC is safe for inputs
 //! of equal length, and all long keys have three blocks. Short keys have separate round keys.
 //!
-//! The inner functions of this file are not compiled for AES themselves. Instead, the inner
-//! functions are inlined into a function that is compiled for AES. A function can be marked
-//! `target_feature` or `inline(always)`, but not both. The compiler may ignore the hint `inline`.
+//! The inner functions of this file have no attribute `target_feature` for AES. Instead, the inner
+//! functions are inlined into a function with the attribute `target_feature` for AES. A function
+//! can be marked `target_feature` or `inline(always)`, but not both. The attribute `inline` is a
+//! hint that the compiler may ignore.
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
@@ -36,19 +38,21 @@ use instructions::{Block, block, low, round, xor, zero};
 #[cfg(target_arch = "x86_64")]
 use x86_64 as instructions;
 
-/// The number of rounds per block.
+/// The number of AES rounds per block.
 const ROUNDS: usize = 4;
 
-/// The round keys. The first key is added to the block before the rounds, and each round has one
-/// key.
+/// The round keys. The first round key is added to the block before the first round, and each round
+/// uses one more key.
 pub(super) type RoundKeys = [Block; 1 + ROUNDS];
 
-/// A value of this type proves that this CPU has AES instructions, because [`Aes::new`] checks it.
+/// A value of the type `Aes` proves that this CPU has AES instructions, because [`Aes::new`] checks
+/// for them.
 #[derive(Clone)]
 pub(super) struct Aes {
     pub(super) short: RoundKeys,
     pub(super) long: RoundKeys,
-    /// True if this CPU also has the instructions that hash plain frames from their bytes.
+    /// True if this CPU also has the instructions that are needed to hash plain frames directly
+    /// from their bytes.
     #[cfg(target_arch = "x86_64")]
     pub(super) reads_frames: bool,
 }
@@ -102,7 +106,8 @@ impl Kernel for Aes {
     }
 }
 
-/// Adds the block of these two words to `state`, and then applies all rounds.
+/// Adds the block that consists of the words `low` and `high` to `state`, and then applies all
+/// rounds.
 ///
 /// # Safety
 ///
@@ -130,7 +135,7 @@ pub(super) unsafe fn absorb_block(state: Block, block: Block, keys: &RoundKeys) 
 }
 
 /// The round keys (low word, high word) for short keys and for long keys. There are twenty words.
-/// Each word is derived from all of `key` and is independent of the other words, as the bound on
+/// Each word depends on all bytes of `key` and is independent of the other words, as the bound on
 /// differences requires.
 pub(super) fn schedule(key: &HashKey) -> [[[u64; 2]; 1 + ROUNDS]; 2] {
     std::array::from_fn(|form| {

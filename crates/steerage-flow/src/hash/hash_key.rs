@@ -6,12 +6,13 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::{fmt, str::FromStr};
 
-/// The key of a flow hash. A hash key has 40 bytes, as RSS hardware uses them and `ethtool -x`
-/// prints them.
+/// The key of a flow hash. A hash key has 40 bytes, like the keys that RSS hardware uses and
+/// `ethtool -x` prints.
 ///
-/// Every hash kernel uses all 40 bytes. Toeplitz uses the key's bits as they are. AES and SipHash
-/// derive their own keys from the 40 bytes. So for AES and SipHash, a key with a structure
-/// (Microsoft's key, or one repeated byte) is as good as any other secret key.
+/// Every hash kernel uses all 40 bytes. Toeplitz uses the bits of the hash key unchanged. AES and
+/// SipHash derive their own keys from the 40 bytes. Therefore AES and SipHash do not need a hash
+/// key that looks random: if it is secret, even one repeated byte, or a key like Microsoft's, is as
+/// good as any other key.
 ///
 /// ```
 /// use steerage_flow::HashKey;
@@ -27,8 +28,8 @@ use std::{fmt, str::FromStr};
 pub struct HashKey([u8; HashKey::LEN]);
 
 impl HashKey {
-    /// The length of a hash key in bytes. Toeplitz needs at least 40 bytes: the input of an IPv6
-    /// flow (36) plus the width of the hash (4).
+    /// The length of a hash key in bytes. Toeplitz needs at least 40 bytes: 36 bytes for the input
+    /// of an IPv6 flow, plus 4 bytes for the width of the hash.
     pub const LEN: usize = 40;
 
     /// The key of Microsoft's RSS verification suite. Microsoft's key is public, so it gives no
@@ -39,16 +40,17 @@ impl HashKey {
         0xbe, 0xac, 0x01, 0xfa,
     ]);
 
-    /// Creates the key with these 40 bytes.
+    /// Creates the hash key from its 40 bytes.
     #[must_use]
     pub const fn new(bytes: [u8; HashKey::LEN]) -> HashKey {
         HashKey(bytes)
     }
 
-    /// Creates a random key with random bytes from the kernel.
+    /// Creates a hash key from random bytes of the kernel.
     ///
     /// # Errors
-    /// An I/O error if `/dev/urandom` cannot be read, for example in a chroot without `/dev`.
+    /// Returns an I/O error if `/dev/urandom` cannot be read, for example in a chroot without
+    /// `/dev`.
     pub fn random() -> io::Result<HashKey> {
         let mut bytes = [0; HashKey::LEN];
         File::open("/dev/urandom")?.read_exact(&mut bytes)?;
@@ -61,10 +63,11 @@ impl HashKey {
         &self.0
     }
 
-    /// Returns 64 bits of key material. The results for different values of `label` are unrelated.
-    /// The function is SipHash-2-4, a pseudo-random function. The key of SipHash is the first 16
-    /// bytes, and the input is the other 24 bytes and the label. So every result depends on all 40
-    /// bytes, and an attacker who knows some results cannot compute any other result.
+    /// Returns 64 bits of key material. The key material for different values of `label` is
+    /// unrelated. The key material is computed by SipHash-2-4, a pseudo-random function. The first
+    /// 16 bytes of the hash key are the key of SipHash, and the other 24 bytes and the label are
+    /// the input. Therefore every result depends on all 40 bytes of the hash key, and an attacker
+    /// who knows some results cannot compute another result.
     pub(super) fn derive(&self, label: u64) -> u64 {
         let word = |i: usize| {
             let mut bytes = [0; 8];
@@ -87,12 +90,12 @@ impl fmt::Debug for HashKey {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ParseHashKeyError {
-    /// The text has this number of hexadecimal digits instead of 80.
+    /// The text does not have 80 hexadecimal digits.
     Length {
         /// The number of digits.
         digits: usize,
     },
-    /// The text has another character where a hexadecimal digit is expected.
+    /// The text contains a character that is not a hexadecimal digit.
     Digit {
         /// The unexpected character.
         found: char,

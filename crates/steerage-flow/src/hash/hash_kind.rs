@@ -1,9 +1,9 @@
-//! The hash functions by name, as they are used in command lines and configuration files.
+//! The names of the hash functions in command lines and configuration files.
 
 use std::str::FromStr;
 use std::{error, fmt};
 
-/// Selects the function that hashes flows. The hash key is separate: see
+/// Selects the hash function for flows. The hash key is separate: see
 /// [`HashKey`](super::HashKey).
 ///
 /// [`FlowHasher::new`](super::FlowHasher::new) creates a hasher from a kind and a key.
@@ -62,9 +62,9 @@ impl HashKind {
         }
     }
 
-    /// Returns true if an attacker who does not know the key cannot direct packets to a chosen CPU:
-    /// AES and SipHash. Use a [random key](super::HashKey::random) with such a hash. Toeplitz can
-    /// be predicted with any key.
+    /// Returns true for the hashes with which an attacker who does not know the key cannot direct
+    /// packets to a chosen CPU: AES and SipHash. Use AES and SipHash with a [random
+    /// key](super::HashKey::random). An attacker can predict Toeplitz hashes with any key.
     #[must_use]
     pub const fn is_keyed(self) -> bool {
         matches!(self, Self::Keyed | Self::Aes | Self::SipHash)
@@ -158,7 +158,8 @@ mod tests {
             match FlowHasher::new(kind, &key) {
                 Ok(hasher) => {
                     let read: HashKind = hasher.to_string().parse().unwrap();
-                    // `keyed` and `toeplitz` stand for the fastest implementation for this CPU.
+                    // The names `keyed` and `toeplitz` select the fastest implementation for this
+                    // CPU.
                     assert!(read == kind || matches!(kind, HashKind::Keyed | HashKind::Toeplitz), "{kind} {hasher}");
                     assert_eq!(read.is_keyed(), kind.is_keyed());
                 }

@@ -1,21 +1,22 @@
-//! Hashes plain frames from their bytes. The key of a frame is copied directly into the AES state,
-//! without a branch that depends on the frame's shape.
+//! Hashes plain frames from their bytes. The flow key is copied from the frame directly into the
+//! AES state, without a branch that depends on the frame's shape.
 //!
 //! A frame is *plain* if it is Ethernet with at most one VLAN tag, IP without options, extension
 //! headers or fragmentation, and TCP or UDP outside of tunnels. A plain frame has one of four
 //! shapes: IPv4 or IPv6, with or without a VLAN tag. In mixed traffic, the shape of the next frame
-//! is random. So the CPU would mispredict a branch on the shape for many frames, and a
-//! misprediction takes longer than the hash. Therefore a batch is hashed in three steps:
+//! (IPv4 or IPv6, tagged or not) is random. Therefore the CPU would mispredict a branch on the
+//! shape for many frames, and a misprediction takes longer than the hash. Therefore a batch is
+//! hashed in three steps:
 //!
-//! 1. First, one loop hashes frames as long as they have the same shape as the first frame. In
-//!    uniform traffic, the first loop hashes the whole batch.
-//! 2. Then code without branches reads the EtherTypes of the remaining frames. The EtherTypes
-//!    determine the only shape that a frame can have. The frames are divided into one set for each
-//!    shape.
-//! 3. Finally, one loop for each set hashes the frames of the set. The loop also detects frames
-//!    that are not plain after all.
+//! 1. First, one loop hashes frames as long as they have the same shape as the first frame. If all
+//!    frames have the same shape, the first loop hashes the whole batch.
+//! 2. Then code without branches reads the EtherTypes of the remaining frames. The EtherTypes of a
+//!    frame determine the only shape that the frame can have. The frames are divided into one set
+//!    for each shape.
+//! 3. Finally, for each set, one loop hashes the frames of the set. This loop also detects the
+//!    frames of the set that are not plain.
 //!
-//! Frames that are not plain must be hashed by the caller. The hashes are equal to those that
+//! Frames that are not plain must be hashed by the caller. The hashes are equal to the hashes that
 //! [`FlowHasher::hash`](super::FlowHasher::hash) returns for the keys of the frames.
 
 use super::aes::{Aes, absorb_block};
@@ -30,43 +31,45 @@ use core::arch::x86_64::{
     _mm256_shuffle_epi8,
 };
 
-/// The length of an IPv4 or IPv6 header together with the ports that follow it.
+/// The length in bytes of an IPv4 or IPv6 header together with the ports that follow the header.
 const V4_LEN: usize = ipv4::BYTES + 4;
 const V6_LEN: usize = ipv6::BYTES + 4;
-/// The position of the word with the protocol (and IPv4's fragment field) in an IPv4 or IPv6
-/// header.
+/// The offset in an IPv4 or IPv6 header of the 32-bit word that contains the protocol and, for
+/// IPv4, the fragment field.
 const PROTOCOL_WORD_AT: usize = 6;
 
-/// The length of the shortest plain frame.
+/// The length in bytes of the shortest plain frame.
 const SHORTEST: usize = ethernet::BYTES + V4_LEN;
 
-/// The conditions for one shape of plain frame. Words of the frame are read as little-endian
-/// numbers.
+/// The conditions that a plain frame of one shape meets. Words of the frame are read as
+/// little-endian numbers.
 struct Shape {
-    /// The bits that are constant in the eight bytes that begin with the EtherType: the EtherType,
-    /// the IP version and, for IPv4, the header length.
+    /// In the eight bytes of the frame from the EtherType on, these bits are constant: the
+    /// EtherType, the IP version and, for IPv4, the header length.
     mask: u64,
     value: u64,
-    /// Bits in the word with the protocol. These bits of the word are all 0 unless the packet is a
-    /// fragment.
+    /// Bits in the 32-bit word that contains the protocol. All of these bits are 0 if the packet is
+    /// not a fragment.
     fragment: u32,
-    /// The position of the protocol within its word.
+    /// The bit position of the protocol within its 32-bit word.
     protocol_shift: u32,
-    /// The offsets of the IP header and of the ports in the frame, and the end of the bytes that
+    /// The offsets in the frame of the IP header, of the ports, and of the end of the bytes that
     /// are read.
     begin: usize,
     ports: usize,
     end: usize,
 }
 
-/// The index of a shape has two bits: 1 for a frame with a VLAN tag, and 2 for IPv6.
+/// The index of a shape has two bits. The bit with the value 1 means a VLAN tag, and the bit with
+/// the value 2 means IPv6.
 const TAGGED: usize = 1;
 const SIX: usize = 2;
 
 const fn shape(index: usize) -> Shape {
     let six = index & SIX != 0;
     let begin = ethernet::BYTES + vlan::BYTES * (index & TAGGED);
-    // The bytes of the EtherType and the first byte of the IP header, which follows the EtherType.
+    // The mask selects the two bytes of the EtherType and bits of the IP header's first byte, which
+    // follows the EtherType.
     let (mask, ethertype, first) =
         if six { (0x00f0_ffff, ethertype::IPV6, ipv6::PLAIN) } else { (0x00ff_ffff, ethertype::IPV4, ipv4::PLAIN) };
     let (value, tag) = ((first as u64) << 16 | ethertype.swap_bytes() as u64, ethertype::VLAN.swap_bytes() as u64);
@@ -83,9 +86,10 @@ const fn shape(index: usize) -> Shape {
     }
 }
 
-/// Returns the index of the only shape that a frame can have. The argument is the eight bytes from
-/// the EtherType on. The low bit of the first byte distinguishes a VLAN tag (0x81) from both
-/// EtherTypes of IP (0x08, 0x86). The next bit of the first byte distinguishes IPv4 from IPv6.
+/// Returns the index of the only shape that a frame can have if it is plain. The argument consists
+/// of the eight bytes of the frame from the EtherType on. The lowest bit of the EtherType's first
+/// byte distinguishes a VLAN tag (0x81) from IPv4 (0x08) and IPv6 (0x86). The second lowest bit of
+/// the EtherType's first byte distinguishes IPv4 from IPv6.
 #[inline(always)]
 fn shape_of(head: u64) -> usize {
     let tagged = head & 1;
@@ -99,8 +103,8 @@ fn bytes<const N: usize>(frame: &[u8], at: usize) -> &[u8; N] {
     frame[at..].first_chunk().expect("the caller has checked the length")
 }
 
-/// Returns zero if the frame is plain and has this shape. The frame must be at least as long as
-/// this shape requires.
+/// Returns zero if the frame is plain and has the shape `shape`. The frame must be at least as long
+/// as its shape requires.
 ///
 /// # Safety
 ///
@@ -116,8 +120,9 @@ unsafe fn differs(frame: &[u8], shape: &Shape, tunnels: &PortLanes) -> u64 {
     (head ^ shape.value) & shape.mask | u64::from(word & shape.fragment | tunnel) | u64::from(other_protocol)
 }
 
-/// For each byte of the tunnels' ports, its position in the ports of a packet. The first lanes are
-/// for the source port, and the other lanes are for the destination port.
+/// For each byte of the list of tunnel ports, the position of the packet's port byte with which it
+/// is compared. The first lanes are for the source port, and the other lanes are for the
+/// destination port.
 const LANES: __m256i = {
     let (mut places, mut at) = ([0; 32], 0);
     while at < places.len() {
@@ -129,8 +134,8 @@ const LANES: __m256i = {
 };
 
 /// Returns a nonzero number if these ports, in network byte order, may be ports of a tunnel. The
-/// comparison is exact for whole ports. A table of upper bytes would also match NFS (2049, near
-/// GTP-U) and X11 (6000, near Geneve).
+/// function compares both bytes of a port. A table of only the upper bytes of ports would also
+/// match NFS (2049, near GTP-U) and X11 (6000, near Geneve).
 ///
 /// # Safety
 ///
@@ -156,18 +161,20 @@ unsafe fn of_tunnel(ports: [u8; 4], tunnels: &PortLanes) -> u32 {
 unsafe fn v4_key<const BOTH: bool>(packet: &[u8; V4_LEN]) -> __m128i {
     // SAFETY: 16 bytes of the packet from byte 8 on are read, and the caller promises SSE4.2.
     unsafe {
-        // Bytes 8 to 24 of the packet: time to live, protocol, checksum, addresses and ports.
+        // Bytes 8 to 24 of an IPv4 packet contain the time to live, the protocol, the checksum, the
+        // addresses and the ports.
         let tail = _mm_loadu_si128(packet.as_ptr().add(8).cast());
         let low_word = _mm_set_epi64x(-1, 0xffff_ffff_ffff);
-        // In each half of the block, the lower bits are an endpoint and the upper bits are the
-        // protocol. The protocols are equal, so they do not change which endpoint is greater.
+        // In each half of the block, the lower bits contain an endpoint and the upper bits contain
+        // the protocol. The protocol is equal in both halves, so it does not change which endpoint
+        // is greater.
         let ends = _mm_shuffle_epi8(tail, _mm_setr_epi8(13, 12, 7, 6, 5, 4, 1, -1, 15, 14, 11, 10, 9, 8, 1, -1));
         if !BOTH {
             return _mm_and_si128(ends, low_word);
         }
         let turned = _mm_shuffle_epi32::<0b01_00_11_10>(ends);
-        // The low half must contain the lesser endpoint. So if the low half is greater, the two
-        // halves are exchanged.
+        // The low half of the block must contain the smaller endpoint. Therefore the two halves of
+        // the block are swapped if the low half is greater.
         let exchange = _mm_xor_si128(_mm_cmpgt_epi64(ends, turned), _mm_set_epi64x(-1, 0));
         let sorted = _mm_xor_si128(ends, _mm_and_si128(_mm_xor_si128(ends, turned), exchange));
         _mm_and_si128(sorted, low_word)
@@ -189,9 +196,9 @@ unsafe fn v6_key<const BOTH: bool>(packet: &[u8; V6_LEN]) -> [__m128i; 3] {
         let mut source = _mm_loadu_si128(packet.as_ptr().add(8).cast());
         let mut destination = _mm_loadu_si128(packet.as_ptr().add(24).cast());
         if BOTH {
-            // The first byte that differs between the two endpoints decides which one is greater.
-            // In this mask, that byte is the lowest bit, and the bits of the ports are above the
-            // bits of the addresses.
+            // The first byte that differs between the two endpoints decides which endpoint is
+            // greater. The mask has one bit for each byte of the addresses, with the first byte at
+            // the lowest bit, and the bit for the ports above these bits.
             let not_less = _mm_cmpeq_epi8(_mm_max_epu8(source, destination), source);
             let equal = _mm_movemask_epi8(_mm_cmpeq_epi8(source, destination)) as u32;
             let turned = ports.rotate_left(16);
@@ -222,14 +229,14 @@ pub(crate) struct PlainFrames<'a> {
 }
 
 impl<'a> PlainFrames<'a> {
-    /// Returns the kernel if this CPU has its instructions.
+    /// Returns the hash kernel if this CPU has the kernel's instructions.
     #[inline]
     pub(super) fn new(aes: &'a Aes, tunnels: &'static PortLanes) -> Option<Self> {
         aes.reads_frames.then_some(Self { aes, tunnels })
     }
 
     /// Hashes the plain frames among up to [`TOGETHER`] Ethernet frames. Stores each hash at the
-    /// index of its frame. The result has one bit for each frame that is not plain.
+    /// index of its frame. In the result, the bits of all frames that are not plain are set.
     #[inline]
     pub(crate) fn hash(self, frames: &[&[u8]], affinity: Affinity, hashes: &mut [u32; TOGETHER]) -> u64 {
         // SAFETY: `self` exists, so the CPU has these instructions.
@@ -270,8 +277,8 @@ impl<'a> PlainFrames<'a> {
         unsafe { self.hash_mixed::<BOTH>(frames, done, hashes) }
     }
 
-    /// Hashes frames, beginning with the first frame, as long as the frames are plain and have this
-    /// shape. Returns how many frames were hashed.
+    /// Hashes frames, beginning with the first frame, until a frame is not plain or does not have
+    /// the shape `SHAPE`. Returns how many frames were hashed.
     ///
     /// # Safety
     ///
@@ -292,8 +299,8 @@ impl<'a> PlainFrames<'a> {
         frames.len()
     }
 
-    /// Hashes the frames from index `begin` on, which may have any shape. Returns the set of frames
-    /// that are not plain.
+    /// Hashes the frames from index `begin` on. These frames may have different shapes. Returns the
+    /// set of frames that are not plain.
     ///
     /// # Safety
     ///
@@ -310,7 +317,7 @@ impl<'a> PlainFrames<'a> {
             tagged |= ((shape & TAGGED) as u64) << nth;
             six |= (shape as u64 >> 1) << nth;
         }
-        // The set of frames from index `begin` on that are long enough.
+        // The set of frames from index `begin` on that are long enough to be plain.
         let rest = u64::MAX >> (TOGETHER - frames.len()) & u64::MAX << begin & !short;
         // SAFETY: the caller's promise.
         unsafe {
@@ -322,8 +329,8 @@ impl<'a> PlainFrames<'a> {
         }
     }
 
-    /// Hashes a set of frames that can have only this shape. Returns the set of frames that are not
-    /// plain.
+    /// Hashes a set of frames that can have only the shape `SHAPE`. Returns the set of frames that
+    /// are not plain.
     ///
     /// # Safety
     ///
@@ -346,7 +353,7 @@ impl<'a> PlainFrames<'a> {
         others
     }
 
-    /// Returns the hash of a frame, if the frame is plain and has this shape.
+    /// Returns the hash of a frame if the frame is plain and has the shape `SHAPE`.
     ///
     /// # Safety
     ///
@@ -395,7 +402,7 @@ impl<'a> PlainFrames<'a> {
     }
 }
 
-/// Returns the positions of the bits that are set.
+/// Returns the positions of all bits that are set in the mask.
 #[inline(always)]
 fn bits(mut set: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {

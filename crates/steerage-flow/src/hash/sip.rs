@@ -4,19 +4,19 @@ use super::siphash::siphash;
 use super::{HashKey, Kernel};
 use crate::flow_key::FlowKey;
 
-/// Computes SipHash-1-3 of the key's words, and keeps the low half of the result. A short key is
-/// hashed as a message of 16 bytes. A long key is hashed as a message of 47 bytes: five words and
-/// the seven bytes of the tag.
+/// Computes SipHash-1-3 of the words of the flow key, and returns the low half of the result. A
+/// short flow key (two words) is hashed as a message of 16 bytes. A long flow key is hashed as a
+/// message of 47 bytes: its five words and the seven bytes of its tag.
 ///
-/// One round per word and three rounds at the end are enough, because an attacker who chooses the
-/// input never sees the output. Rust's hash maps use the same numbers of rounds against the same
-/// attack.
+/// One SipHash round per word and three rounds at the end are enough, because an attacker who
+/// chooses the input never sees the hash. The hash maps of Rust's standard library also use
+/// SipHash-1-3 against this attack.
 #[derive(Clone)]
 pub(super) struct Sip {
     key: [u64; 2],
 }
 
-/// The first label that SipHash passes to [`HashKey::derive`].
+/// The first of the two labels with which the SipHash key is derived by [`HashKey::derive`].
 const LABEL: u64 = 1 << 32;
 
 impl Sip {

@@ -2,8 +2,8 @@
 //! messages of whole words.
 
 /// Computes SipHash-`C`-`D` of a message of little-endian words. As the SipHash paper requires, the
-/// top byte of the last word is the length of the message in bytes, modulo 256. The lower bytes of
-/// the last word are the bytes at the end of the message that do not fill a whole word. The caller
+/// top byte of the last word is the length of the message in bytes, modulo 256. The other bytes of
+/// the last word are the last bytes of the message, which do not fill a whole word. The caller
 /// supplies the last word, because the length of every message is known at compile time.
 #[inline(always)]
 pub(super) fn siphash<const C: usize, const D: usize>([k0, k1]: [u64; 2], words: &[u64]) -> u64 {

@@ -9,8 +9,9 @@ use proptest::prelude::*;
 use std::hash::Hasher as _;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// From Microsoft, "Verifying the RSS hash calculation", as in DPDK's app/test/test_thash.c:
-/// source, destination, hash of the addresses, and hash of addresses and ports.
+/// Test vectors of Microsoft's "Verifying the RSS hash calculation", as in DPDK's
+/// app/test/test_thash.c: source, destination, hash of the addresses, and hash of addresses and
+/// ports.
 const RSS_V4: [(&str, u16, &str, u16, u32, u32); 5] = [
     ("66.9.149.187", 2794, "161.142.100.80", 1766, 0x323e8fc2, 0x51ccc178),
     ("199.92.111.2", 14230, "65.69.140.83", 4739, 0xd718262a, 0xc626b0ea),
@@ -24,7 +25,7 @@ const RSS_V6: [(&str, u16, &str, u16, u32, u32); 3] = [
     ("3ffe:1900:4545:3:200:f8ff:fe21:67cf", 44251, "fe80::200:f8ff:fe21:67cf", 38024, 0x4b61e985, 0x02d1feef),
 ];
 
-/// A protocol that has no ports for RSS.
+/// An IP protocol for which RSS hashes no ports.
 const NO_PORTS: u8 = protocol::GRE;
 
 fn v4(row: &(&str, u16, &str, u16, u32, u32), protocol: u8) -> FlowKey {
@@ -37,7 +38,7 @@ fn v6(row: &(&str, u16, &str, u16, u32, u32), protocol: u8) -> FlowKey {
     FlowKey::v6_bits((address(row.0), row.1), (address(row.2), row.3), protocol)
 }
 
-/// Both implementations of Toeplitz, or the one that runs on this CPU.
+/// The implementations of Toeplitz that run on this CPU: both, or only the table.
 fn toeplitz(key: &HashKey) -> Vec<FlowHasher> {
     [Some(FlowHasher::toeplitz_table(key)), FlowHasher::toeplitz_gfni(key)].into_iter().flatten().collect()
 }
@@ -88,7 +89,8 @@ fn toeplitz_by_bits(key: &HashKey, input: &[u8]) -> u32 {
     set.map(|i| (0..32).fold(0, |window, j| window << 1 | key_bit(i + j))).fold(0, |sum, window| sum ^ window)
 }
 
-/// Creates the bytes that RSS hashes for a key from the parts of the key.
+/// Creates the bytes that RSS hashes for a flow key, from the key's addresses, ports or other
+/// parts.
 fn rss_input(key: &FlowKey) -> Vec<u8> {
     let ports = |source: u16, destination: u16, protocol| {
         let ports = [source.to_be_bytes(), destination.to_be_bytes()].concat();
@@ -109,7 +111,8 @@ fn rss_input(key: &FlowKey) -> Vec<u8> {
 }
 
 /// The standard library's SipHash-1-3 has a key of zeros, and its (deprecated) SipHash-2-4 takes
-/// any key. Together, these two functions check the rounds and the use of the key.
+/// any key. Together, the two hash functions of the standard library check the rounds and the use
+/// of the key.
 #[test]
 fn siphash_is_the_standard_librarys() {
     let words: Vec<u64> = (1..8_u64).map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect();
@@ -128,15 +131,16 @@ fn siphash_is_the_standard_librarys() {
     }
 }
 
-/// The test vector in the SipHash paper: SipHash-2-4 with a key and a message of ascending bytes.
+/// The test vector in the SipHash paper: SipHash-2-4, where the key and the message consist of
+/// ascending bytes.
 #[test]
 fn siphash_of_the_paper() {
     let words = [0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908];
     assert_eq!(siphash::<2, 4>(words, &[words[0], words[1] & !(0xff << 56) | 15 << 56]), 0xa129_ca61_49be_45e5);
 }
 
-/// Hashes the bytes of a key's message with the derived SipHash key. Apart from the derived SipHash
-/// key, the result is the usual SipHash-1-3.
+/// Computes the SipHash of a flow key's message with the derived SipHash key. The hasher `sip`
+/// returns the standard SipHash-1-3 of a message, with a derived key.
 #[test]
 fn sip_hashes_whole_messages() {
     let hasher = FlowHasher::sip(&HashKey::MICROSOFT);
@@ -168,13 +172,15 @@ mod aes_in_software {
         product
     }
 
-    /// FIPS 197, 5.1.1: the inverse in the field (x^254), followed by an affine map.
+    /// FIPS 197, 5.1.1: SubBytes computes the inverse in the finite field (x^254), followed by an
+    /// affine map.
     fn substitute(x: u8) -> u8 {
         let inverse = (0..254).fold(1, |power, _| times(power, x));
         (0..5).fold(0x63, |sum, turn| sum ^ inverse.rotate_left(turn))
     }
 
-    /// FIPS 197, 5.1: SubBytes, ShiftRows, MixColumns, AddRoundKey, on bytes in column order.
+    /// FIPS 197, 5.1: An AES round: SubBytes, ShiftRows, MixColumns and AddRoundKey, on bytes in
+    /// column order.
     fn round(state: [u8; 16], key: [u8; 16]) -> [u8; 16] {
         let shifted: [u8; 16] = std::array::from_fn(|i| substitute(state[(i + 4 * (i % 4)) % 16]));
         std::array::from_fn(|i| {
@@ -255,9 +261,9 @@ proptest! {
     }
 }
 
-/// Computes the chi-square value of consecutive addresses over 4096 buckets, for the top 12 bits
-/// and for the bottom 12 bits of the hash. The expected value is 4095, and the standard deviation
-/// is 90. The test allows six standard deviations.
+/// Hashes flows with consecutive addresses, and computes the chi-square value over 4096 buckets,
+/// for the top 12 bits and the bottom 12 bits of the hash. The expected value is 4095, and the
+/// standard deviation is 90. The test allows six standard deviations.
 #[test]
 fn sequential_addresses_spread_evenly() {
     const FLOWS: u32 = 1 << 16;
@@ -286,7 +292,8 @@ fn sequential_addresses_spread_evenly() {
     }
 }
 
-/// If a single bit of the key changes, each bit of the hash should change in half of the cases.
+/// If a single bit of the flow key changes, each bit of the hash should change in half of the
+/// cases.
 #[test]
 fn avalanche() {
     const SAMPLES: u64 = 2000;
@@ -304,8 +311,8 @@ fn avalanche() {
                     let changed = before.0 ^ hasher.hash(&FlowKey::from_bytes(&bytes)).0;
                     flips.iter_mut().enumerate().for_each(|(i, n)| *n += changed >> i & 1);
                 }
-                // The standard deviation of each count is 22.4. Each kernel has 14,080 counts, so
-                // the test allows six standard deviations.
+                // The standard deviation of each count of changed hash bits is 22.4. There are
+                // 14,080 counts for each hash kernel, so the test allows six standard deviations.
                 assert!(flips.iter().all(|n| n.abs_diff(1000) < 135), "{} {len} {bit} {flips:?}", hasher.name());
             }
         }
@@ -323,7 +330,8 @@ fn every_bit_of_the_hash_key_counts() {
         for (before, after) in both {
             assert!(keys.iter().all(|key| before.hash(key) != after.hash(key)), "{} {bit}", after.name());
         }
-        // The last bit of a Toeplitz key would matter only if the input had one more bit.
+        // The last bit of a Toeplitz key has no effect on the hash: it would be used only if the
+        // input had one more bit.
         for (before, after) in toeplitz(&HashKey::MICROSOFT).into_iter().zip(toeplitz(&changed)) {
             let differs = before.hash(&keys[1]) != after.hash(&keys[1]);
             assert_eq!(differs, bit != 8 * HashKey::LEN - 1, "{} {bit}", after.name());

@@ -1,5 +1,5 @@
 //! Creates super-frames from packets, by the rules of Linux GRO (`tcp_gro_receive`,
-//! `udp_gro_receive_segment`). The rules are slightly stricter than those of Linux: packets are
+//! `udp_gro_receive_segment`). The rules are slightly stricter than Linux's rules: packets are
 //! merged only if splitting the super-frame restores exactly the same packets.
 
 use super::layout::{self, Layout};
@@ -13,8 +13,8 @@ use crate::wire::{be16, be32, ipv4, ipv6, protocol, put, tcp, udp};
 /// (`MAX_GRO_SKBS`).
 pub const RUNS_MAX: usize = 8;
 
-/// The maximum number of packets that one call reads, and of packets in one super-frame, as in
-/// Linux (`UDP_GRO_CNT_MAX`).
+/// The maximum number of packets that one call of [`coalesce`] reads, and that one super-frame
+/// contains, as in Linux (`UDP_GRO_CNT_MAX`).
 pub const MERGED_MAX: usize = 64;
 
 /// The longest IP packet.
@@ -23,18 +23,18 @@ const PACKET_BYTES_MAX: usize = 65_535;
 /// A result of [`coalesce`]: a super-frame of several packets, or one unchanged packet.
 #[derive(Debug)]
 pub struct Merged<'m> {
-    /// The set of the packets, with one bit for each position. The payload of the super-frame is
-    /// the payload of these packets, in order.
+    /// The set of the merged packets, with one bit for each position in the batch. The payload of
+    /// the super-frame consists of the payloads of its packets, in order.
     pub members: u64,
-    /// The headers of the super-frame, and its offload. `None` for a single packet, which should be
-    /// sent unchanged.
+    /// The headers of the super-frame, and its offload. `None` for a single packet, which the
+    /// caller should send unchanged.
     pub frame: Option<(&'m [u8], Offload)>,
     /// True if the packet is an IPv4 packet.
     pub is_v4: bool,
 }
 
 impl Merged<'_> {
-    /// Returns the positions of the packets, in order.
+    /// Returns the positions of the merged packets in the batch, in order.
     pub fn positions(&self) -> impl Iterator<Item = usize> + use<> {
         let mut left = self.members;
         std::iter::from_fn(move || {
@@ -49,8 +49,8 @@ impl Merged<'_> {
     }
 }
 
-/// Returns true if the headers differ in bytes that must be equal for merging. Only the lengths,
-/// identification, checksums, sequence number and TCP flags may differ.
+/// Returns true if the headers of two packets differ in bytes that must be equal for merging. Only
+/// the lengths, identification, checksums, sequence number and TCP flags may differ.
 fn differs(one: &[u8], other: &[u8], layout: &Layout) -> bool {
     let (network, transport) = (layout.network_at, layout.transport_at);
     let without: [std::ops::Range<usize>; 5] = if layout.protocol == protocol::TCP {
@@ -79,7 +79,8 @@ fn network_changes(network: usize, is_v4: bool) -> [std::ops::Range<usize>; 3] {
     }
 }
 
-/// Returns true if the headers differ outside of these ranges, which are in ascending order.
+/// Returns true if the headers differ outside of the byte ranges `without` and `last`. The ranges
+/// must be in ascending order.
 fn differs_without(
     one: &[u8],
     other: &[u8],
@@ -100,7 +101,7 @@ fn differs_without(
 #[derive(Clone, Copy)]
 struct Candidate<'p> {
     packet: &'p [u8],
-    /// The offload work that this packet still needs.
+    /// The offload work that the packet still needs.
     offload: Option<Offload>,
     layout: Layout,
 }
@@ -122,7 +123,7 @@ impl<'p> Candidate<'p> {
         if self.layout.protocol == protocol::TCP { be16(self.transport(), tcp::FLAGS_AT) & tcp::FLAGS } else { 0 }
     }
 
-    /// Returns true if packets of this kind can be merged.
+    /// Returns true if the headers of this packet allow it to be merged.
     fn can_merge(&self) -> bool {
         let is_plain = if self.layout.protocol == protocol::TCP {
             self.tcp_flags() & (CWR | URG | SYN | RST) == 0
@@ -134,11 +135,12 @@ impl<'p> Candidate<'p> {
         is_plain && is_v6_plain && self.payload_bytes() > 0
     }
 
-    /// Returns true if splitting a super-frame gives back the checksums of this packet. A wrong
+    /// Returns true if splitting a super-frame restores the checksums of this packet. A wrong
     /// checksum must stay wrong, so that the receiver detects the damage. In one's complement
-    /// arithmetic, 0 and 0xffff stand for the same number: [`Segments`](super::Segments) writes 0
-    /// in IPv4 and 0xffff in TCP and UDP, and a packet with the other one is not merged. A partial
-    /// transport checksum counts as correct if completing it gives the correct value.
+    /// arithmetic, 0 and 0xffff are the same number. [`Segments`](super::Segments) writes this
+    /// number as 0 in IPv4 and as 0xffff in TCP and UDP. A packet that contains the other form is
+    /// not merged. A partial transport checksum counts as correct if completing it gives the
+    /// correct value.
     fn is_sound(&self) -> bool {
         let network = &self.packet[self.layout.network_at..self.layout.transport_at];
         if self.layout.is_v4 && (finish(sum(network, 0)) != 0 || be16(network, ipv4::CHECKSUM_AT) == 0xffff) {
@@ -179,8 +181,8 @@ struct Run<'p> {
     /// True if all packets have the same IP identification. `None` for a single packet, and for
     /// IPv6.
     fixed: Option<bool>,
-    /// True if no more packets can be added: the last packet was shorter than the first, or has the
-    /// flag FIN or PSH.
+    /// True if no more packets can be added, because the last packet was shorter than the first or
+    /// has the flag FIN or PSH.
     closed: bool,
     /// True if the checksums of the first packet are correct. `None` before the checksums are
     /// verified.
@@ -224,8 +226,8 @@ impl<'p> Run<'p> {
         true
     }
 
-    /// Returns true if the packet has the expected identification. The second packet decides
-    /// whether the identification is constant or counts up.
+    /// Returns the new value of `fixed`, or `None` if the packet's identification is unexpected.
+    /// The second packet of a run decides whether the IP identification is constant or counts up.
     fn numbered(&self, next: &Candidate<'_>) -> Option<Option<bool>> {
         if !next.layout.is_v4 {
             return Some(None);
@@ -275,10 +277,11 @@ impl<'p> Run<'p> {
     }
 }
 
-/// Merges consecutive packets of each flow, and passes each result to `emit`. The function reads at
-/// most [`MERGED_MAX`] packets. The packets of each flow stay in order. `None` in `packets` stands
-/// for a packet that must be sent unchanged, after all earlier packets and before all later
-/// packets. Each packet comes with its offload, because its transport checksum may not be complete.
+/// Merges consecutive packets of each flow, and passes each super-frame or single packet to `emit`.
+/// The function reads at most [`MERGED_MAX`] packets. The packets of each flow stay in order.
+/// `None` in `packets` marks a packet that must be sent unchanged, after all earlier packets and
+/// before all later packets. Each packet in `packets` has its offload next to it, because its
+/// transport checksum may be incomplete.
 ///
 /// ```
 /// use steerage_flow::LinkType;

@@ -1,13 +1,13 @@
-//! Iterates over the packets that a frame stands for, like `tcp_gso_segment` and
-//! `__udp_gso_segment` in Linux, but without allocating memory for the packets.
+//! Splits a super-frame into its packets, like `tcp_gso_segment` and `__udp_gso_segment` in Linux,
+//! but without allocating memory for the packets.
 
 use super::{ChecksumState, HEADER_BYTES_MAX, Offload, OffloadKind};
 use crate::wire::checksum::{finish, finish_transport, fold, pseudo_sum, sum};
 use crate::wire::tcp::{CWR, FIN, PSH};
 use crate::wire::{be16, be32, ipv4, ipv6, protocol, put, tcp, udp};
 
-/// One of the packets that a frame stands for: new headers, and a payload that stays in the frame.
-/// See the example of [`Offload`].
+/// One packet of a super-frame. The packet has new headers, and its payload stays in the
+/// super-frame. See the example of [`Offload`].
 #[derive(Clone, Debug)]
 pub struct Segment<'a> {
     header: [u8; HEADER_BYTES_MAX],
@@ -42,19 +42,19 @@ impl<'a> Segment<'a> {
     }
 }
 
-/// Iterates over the packets that a frame stands for, without copying the payload. See the example
-/// of [`Offload`]. `P` iterates over payload that is stored in several memory ranges.
+/// Iterates over the packets of a super-frame, without copying the payload. See the example of
+/// [`Offload`]. `P` iterates over payload that is stored in several memory ranges.
 #[derive(Clone, Debug)]
 pub struct Segments<'a, P = std::option::IntoIter<&'a [u8]>> {
     offload: Offload,
     header: &'a [u8],
     rest: &'a [u8],
     pieces: P,
-    /// The number of payload bytes that are left, in `rest` and `pieces` together.
+    /// The number of payload bytes that remain in `rest` and `pieces` together.
     bytes_left: usize,
     /// The number of the next packet.
     nth: usize,
-    /// True if another packet follows. Even a frame without payload has a first packet.
+    /// True if another packet follows. Even a super-frame without payload has one packet.
     more: bool,
     sums: bool,
     is_v4: bool,
@@ -68,17 +68,17 @@ impl<'a> Segments<'a> {
         Self::new(offload, header, payload)
     }
 
-    /// Like [`of_pieces`](Self::of_pieces), with the payload in one piece.
+    /// Does the same as [`of_pieces`](Self::of_pieces), with the payload in one piece.
     pub fn new(offload: &Offload, header: &'a [u8], payload: &'a [u8]) -> Self {
         Self::of_pieces(offload, header, Some(payload).into_iter())
     }
 }
 
 impl<'a, P: Iterator<Item = &'a [u8]> + Clone> Segments<'a, P> {
-    /// Iterates over the packets of a frame whose headers and payload are stored separately. The
-    /// payload of a packet must not extend over two pieces. `header` must have
+    /// Iterates over the packets of a frame whose headers and payload are stored separately. Each
+    /// packet's payload must be in one piece of the payload, not in two. `header` must have
     /// [`Offload::header_bytes`] bytes. If `header` has another length or no longer contains such
-    /// headers, each piece counts as one packet with this header.
+    /// headers, each piece of the payload becomes one packet with this header.
     pub fn of_pieces(offload: &Offload, header: &'a [u8], mut pieces: P) -> Self {
         let mut offload = *offload;
         let version = header.get(offload.network_at()).map_or(0, |first| first >> 4);
@@ -100,9 +100,9 @@ impl<'a, P: Iterator<Item = &'a [u8]> + Clone> Segments<'a, P> {
         Self { offload, header, rest, pieces, bytes_left, nth: 0, more: true, sums: true, is_v4, protocol }
     }
 
-    /// Does not compute TCP and UDP checksums. This function is for handlers that only read the
-    /// packets. Each packet then has the checksum of the super-frame, which is wrong for the
-    /// packet.
+    /// Switches the computation of TCP and UDP checksums off. Use `without_checksums` in handlers
+    /// that only read the packets. Each packet then has the checksum of the super-frame, which is
+    /// wrong for the packet.
     #[must_use]
     pub fn without_checksums(self) -> Self {
         Self { sums: false, ..self }
@@ -150,7 +150,8 @@ impl<'a, P: Iterator<Item = &'a [u8]> + Clone> Segments<'a, P> {
         if self.sums && !is_unsummed {
             put(header, checksum_at, [0; 2]);
             let pseudo = pseudo_sum(&header[network..], self.is_v4, self.protocol, bytes);
-            // The partial checksums can be added, because the length of these headers is even.
+            // The sums of headers and payload can be added, because the length of the headers is
+            // even.
             let checksum = finish_transport(sum(payload, sum(&header[transport..], pseudo)));
             put(header, checksum_at, checksum.to_be_bytes());
         }
@@ -164,8 +165,8 @@ impl<'a, P: Iterator<Item = &'a [u8]> + Clone> Segments<'a, P> {
         header[..header_bytes].copy_from_slice(&self.header[..header_bytes]);
         let (start, at) = (usize::from(self.offload.transport_at), usize::from(self.offload.checksum_at));
         if self.sums && self.offload.checksum == ChecksumState::Partial && at + 2 <= header_bytes {
-            // The checksum must equal the checksum of the contiguous packet, even if the first part
-            // has an odd length.
+            // The checksum must be the same as if the packet were contiguous in memory, even if the
+            // headers have an odd length.
             let first = sum(&header[start..header_bytes], 0);
             let second = sum(self.rest, 0);
             let is_odd = (header_bytes - start) % 2 == 1;

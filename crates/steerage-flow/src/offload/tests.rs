@@ -24,7 +24,7 @@ impl Spec {
         if self.tags == 9 { LinkType::RAW } else { LinkType::ETHERNET }
     }
 
-    /// The packet, with correct checksums.
+    /// Returns the packet, with correct checksums.
     fn bytes(&self) -> Vec<u8> {
         let mut packet = Vec::new();
         if self.tags != 9 {
@@ -69,9 +69,9 @@ impl Spec {
         packet
     }
 
-    /// The packet as its sender passes it to a network card: the checksum field contains the
-    /// partial checksum of the pseudo-header. If `is_wrong` is true, the checksum field gets
-    /// another value.
+    /// Returns the packet in the form in which its sender passes it to a network card: the checksum
+    /// field contains the partial checksum of the pseudo-header. If `is_wrong` is true, the
+    /// checksum field contains a wrong value.
     fn begin(&self, packet: &[u8], is_wrong: bool) -> (Vec<u8>, Offload) {
         let layout = layout::read(packet, self.link()).unwrap();
         let (mut packet, at) = (packet.to_vec(), layout.transport_at + layout.checksum_at());
@@ -116,7 +116,7 @@ fn cut(offload: &Offload, frame: &[u8]) -> Vec<Vec<u8>> {
     Segments::of_frame(offload, frame).map(|segment| joined(&segment)).collect()
 }
 
-/// Verifies the checksums of a packet with another parser, and returns the payload.
+/// Verifies the checksums of a packet with an independent parser, and returns the payload.
 fn check_by_etherparse(packet: &[u8], link: LinkType) -> Vec<u8> {
     let sliced = if link == LinkType::ETHERNET {
         SlicedPacket::from_ethernet(packet).unwrap()
@@ -155,8 +155,8 @@ fn check_by_etherparse(packet: &[u8], link: LinkType) -> Vec<u8> {
 }
 
 proptest! {
-    /// Checks with another parser that the packets are correct. The packets must have the payload
-    /// in order, and merge to the original frame.
+    /// Splits a frame, and checks the packets with an independent parser. The packets must contain
+    /// the payload in order. When they are merged, the original frame must be restored.
     #[test]
     fn cut_and_merged_is_the_same(spec in spec(), size in 1_usize..1500) {
         let size = size.max(spec.payload.len().div_ceil(MERGED_MAX));
@@ -173,7 +173,8 @@ proptest! {
             prop_assert_eq!(&packets[0], &frame);
             return Ok(());
         }
-        // Packets with CWR are never merged. After splitting, only the first packet has CWR.
+        // TCP packets with the flag CWR are never merged. After a super-frame was split, only the
+        // first packet has the flag CWR.
         if spec.is_tcp && spec.flags & 0x80 != 0 {
             let at = usize::from(offload.transport_at) + 13;
             let first_alone = packets.iter().enumerate().all(|(nth, packet)| (packet[at] & 0x80 != 0) == (nth == 0));
@@ -187,15 +188,17 @@ proptest! {
             assert_eq!(again, Offload { checksum: ChecksumState::Partial, ..offload });
             let mut whole = header.to_vec();
             one.positions().for_each(|nth| whole.extend(&packets[nth][offload.header_bytes()..]));
-            // Completes the checksum of one long packet, as a device does.
+            // Completes the checksum of the merged packet as that of one long packet, as a device
+            // does.
             let single = Offload { kind: OffloadKind::Single, segment_bytes: 0, network_at: 0, ..again };
             merged.push(cut(&single, &whole).concat());
         });
         prop_assert_eq!(merged, vec![frame]);
     }
 
-    /// For packets in any order, each packet is returned once and unchanged. The packets of each
-    /// flow stay in order. Partial checksums are correct after merging and splitting.
+    /// Merges packets in any order and splits them again. Each packet is returned once and
+    /// unchanged. The packets of each flow stay in order. Partial checksums are correct after
+    /// merging and splitting.
     #[test]
     fn merged_and_cut_is_the_same(
         first in spec(),
@@ -264,7 +267,8 @@ proptest! {
         }
     }
 
-    /// An offload does not change when it is stored in memory or in a virtio header and read again.
+    /// An `Offload` does not change when it is converted to bytes or to a virtio header and read
+    /// again.
     #[test]
     fn forms_are_read_as_written(spec in spec(), size in 1_usize..1500) {
         let (frame, link) = (spec.bytes(), spec.link());
@@ -282,7 +286,7 @@ proptest! {
             header[at] = wrong;
             prop_assert!(Offload::from_virtio(&header, &frame, link).is_err(), "{} at {}", wrong, at);
         }
-        // A link header is added in front and removed again.
+        // A link header is added to the front of the frame and removed again.
         prop_assert_eq!(partial.shifted(14).and_then(|offload| offload.shifted(-14)), Some(partial));
         prop_assert_eq!(partial.shifted(-1000), None);
     }
@@ -307,8 +311,8 @@ fn any_bytes(bytes: &[u8], link: u8) {
     }
 }
 
-/// In one's complement arithmetic, 0 and 0xffff stand for the same number. A checksum in either
-/// form is returned as it was.
+/// In one's complement arithmetic, 0 and 0xffff are the same number. A checksum that is 0 or 0xffff
+/// is unchanged after merging and splitting.
 #[test]
 fn both_forms_of_zero_are_kept() {
     for ((is_v4, is_tcp), in_network, form) in [(true, true), (true, false), (false, true), (false, false)]
@@ -331,7 +335,8 @@ fn both_forms_of_zero_are_kept() {
             };
             let layout = layout::read(&spec.bytes(), LinkType::RAW).unwrap();
             let at = if in_network { ipv4::CHECKSUM_AT } else { layout.transport_at + layout.checksum_at() };
-            // Another word that is covered takes the value of the checksum.
+            // Writes the checksum into another word that it covers, so that the new checksum is 0
+            // or 0xffff.
             let checksum = be16(&spec.bytes(), at);
             if in_network {
                 spec.number = checksum
@@ -352,7 +357,8 @@ fn both_forms_of_zero_are_kept() {
             let payload: Vec<u8> = positions.iter().flat_map(|nth| packets[*nth][header.len()..].to_vec()).collect();
             left.extend(Segments::new(&offload, header, &payload).map(|segment| joined(&segment)));
         });
-        // The identification of a packet that must not be fragmented counts up.
+        // Splitting counts up the identification of the packets, even if they must not be
+        // fragmented.
         if is_v4 && are_merged {
             for at in [4, ipv4::CHECKSUM_AT] {
                 let word = be16(&packets[1], at);

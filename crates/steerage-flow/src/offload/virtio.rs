@@ -1,6 +1,6 @@
 //! The header that describes offload work to a virtio network device (`struct virtio_net_hdr`,
-//! virtio 1.2, 5.1.6), without the number of buffers. Linux puts this header before each packet of
-//! a TUN or TAP device with `IFF_VNET_HDR`, and before each packet of a packet socket with
+//! virtio 1.2, 5.1.6), without the number of buffers. Linux puts a virtio header before each packet
+//! of a TUN or TAP device with `IFF_VNET_HDR`, and before each packet of a packet socket with
 //! `PACKET_VNET_HDR`. In this module, the numbers of the virtio header are little-endian. For a TUN
 //! device, steerage requests little-endian numbers (`TUNSETVNETLE`). A packet socket uses the byte
 //! order of the machine.
@@ -18,7 +18,8 @@ const GSO_NONE: u8 = 0;
 const GSO_TCPV4: u8 = 1;
 const GSO_TCPV6: u8 = 4;
 const GSO_UDP_L4: u8 = 5;
-/// A flag that is combined with the kind: the first segment has TCP's CWR flag.
+/// A flag that is combined with the segmentation kind. It means that the first segment has TCP's
+/// CWR flag.
 const GSO_ECN: u8 = 0x80;
 
 impl Offload {
@@ -27,7 +28,7 @@ impl Offload {
     ///
     /// # Errors
     /// [`BadOffload`] if the virtio header cannot be correct. A frame with an impossible virtio
-    /// header cannot be used, and counts as lost.
+    /// header cannot be used, so the frame counts as lost.
     #[inline]
     pub fn from_virtio(header: &[u8; VIRTIO_BYTES], frame: &[u8], link: LinkType) -> Result<Option<Self>, BadOffload> {
         let [flags, gso, ..] = *header;
@@ -62,8 +63,8 @@ impl Offload {
 
     fn single(start: usize, offset: usize, frame: &[u8]) -> Result<Self, BadOffload> {
         let end = start + offset + 2;
-        // At least one byte that is summed must precede the checksum, and the checksum must be in
-        // the headers.
+        // The checksum must cover at least one byte before the checksum field, and the field must
+        // be in the headers.
         if offset == 0 || end > frame.len().min(HEADER_BYTES_MAX) {
             return Err(BadOffload::Checksum);
         }
@@ -81,8 +82,8 @@ impl Offload {
 
     /// Returns the virtio header for a frame. `is_v4` is true if the frame is an IPv4 packet.
     /// Returns `None` for a super-frame whose checksum is complete, because no device accepts such
-    /// a frame. A super-frame with a complete checksum can be split into packets instead. The
-    /// resulting packets can then be merged by [`coalesce`](super::coalesce).
+    /// a frame. Instead, a super-frame with a complete checksum can be split into packets. The
+    /// packets of the split super-frame can then be merged by [`coalesce`](super::coalesce).
     #[inline]
     pub fn to_virtio(&self, is_v4: bool) -> Option<[u8; VIRTIO_BYTES]> {
         if self.checksum != ChecksumState::Partial {

@@ -1,11 +1,11 @@
-//! Reads and writes integers in network byte order. If the compiler knows the offset and the
-//! length, it removes the bounds check.
+//! Reads and writes integers in network byte order. If the compiler knows the offset and the length
+//! of `bytes`, it removes the bounds check.
 
 /// Returns the 16-bit number at offset `at`.
 ///
 /// # Panics
-/// Panics if the number does not lie completely within `bytes`. All functions of this module panic
-/// if the number does not lie completely within `bytes`.
+/// Panics if the number is not completely within `bytes`. All functions of this module panic if the
+/// number is not completely within `bytes`.
 #[inline(always)]
 pub fn be16(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([bytes[at], bytes[at + 1]])
@@ -33,7 +33,7 @@ pub fn be128(bytes: &[u8], at: usize) -> u128 {
     u128::from_be_bytes(number)
 }
 
-/// Writes bytes, such as those of a number in network byte order, at offset `at`.
+/// Writes bytes at offset `at`, for example the bytes of a number in network byte order.
 ///
 /// ```
 /// use steerage_flow::wire::{be16, ethernet, ethertype, put};

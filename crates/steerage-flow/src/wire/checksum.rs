@@ -1,12 +1,12 @@
-//! The Internet checksum (RFC 1071), and how it is updated when a word changes (RFC 1624).
+//! Computes the Internet checksum (RFC 1071), and updates it when a word changes (RFC 1624).
 
 use super::{ipv4, ipv6};
 
-/// The number of bytes that are added to the checksum at a time.
+/// The number of bytes that the loop adds to the checksum in one step.
 const BLOCK: usize = 32;
 
-/// Adds 16-bit words to `sum`. An odd last byte is padded with a zero byte. Therefore only the last
-/// part of a packet may have an odd length.
+/// Adds 16-bit words to `sum`. If the length is odd, the last byte is padded with a zero byte.
+/// Therefore only the last part of a packet may have an odd length.
 ///
 /// ```
 /// use steerage_flow::wire::checksum::{finish, fold, sum};
@@ -17,7 +17,7 @@ const BLOCK: usize = 32;
 /// ```
 #[inline]
 pub fn sum(bytes: &[u8], sum: u64) -> u64 {
-    // Most headers are shorter than one block.
+    // Most headers are shorter than one block of `BLOCK` bytes.
     let (rest, sum) = if bytes.len() < BLOCK { (bytes, sum) } else { sum_blocks(bytes, sum) };
     let (pairs, last) = rest.split_at(rest.len() & !1);
     let words = pairs.chunks_exact(2).map(|pair| u64::from(u16::from_be_bytes([pair[0], pair[1]])));
@@ -26,9 +26,10 @@ pub fn sum(bytes: &[u8], sum: u64) -> u64 {
 
 /// Adds whole blocks, and returns the bytes after the last whole block.
 fn sum_blocks(bytes: &[u8], sum: u64) -> (&[u8], u64) {
-    // If words are added in the other byte order, only the two bytes of the sum modulo 0xffff are
-    // swapped. Therefore the loop adds several words of four bytes at a time. The sum of four-byte
-    // words folds to the same value as the sum of two-byte words.
+    // If words are added in the wrong byte order, the only effect is that the two bytes of the sum
+    // modulo 0xffff are swapped. Therefore the loop adds several four-byte words at a time, in the
+    // machine's byte order. The sum of four-byte words folds to the same value as the sum of
+    // two-byte words.
     let mut blocks = bytes.chunks_exact(BLOCK);
     let mut lanes = [0_u64; BLOCK / 4];
     for block in &mut blocks {
@@ -39,22 +40,23 @@ fn sum_blocks(bytes: &[u8], sum: u64) -> (&[u8], u64) {
     (blocks.remainder(), sum + u64::from(u16::from_be(fold(lanes.iter().sum()))))
 }
 
-/// Folds the sum to 16 bits. The sum may consist of 32-bit words, because 2^16 equals 1 modulo
+/// Folds the sum to 16 bits. The added words may also have 32 bits, because 2^16 equals 1 modulo
 /// 0xffff.
 #[inline]
 pub const fn fold(sum: u64) -> u16 {
-    // After the addition, the upper half is the sum of both halves, plus the carry.
+    // After the addition, the upper half of the 64-bit word is the sum of both halves, plus the
+    // carry.
     let sum = (sum.wrapping_add(sum.rotate_left(32)) >> 32) as u32;
     (sum.wrapping_add(sum.rotate_left(16)) >> 16) as u16
 }
 
-/// Returns the checksum for this sum.
+/// Returns the Internet checksum for the sum `sum`.
 #[inline]
 pub const fn finish(sum: u64) -> u16 {
     !fold(sum)
 }
 
-/// Returns the checksum of TCP or UDP for this sum. The result is never zero, because zero means
+/// Returns the TCP or UDP checksum for the sum `sum`. The result is never zero, because zero means
 /// "no checksum" in UDP (RFC 768). For TCP, 0 and 0xffff are the same number.
 ///
 /// ```
@@ -72,7 +74,7 @@ pub const fn finish_transport(sum: u64) -> u16 {
 
 /// Completes a TCP or UDP checksum. The checksum field at offset `at` contains the sum of the
 /// pseudo-header. The checksum covers the packet from offset `start` on. Returns false and changes
-/// nothing if the checksum field does not lie in the packet.
+/// nothing if the checksum field is outside of the packet.
 ///
 /// ```
 /// use steerage_flow::wire::checksum::complete;
@@ -91,8 +93,8 @@ pub fn complete(packet: &mut [u8], start: usize, at: usize) -> bool {
     true
 }
 
-/// Returns the checksum after a word that it covers has changed from `old` to `new` (RFC 1624,
-/// equation 3).
+/// Returns the new checksum after one of the summed words has changed from `old` to `new` (RFC
+/// 1624, equation 3).
 ///
 /// ```
 /// use steerage_flow::wire::checksum::adjusted;
@@ -105,9 +107,9 @@ pub const fn adjusted(checksum: u16, old: u16, new: u16) -> u16 {
     finish(!checksum as u64 + !old as u64 + new as u64)
 }
 
-/// Returns the sum of the pseudo-header (RFC 9293, 3.1; RFC 8200, 8.1) of a packet that begins with
-/// this IPv4 or IPv6 header. `bytes` is the length of the transport header and the payload. The
-/// order of the two addresses does not matter.
+/// Returns the sum of the pseudo-header (RFC 9293, 3.1; RFC 8200, 8.1) of a packet with the IPv4 or
+/// IPv6 header `header`. `bytes` is the length of the transport header and the payload. The order
+/// of the two addresses does not change the sum.
 #[inline]
 pub fn pseudo_sum(header: &[u8], is_v4: bool, protocol: u8, bytes: usize) -> u64 {
     sum(&header[if is_v4 { ipv4::ADDRESSES } else { ipv6::ADDRESSES }], bytes as u64 + u64::from(protocol))
@@ -120,8 +122,8 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Creates a header whose checksum is in word 5, as in IPv4. The updated checksum must
-        /// equal the sum over the whole header.
+        /// The test creates a header whose checksum is in word 5 (counted from 0), as in IPv4. The
+        /// updated checksum must equal the checksum that is computed over the whole header.
         #[test]
         fn a_changed_word_is_as_summed_anew(mut header in prop::collection::vec(any::<u8>(), 20..=60), ttl in 1_u8..) {
             header[0] = ipv4::PLAIN;
@@ -131,12 +133,12 @@ mod tests {
             let old = u16::from_be_bytes([header[8], header[9]]);
             header[8] -= 1;
             let anew = finish(sum(&header, 0));
-            // In this arithmetic, all ones and all zeros are the same number, and no header has the
-            // sum zero: RFC 1624, section 3.
+            // In one's complement arithmetic, all ones and all zeros are the same number, and no
+            // header has the sum zero: RFC 1624, section 3.
             prop_assert_eq!(adjusted(before, old, old - 0x100), anew);
         }
 
-        /// The definition in RFC 1071: add the words, and then add the carries to the sum.
+        /// RFC 1071 defines the sum as follows: add the words, and then add the carries to the sum.
         #[test]
         fn blocks_and_folds_follow_the_definition(bytes in prop::collection::vec(any::<u8>(), 0..1600), start in any::<u32>()) {
             let mut slow = u64::from(start);

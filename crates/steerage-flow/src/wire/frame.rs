@@ -31,15 +31,16 @@ pub struct IpHeader {
     pub class: u8,
     /// The TTL or hop limit.
     pub hops: u8,
-    /// IPv4's identification. The identification has no meaning with the flag "don't fragment" (RFC
-    /// 6864), which a new header has.
+    /// IPv4's identification. The identification has no meaning if the flag "don't fragment" is set
+    /// (RFC 6864). A new header has this flag.
     pub identification: u16,
     /// The flags and the fragment offset of IPv4.
     pub fragment: u16,
 }
 
 impl IpHeader {
-    /// Creates a header with the default hop limit. An IPv4 header has the flag "don't fragment".
+    /// Creates an IP header with the default hop limit. An IPv4 header has the flag "don't
+    /// fragment".
     #[inline]
     pub fn new(source: impl Into<IpAddr>, destination: impl Into<IpAddr>, protocol: u8) -> Self {
         let (source, destination) = (source.into(), destination.into());
@@ -52,9 +53,9 @@ impl IpHeader {
         if self.source.is_ipv4() { ipv4::BYTES } else { ipv6::BYTES }
     }
 
-    /// Writes the header with its checksum to the front of `to`. The payload has `payload` bytes.
-    /// Returns the partial checksum of the pseudo-header. Returns `None` if the addresses have
-    /// different IP versions, the packet is too long, or `to` is too short.
+    /// Writes the header with its checksum to the front of `to`. `payload` is the length of the
+    /// payload in bytes. Returns the partial checksum of the pseudo-header. Returns `None` if the
+    /// addresses have different IP versions, the packet is too long, or `to` is too short.
     #[inline]
     pub fn write(&self, to: &mut [u8], payload: usize) -> Option<u64> {
         let header = to.get_mut(..self.bytes())?;
@@ -99,7 +100,7 @@ impl IpHeader {
 /// ```
 #[derive(Clone, Debug)]
 pub struct FrameBuilder {
-    /// The Ethernet addresses and the VLAN tags, without the EtherType that follows them.
+    /// The Ethernet addresses and the VLAN tags, without the EtherType that follows the last tag.
     link: Vec<u8>,
     ip: IpHeader,
     /// The transport header, without its length and checksum.
@@ -118,8 +119,8 @@ impl FrameBuilder {
         Self::between(from.into(), to.into(), protocol::TCP, tcp::BYTES).flags(tcp::ACK).window(u16::MAX)
     }
 
-    /// Describes an ICMP or ICMPv6 message of this type and code. The IP version of the addresses
-    /// selects ICMP or ICMPv6.
+    /// Describes an ICMP or ICMPv6 message of the type `kind` and the code `code`. The IP version
+    /// of the addresses selects ICMP or ICMPv6.
     pub fn icmp(from: impl Into<IpAddr>, to: impl Into<IpAddr>, kind: u8, code: u8) -> Self {
         let from = from.into();
         let mut built = Self::ip(from, to, if from.is_ipv4() { protocol::ICMP } else { protocol::ICMP6 });
@@ -150,15 +151,15 @@ impl FrameBuilder {
         self
     }
 
-    /// Adds a VLAN tag (802.1Q) after the tags that were added before.
+    /// Adds a VLAN tag (802.1Q) after the VLAN tags that were added earlier.
     #[must_use]
     pub fn vlan(mut self, id: u16) -> Self {
         self.link.extend([ethertype::VLAN, id].map(u16::to_be_bytes).as_flattened());
         self
     }
 
-    /// Changes fields of the IP header, such as the hop limit. The addresses and the protocol
-    /// should stay as the constructor set them.
+    /// Changes fields of the IP header, such as the hop limit. Do not change the addresses and the
+    /// protocol, which the constructor has set.
     #[must_use]
     pub fn with_ip(mut self, change: impl FnOnce(&mut IpHeader)) -> Self {
         change(&mut self.ip);
@@ -196,12 +197,12 @@ impl FrameBuilder {
         self
     }
 
-    /// Returns the total length of the frame's headers.
+    /// Returns the total length of the frame's headers in bytes.
     pub fn header_bytes(&self) -> usize {
         self.link.len() + 2 + self.ip.bytes() + self.transport.len()
     }
 
-    /// Returns the Ethernet frame with this payload.
+    /// Returns the Ethernet frame with the payload `payload`.
     ///
     /// # Panics
     /// Panics if the addresses have different IP versions, or the packet is longer than IP allows.
@@ -219,10 +220,10 @@ impl FrameBuilder {
         self.frame(&vec![0; bytes.checked_sub(self.header_bytes()).expect("the headers are longer")])
     }
 
-    /// Returns the packet with this payload, beginning with its IP header.
+    /// Returns the packet with the payload `payload`, beginning with its IP header.
     ///
     /// # Panics
-    /// Panics in the cases in which [`frame`](Self::frame) panics.
+    /// Panics under the same conditions as [`frame`](Self::frame).
     pub fn packet(&self, payload: &[u8]) -> Vec<u8> {
         self.after(Vec::new(), payload)
     }

@@ -15,7 +15,8 @@ pub mod ethertype {
     pub const VLAN_SERVICE: u16 = 0x88a8;
     /// The EtherType of a provider's VLAN tag that was used before IEEE 802.1ad.
     pub const VLAN_QINQ: u16 = 0x9100;
-    /// IEEE 802.3, annex 57A: LACP, and other protocols between the two ends of a link.
+    /// IEEE 802.3, annex 57A: The EtherType of LACP and other protocols between the two ends of a
+    /// link.
     pub const SLOW_PROTOCOLS: u16 = 0x8809;
     /// The EtherType of MPLS packets (RFC 5332): unicast, or all MPLS packets.
     pub const MPLS: u16 = 0x8847;
@@ -23,20 +24,21 @@ pub mod ethertype {
     pub const MPLS_MULTICAST: u16 = 0x8848;
     /// PPPoE (RFC 2516) in the session stage. Frames of PPPoE's discovery stage contain no IP.
     pub const PPPOE_SESSION: u16 = 0x8864;
-    /// RFC 1701: Ethernet in a tunnel ("transparent Ethernet bridging").
+    /// RFC 1701: Ethernet frames in a tunnel ("transparent Ethernet bridging").
     pub const BRIDGED: u16 = 0x6558;
     /// RFC 2637: PPP in GRE version 1.
     pub const PPP: u16 = 0x880b;
-    /// Cisco MetaData, a group tag before the real type.
+    /// Cisco MetaData, a security group tag before the EtherType of the payload.
     pub const METADATA: u16 = 0x8909;
-    /// A backbone's tag before a customer's whole frame (IEEE 802.1Q, 9.5, formerly 802.1ah).
+    /// The tag of a provider backbone, which precedes a whole frame of a customer (IEEE 802.1Q,
+    /// 9.5, formerly 802.1ah).
     pub const BACKBONE: u16 = 0x88e7;
     /// Network service header (RFC 8300).
     pub const NSH: u16 = 0x894f;
     /// IEEE 802.1AE.
     pub const MACSEC: u16 = 0x88e5;
-    /// The smallest EtherType. A smaller number in the EtherType field is the frame's length (IEEE
-    /// 802.3, 3.2.6).
+    /// The smallest EtherType. The smallest EtherType. A smaller number in the EtherType field is
+    /// the frame's length (IEEE 802.3, 3.2.6).
     pub const MIN: u16 = 0x0600;
     /// The number that Linux uses for a frame whose EtherType field contains a length
     /// (`ETH_P_802_2`). `ETH_P_802_2` is not a registered EtherType.
@@ -72,7 +74,7 @@ pub mod protocol {
     pub const FRAGMENT: u8 = 44;
     /// IPv6 destination options (RFC 8200, 4.6).
     pub const DESTINATION: u8 = 60;
-    /// No header follows (RFC 8200, 4.7).
+    /// Means that no header follows (RFC 8200, 4.7).
     pub const NOTHING: u8 = 59;
     /// IPv6 header of Shim6 (RFC 5533).
     pub const SHIM6: u8 = 140;
@@ -93,18 +95,20 @@ pub mod protocol {
     /// RFC 8986.
     pub const ETHERNET: u8 = 143;
 
-    /// The protocols that have a name in the notation of a flow.
+    /// The protocols that have a name in the text form of a flow key.
     const NAMES: [(u8, &str); 7] =
         [(ICMP, "icmp"), (TCP, "tcp"), (UDP, "udp"), (GRE, "gre"), (ESP, "esp"), (ICMP6, "icmp6"), (SCTP, "sctp")];
 
-    /// Returns the name of a protocol in the notation of a [`FlowKey`](crate::FlowKey), such as
-    /// `tcp`. Returns `None` if the notation uses the protocol's number instead.
+    /// Returns the name of a protocol in the text form of a [`FlowKey`](crate::FlowKey), such as
+    /// `tcp`. Returns `None` if the text form of a flow key contains the protocol's number instead
+    /// of a name.
     #[must_use]
     pub fn name(protocol: u8) -> Option<&'static str> {
         NAMES.iter().find(|(number, _)| *number == protocol).map(|(_, name)| *name)
     }
 
-    /// Returns the protocol with this name. The protocol's name must be in lower case.
+    /// Returns the number of the protocol with the name `name`. The protocol's name must be in
+    /// lower case.
     ///
     /// ```
     /// use steerage_flow::protocol;
@@ -162,7 +166,7 @@ pub mod port {
     pub const MPLS: u16 = 6635;
     /// The port that Linux, flannel and Cilium use for VXLAN.
     pub const VXLAN_LINUX: u16 = 8472;
-    /// TZSP's usual port. IANA has assigned this port to no other service.
+    /// TZSP's usual port. IANA has not assigned the port 37008 to another service.
     pub const TZSP: u16 = 37008;
 }
 
@@ -175,7 +179,7 @@ pub mod gre {
     pub const ERSPAN_3: u16 = 0x22eb;
     /// MikroTik's Ethernet over IP, with GRE version 1.
     pub const EOIP: u16 = 0x6400;
-    /// WCCP: a packet that a router redirects to a cache.
+    /// WCCP: packets that a router redirects to a cache.
     pub const WCCP: u16 = 0x883e;
 }
 
@@ -196,7 +200,7 @@ pub mod next_protocol {
 
 /// PPP protocol numbers (IANA), and PPP's framing.
 pub mod ppp {
-    /// Address and control, the first bytes of PPP in HDLC framing (RFC 1662).
+    /// The address and control bytes, with which PPP in HDLC framing begins (RFC 1662).
     pub const IN_HDLC: [u8; 2] = [0xff, 3];
     /// RFC 1332.
     pub const IPV4: u16 = 0x0021;
@@ -238,17 +242,18 @@ pub mod ipv4 {
     /// The first byte of an IPv4 header without options: version 4, and a length of five words of
     /// four bytes.
     pub const PLAIN: u8 = 0x45;
-    /// The IPv4 flag that forbids fragmentation. A packet with this flag has a meaningless
-    /// identification (RFC 6864).
+    /// The IPv4 flag that forbids fragmentation. The identification of a packet with the flag
+    /// "don't fragment" has no meaning (RFC 6864).
     pub const DONT_FRAGMENT: u16 = 0x4000;
-    /// The IPv4 flag that is set in all fragments but the last.
+    /// The IPv4 flag that is set in all fragments except the last.
     pub const MORE_FRAGMENTS: u16 = 0x2000;
-    /// The bits in the word of the IPv4 flags that contain the fragment offset, in units of eight
-    /// bytes.
+    /// The bits of the fragment offset, in units of eight bytes. They are in the same 16-bit word
+    /// as the IPv4 flags.
     pub const OFFSET: u16 = 0x1fff;
-    /// An IPv4 packet is a fragment if at least one of these bits in the word of the flags is set.
+    /// An IPv4 packet is a fragment if at least one of these bits is set in the 16-bit word that
+    /// contains the IPv4 flags.
     pub const FRAGMENT: u16 = MORE_FRAGMENTS | OFFSET;
-    /// The offset of the payload's protocol in an IPv4 header.
+    /// The offset of the payload's protocol number in an IPv4 header.
     pub const PROTOCOL_AT: usize = 9;
     /// The offset of the checksum in an IPv4 header.
     pub const CHECKSUM_AT: usize = 10;
@@ -267,7 +272,7 @@ pub mod ipv6 {
     /// The bits in the third and fourth byte of an IPv6 fragment header that contain the offset, in
     /// bytes (RFC 8200, 4.5).
     pub const OFFSET: u16 = 0xfff8;
-    /// The flag in an IPv6 fragment header that is set in all fragments but the last.
+    /// The flag in an IPv6 fragment header that is set in all fragments except the last.
     pub const MORE_FRAGMENTS: u16 = 1;
     /// The offset of the payload's protocol, or of the first extension header's type, in an IPv6
     /// header.
@@ -286,7 +291,7 @@ pub mod tcp {
     /// The offset of the checksum in a TCP header.
     pub const CHECKSUM_AT: usize = 16;
 
-    /// All TCP flags in the word at [`FLAGS_AT`].
+    /// The bits of all TCP flags in the 16-bit word at [`FLAGS_AT`].
     pub const FLAGS: u16 = 0x01ff;
     /// FIN: the sender has no more data.
     pub const FIN: u16 = 0x001;

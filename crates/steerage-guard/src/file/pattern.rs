@@ -5,9 +5,9 @@ use std::time::SystemTime;
 
 /// A file name with placeholders for a time in UTC.
 ///
-/// The placeholders `%Y`, `%m`, `%d`, `%H`, `%M` and `%S` stand for parts of the time, as in
-/// strftime(3). `%F` stands for `%Y-%m-%d`, `%T` for `%H:%M:%S`, `%s` for the number of seconds
-/// since 1970, and `%%` for a percent sign.
+/// The placeholders `%Y`, `%m`, `%d`, `%H`, `%M` and `%S` have the same meaning as in strftime(3).
+/// `%F` means `%Y-%m-%d`, `%T` means `%H:%M:%S`, `%s` is the number of seconds since 1970, and `%%`
+/// is a percent sign.
 ///
 /// ```
 /// use std::time::SystemTime;
@@ -55,18 +55,18 @@ impl FilePattern {
         &self.0
     }
 
-    /// Returns the pattern with all placeholders replaced by this time.
+    /// Returns the file name for the time `time`: the pattern with all placeholders replaced.
     pub fn at(&self, time: impl Into<SystemTime>) -> String {
         Self::fill(&self.0, time.into()).unwrap_or_default()
     }
 
-    /// Returns true if [`at`](Self::at) can return this name for some time.
+    /// Returns true if there is a time for which [`at`](Self::at) could return the name `name`.
     pub fn matches(&self, name: &str) -> bool {
         Self::is_filled(&self.0, name).is_some()
     }
 
-    /// Returns `None` if the file name does not match the pattern. For each digit of a time in the
-    /// pattern, the name may have any digit.
+    /// Returns `None` if the file name does not match the pattern. The name may have any digit at
+    /// the position of a digit of the time.
     fn is_filled(pattern: &str, name: &str) -> Option<()> {
         let Some((literal, rest)) = pattern.split_once('%') else { return (pattern == name).then_some(()) };
         let name = name.strip_prefix(literal)?;
@@ -78,8 +78,8 @@ impl FilePattern {
             'T' => "00:00:00",
             '%' => return Self::is_filled(rest, name.strip_prefix('%')?),
             's' => {
-                // `%s` stands for any number of digits, and the pattern may contain another digit
-                // after `%s`. Therefore each possible number of digits is tried.
+                // `%s` matches any number of digits, and a digit may follow `%s` in the pattern.
+                // Therefore each possible number of digits is tried.
                 let digits = name.bytes().take_while(u8::is_ascii_digit).count();
                 return (1..=digits).find_map(|length| Self::is_filled(rest, &name[length..]));
             }
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn parts_of_a_time() {
-        // The expected values were printed by `date -u -d @1700000000.5 +...`.
+        // The expected values of this test were printed by `date -u -d @1700000000.5 +...`.
         let time = SystemTime::UNIX_EPOCH + Duration::from_millis(1_700_000_000_500);
         let name = |text: &str| FilePattern::parse(text).unwrap().at(time);
         assert_eq!(name("flows-%Y%m%d-%H%M%S.csv"), "flows-20231114-221320.csv");

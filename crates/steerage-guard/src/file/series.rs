@@ -19,8 +19,9 @@ use crate::path::{Directory, PathError};
 /// or more, so this maximum is reached only after 98 GiB within one second.
 const SAME_NAME_MAX: u32 = 100_000;
 
-/// Returns the start of the period that contains the time `nanos`. Periods begin at 1970 and last
-/// `period` each. Both numbers are in nanoseconds, and `period` must be at least 1.
+/// Returns the start of the period that contains the time `nanos`. The first period begins in 1970,
+/// and each has the length `period`. Both `nanos` and `period` are in nanoseconds, and `period`
+/// must be at least 1.
 pub fn start_of_period(nanos: u64, period: u64) -> u64 {
     nanos - nanos % period
 }
@@ -45,12 +46,12 @@ pub struct FileSeries {
     /// The existing files of the series, from the oldest to the newest. If the series never removes
     /// files, the list is empty.
     files: VecDeque<Written>,
-    /// The name of the last file without its number, and the number.
+    /// The name of the last created file without its number, and this number.
     last: (PathBuf, u32),
 }
 
-/// A file of the series on the disk. The device number and inode number of the file show whether
-/// another file has taken its path.
+/// A file of the series on the disk. The file's device number and inode number show whether its
+/// path now belongs to another file.
 #[derive(Debug)]
 struct Written {
     path: PathBuf,
@@ -75,7 +76,7 @@ impl FileSeries {
         Ok(Self { name, keep, files, last: (PathBuf::new(), 0) })
     }
 
-    /// Creates the next file of the series, with this time in its name. Creates each missing
+    /// Creates the next file of the series, with the time `time` in its name. Creates each missing
     /// directory whose name contains a time.
     ///
     /// # Errors
@@ -154,7 +155,7 @@ fn earlier_files(path: &Path) -> Result<VecDeque<Written>, PathError> {
     Ok(files.into_iter().map(|(_, file)| file).collect())
 }
 
-/// Inserts a number into the file name before its extension. The name of the first file gets no
+/// Inserts a number into the file name before its extension. The first file with a name gets no
 /// number.
 fn numbered(name: &str, number: u32) -> String {
     match name.rsplit_once('.') {
@@ -208,8 +209,8 @@ mod tests {
     #[test]
     fn no_file_is_replaced_and_the_oldest_are_removed() {
         let directory = directory("kept");
-        // A file whose name does not match the pattern does not belong to the series. A link does
-        // not belong to it either.
+        // A file whose name does not match the pattern does not belong to the series. A symbolic
+        // link does not belong to the series either.
         fs::write(directory.join("other.pcap"), "").unwrap();
         symlink("other.pcap", directory.join("a-05.pcap")).unwrap();
         let mut first = series(&directory, "a-%S.pcap", 3);
@@ -217,8 +218,8 @@ mod tests {
             first.create(at(seconds)).unwrap().write_all(b"first").unwrap();
         }
         assert_eq!(names(&directory), ["a-01-3.pcap", "a-01-4.pcap", "a-02.pcap", "a-05.pcap", "other.pcap"]);
-        // A later run removes the files of the earlier run. If another file has taken the name of
-        // an earlier file, the later run does not remove it.
+        // A later run removes the files of the earlier run. If the name of an earlier file now
+        // belongs to another file, the later run does not remove that other file.
         fs::rename(directory.join("a-02.pcap"), directory.join("a-02.moved")).unwrap();
         let mut second = series(&directory, "a-%S.pcap", 2);
         fs::write(directory.join("another"), "another").unwrap();

@@ -14,8 +14,8 @@ use super::*;
 
 const SOMEBODY: u32 = 65534;
 
-/// A directory for a test with given permissions, and a file next to the directory that must not
-/// change.
+/// A test directory with given permissions, and a file outside of this directory. The test must not
+/// change this file.
 struct Ground {
     root: PathBuf,
 }

@@ -23,7 +23,7 @@ const HOW: OFlags = OFlags::RDWR.union(OFlags::CLOEXEC);
 /// Returns an error if a file cannot be created in the directory.
 pub fn unnamed(directory: &Directory) -> Result<File, PathError> {
     directory.may_hold_files()?;
-    // With O_EXCL, no process can give the file a name later.
+    // With `O_EXCL`, no process can give the unnamed file a name later.
     match rustix::fs::openat(directory, ".", HOW | OFlags::TMPFILE | OFlags::EXCL, PRIVATE) {
         Ok(file) => Ok(file.into()),
         // The file system does not support files without a name, so the file is created with a name

@@ -1,4 +1,4 @@
-//! Finds out which users can change a directory.
+//! Determines which users can change a directory.
 
 use std::os::fd::BorrowedFd;
 
@@ -41,19 +41,21 @@ impl Access {
         if mode.contains(Mode::SVTX) { Self::Sticky(who) } else { Self::Others(who) }
     }
 
-    /// Returns true if another user owns the directory.
+    /// Returns true if another user owns the directory, or runs the FUSE file system that contains
+    /// it.
     pub(super) fn is_of_user(self) -> bool {
         matches!(self, Self::Others(Who::User(_)))
     }
 }
 
 /// Returns the user who mounted the FUSE file system of this directory. Returns `None` if root or
-/// the effective user mounted it, or if it is not a FUSE file system. Any user can mount a FUSE
-/// file system. If `/etc/fuse.conf` allows it, the user can make the file system accessible to all
-/// users. A FUSE file system can report any owner and mode of a file, and any target of a link.
+/// the effective user mounted the file system, or if it is not a FUSE file system. Any user can
+/// mount a FUSE file system. If `/etc/fuse.conf` permits this, the user can make a FUSE file system
+/// accessible to all users. A FUSE file system can report any owner and mode of a file, and any
+/// target of a link.
 pub(super) fn run_by(directory: BorrowedFd<'_>) -> Option<Who> {
     let Ok(system) = fstatfs(directory) else { return Some(Who::Everybody) };
-    // The type of the field `f_type` depends on the architecture.
+    // The integer type of the field `f_type` depends on the CPU architecture.
     #[allow(clippy::unnecessary_cast)]
     if system.f_type as u64 & u64::from(u32::MAX) != FUSE {
         return None;

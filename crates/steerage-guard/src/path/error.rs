@@ -26,8 +26,8 @@ pub enum PathError {
         /// The user or group that can change the link.
         by: Who,
     },
-    /// Another user runs the file system of the directory, and could read the files that are written
-    /// there.
+    /// Another user runs the file system of the directory, and could read the files that are
+    /// written to the directory.
     FileSystem {
         /// The directory on the file system of another user.
         directory: PathBuf,

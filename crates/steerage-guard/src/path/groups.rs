@@ -8,12 +8,13 @@ use std::sync::OnceLock;
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-/// The maximum size of `/etc/passwd` and of `/etc/group`, in bytes, which is enough for about
+/// The maximum size of `/etc/passwd` and of `/etc/group` in bytes. This size is enough for about
 /// 100,000 entries. If one of the files is larger, no group counts as private.
 const ACCOUNTS_BYTES_MAX: u64 = 8 << 20;
 
-/// Returns true if the effective user is the only member of the group `gid`, which may write to
-/// this directory. Returns false if an access list gives other users access to the directory.
+/// Returns true if the effective user is the only member of the group `gid`. This group may write
+/// to the directory `directory`. Returns false if an access list gives other users access to the
+/// directory.
 pub(super) fn is_private(gid: u32, directory: BorrowedFd<'_>) -> bool {
     static PRIVATE: OnceLock<Option<(u32, u32)>> = OnceLock::new();
     let uid = geteuid().as_raw();
@@ -24,8 +25,9 @@ pub(super) fn is_private(gid: u32, directory: BorrowedFd<'_>) -> bool {
     if *private != Some((uid, gid)) {
         return false;
     }
-    // If the directory has an access list, the group bits of its mode are the maximum of all users
-    // and groups in the list. Therefore the group bits do not describe the group alone.
+    // If the directory has an access list (ACL), the group bits of its mode are the maximum
+    // permissions of all users and groups in the list. Therefore the group bits do not describe the
+    // group's permissions alone.
     let through = format!("/proc/self/fd/{}", directory.as_raw_fd());
     let list = rustix::fs::getxattr(through, "system.posix_acl_access", &mut [0_u8; 0][..]);
     matches!(list, Err(Errno::NODATA | Errno::OPNOTSUPP))
@@ -38,8 +40,8 @@ pub(super) fn accounts(path: &str) -> Option<String> {
     (bytes.len() as u64 <= ACCOUNTS_BYTES_MAX).then(|| String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Returns the private group of a user: the group has the user's name, is the user's primary group,
-/// and has no other member. `users` and `groups` are the contents of `/etc/passwd` and
+/// Returns the private group of a user. A private group has the user's name, is the user's primary
+/// group, and has no other member. `users` and `groups` are the contents of `/etc/passwd` and
 /// `/etc/group`.
 pub(super) fn private_group(uid: u32, users: &str, groups: &str) -> Option<u32> {
     let user = |line: &'_ str| {

@@ -15,15 +15,14 @@ struct Ground(PathBuf);
 
 impl Ground {
     fn new() -> Self {
-        // `Relaxed`, which pairs with nothing: each test of this process only needs a different
-        // number.
+        // `Relaxed` is enough: each test of this process only needs a different number.
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let root = std::env::temp_dir().join(format!("steerage-path-{}-{number}", std::process::id()));
         fs::create_dir(&root).unwrap();
         fs::set_permissions(&root, fs::Permissions::from_mode(0o755)).unwrap();
-        // The path of the test's directory must contain no link. The temporary directory of the
-        // machine may be sticky, and the walk follows no link in a sticky directory.
+        // The path of the test's directory must contain no link. The machine's temporary directory
+        // may be sticky, and a link in a sticky directory is not followed.
         Self(fs::canonicalize(root).unwrap())
     }
 
@@ -42,7 +41,7 @@ impl Ground {
         lchown(self.at(path), Some(uid), Some(uid)).unwrap();
     }
 
-    /// Returns the directory in which a file with this path would be created, relative to the
+    /// Returns the directory in which a file with the path `path` would be created, relative to the
     /// test's directory.
     fn holding(&self, path: &str) -> Result<String, String> {
         self.place(Directory::holding(&self.at(path)))
@@ -143,7 +142,7 @@ fn a_directory_of_another_user_ends_the_way_unless_it_is_the_last() {
     for deeper in ["x/logs/f", "x/mine/f", "x/missing/f", "x/../x/logs/f"] {
         assert_eq!(ground.holding(deeper), refused("user 65534 can change the directory x"), "{deeper}");
     }
-    // `..` leads to the directory that the walk opened before the current directory.
+    // The name `..` in a path leads to the directory that was opened before the current directory.
     assert_eq!(ground.holding("x/../f"), ok("f"));
 }
 
@@ -211,7 +210,7 @@ fn a_link_of_another_user_is_followed_nowhere() {
     ground.link("logs", SOMEBODY, "protected");
     assert_eq!(ground.holding("logs/f"), refused("user 65534 can change the link logs"));
     assert_eq!(ground.holding("logs"), ok("logs"));
-    // A link that is safe leads to a second link, which is not safe.
+    // The target of a safe link is a second link, which is not safe.
     ground.directory("x", SOMEBODY, 0o755);
     ground.link("x/second", SOMEBODY, ground.at("protected/conf"));
     ground.link("first", me(), "x/second");
@@ -242,7 +241,8 @@ fn a_working_directory_of_another_user_may_have_plain_directories() {
     let error = refused("user 65534 can change the link ./logs/mine/away");
     assert_eq!(ground.holding_from("home", "logs/mine/away/f"), error);
     assert_eq!(ground.holding_from("home", "../f"), refused("user 65534 can change the directory ."));
-    // From a trusted working directory, the rules are the same as from the root directory.
+    // For a path that begins at a trusted working directory, the rules are the same as for a path
+    // that begins at the root directory.
     ground.directory("ours", me(), 0o755);
     ground.link("ours/link", me(), "../protected");
     ground.link("ours/home", me(), "../home");
@@ -279,8 +279,8 @@ fn a_directory_that_another_user_put_there_is_not_taken_for_a_created_one() {
     ground.directory("x", SOMEBODY, 0o755);
     ground.directory("protected", me(), 0o755);
     let create = |path: &str| ground.opened(Directory::create_all(&ground.at(path), 0o755));
-    // The first call creates the missing directory `x/11` in the other user's directory, and the
-    // second call uses this directory again.
+    // The first call creates the missing directory `x/11` in another user's directory `x`, and the
+    // second call uses `x/11` again.
     assert_eq!((create("x/11/27"), create("x/11/28")), (Ok(()), Ok(())));
     let error = Err("user 65534 can change the directory x".to_owned());
     ground.directory("x/theirs", SOMEBODY, 0o755);
@@ -332,8 +332,8 @@ fn operations_take_single_names() {
     directory.remove_file(a).unwrap();
     directory.remove_dir(b).unwrap();
     assert_eq!(directory.entries().unwrap(), []);
-    // `create_new_file` does not follow a link that another user plants under the name of the new
-    // file.
+    // `create_new_file` does not follow a link that another user has planted with the name of the
+    // new file.
     symlink(ground.at("elsewhere"), ground.at("a")).unwrap();
     assert!(directory.create_new_file(a, 0o600).is_err() && !ground.at("elsewhere").exists());
 }
@@ -382,8 +382,8 @@ fn a_group_of_root_alone_may_write() {
     ground.directory("group", 0, 0o775);
     let directory = Directory::open_for_new_files(&ground.at("group")).unwrap();
     assert_eq!(directory.is_ours().unwrap(), is_private);
-    // An access list that also gives access to user 65534: user::rwx, user:65534:rwx, group::r-x,
-    // mask::rwx, other::r-x.
+    // An access list (ACL) that also gives access to user 65534: user::rwx, user:65534:rwx,
+    // group::r-x, mask::rwx, other::r-x.
     let entries: [(u16, u16, u32); 5] =
         [(1, 7, u32::MAX), (2, 7, SOMEBODY), (4, 5, u32::MAX), (16, 7, u32::MAX), (32, 5, u32::MAX)];
     let mut list = 2_u32.to_le_bytes().to_vec();

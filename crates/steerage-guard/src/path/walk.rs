@@ -34,16 +34,16 @@ impl Missing {
 
 #[derive(Debug)]
 pub(super) struct Walk {
-    /// The directories that the walk has opened, from the first directory to the current directory.
-    /// `..` leads to the previous directory in this list, even if another user has moved the
-    /// current directory meanwhile.
+    /// The directories of the path that were opened so far, from the first directory to the current
+    /// directory. The name `..` leads to the previous directory in this list, even if another user
+    /// has moved the current directory meanwhile.
     at: Vec<Directory>,
     left: Vec<OsString>,
     links: usize,
-    /// The user or group that can change the working directory. The value is `None` if the working
-    /// directory is trusted, or if the walk is outside of it.
+    /// The user or group that can change the working directory. `None` if the working directory is
+    /// trusted, or if the current directory is outside of the working directory.
     chosen: Option<Who>,
-    /// True if another program will resolve the path again. If the field is true, no group may have
+    /// True if another program will resolve the path again. In this case, no group may have
     /// permission to replace a directory of the path.
     strict: bool,
 }
@@ -60,7 +60,7 @@ impl Walk {
         Self::begin_in(Directory { fd, path: PathBuf::from("."), of_others: false }, path)
     }
 
-    /// Resolves a path that another program will resolve again.
+    /// Makes the rules stricter, for a path that another program will resolve again.
     pub(super) fn strict(self) -> Self {
         Self { strict: true, ..self }
     }
@@ -108,8 +108,8 @@ impl Walk {
         self.at.last().ok_or_else(|| Errno::NOENT.into())
     }
 
-    /// Returns the number of this process's descriptor if the rest of the path names one, as in
-    /// `/proc/self/fd/1`.
+    /// Returns the number of a file descriptor of this process if the rest of the path names a
+    /// descriptor, as in `/proc/self/fd/1`.
     fn descriptor(&self) -> Option<RawFd> {
         let [root] = &self.at[..] else { return None };
         let [number, fd, process, proc] = &self.left[..] else { return None };
@@ -134,8 +134,8 @@ impl Walk {
         let next = match (rustix::fs::openat(here, name, PATH_ONLY, Mode::empty()), mode, others) {
             (Err(Errno::NOENT), Some(mode), _) => {
                 match rustix::fs::mkdirat(here, name, Mode::from_raw_mode(mode)) {
-                    // If the directory exists by now, another process of this user may have created
-                    // it at the same moment.
+                    // `EEXIST` is no error, because another process of this user may have created
+                    // the directory at the same moment.
                     Ok(()) | Err(Errno::EXIST) => {}
                     Err(error) => return Err(error.into()),
                 }
@@ -164,8 +164,8 @@ impl Walk {
         let path = here.path.join(name);
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => {
-                // The directory is not checked here. If another user can change it, the walk fails
-                // at the next name of the path.
+                // The new directory is not checked yet. If another user can change the new
+                // directory, the next name of the path causes an error.
                 self.at.push(Directory { fd: next, path, of_others });
                 Ok(())
             }
@@ -191,7 +191,7 @@ impl Walk {
         if here.path == Path::new("/") {
             return Ok(());
         }
-        // A user who can change this directory may move the working directory to another parent
+        // Another user who can change the working directory may move it to another parent
         // directory.
         if let Access::Sticky(by) | Access::Others(by) = here.access()? {
             return Err(PathError::Changeable { directory: here.path.clone(), by });
@@ -201,8 +201,8 @@ impl Walk {
         Ok(())
     }
 
-    /// Returns true if this entry is a link, and only root or the user can have created the link in
-    /// this directory or moved it there.
+    /// Returns true if the entry is a link that only root or the user can have created in this
+    /// directory or moved into it.
     fn may_follow(&self, next: &Stat, access: Access) -> bool {
         let is_link = FileType::from_raw_mode(next.st_mode) == FileType::Symlink;
         is_link && is_trusted(next.st_uid) && self.chosen.is_none() && access == Access::Ours

@@ -14,8 +14,8 @@ use syscalls::Sysno;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Group {
-    /// Compute, wait, and read and write open files. Every thread needs this group of system calls,
-    /// and every filter allows it.
+    /// System calls to compute, to wait, and to read and write open files. Every thread needs this
+    /// group of system calls, and every filter allows it.
     Run,
     /// Receive packets from the sockets of devices, and stop receiving.
     Receive,
@@ -28,12 +28,13 @@ pub enum Group {
     OpenSockets,
     /// Start threads, let them communicate, and place them on CPUs.
     Threads,
-    /// Open, create, rename and remove files. Landlock restricts this group to certain files.
+    /// Open, create, rename and remove files. Landlock restricts the group `Files` to certain
+    /// files.
     Files,
     /// Use the maps of loaded XDP programs, check whether the programs are attached, and replace
     /// the program of an open BPF link.
     XdpMaps,
-    /// Bind open sockets. A filter cannot see the address.
+    /// Bind open sockets. A filter cannot read the address of `bind`.
     BindSockets,
     /// Attach loaded flow dissectors to network namespaces, and detach them.
     FlowDissectors,
@@ -65,19 +66,25 @@ pub(crate) struct Call {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Only {
     Any,
-    /// The argument of the system call with this number must have one of these values.
+    /// The system call's argument must have one of the values in the second field. The first field
+    /// is the number of the argument.
     OneOf(u8, &'static [u64]),
-    /// The arguments of the system call with the numbers 1 and 2 must be one of these pairs.
+    /// The arguments 1 and 2 of the system call must be one of the pairs in the field.
     Pairs(&'static [(u64, u64)]),
-    /// The argument of the system call with this number must be the null pointer.
+    /// The system call's argument must be the null pointer. The field is the number of the
+    /// argument.
     Null(u8),
-    /// The argument of the system call with this number must not have this value.
+    /// The system call's argument must not have the value in the second field. The first field is
+    /// the number of the argument.
     Not(u8, u64),
-    /// The argument of the system call with this number must have all of these bits set.
+    /// All bits of the second field must be set in the system call's argument. The first field is
+    /// the number of the argument.
     With(u8, u64),
-    /// The argument of the system call with this number must have none of these bits set.
+    /// No bit of the second field may be set in the system call's argument. The first field is the
+    /// number of the argument.
     Without(u8, u64),
-    /// The argument of the system call with this number must be the ID of this process.
+    /// The system call's argument must be the ID of this process. The field is the number of the
+    /// argument.
     Own(u8),
 }
 
@@ -93,8 +100,8 @@ const fn flag(bits: c_int) -> u64 {
     bits as u64
 }
 
-/// Returns the number of an ioctl request as the kernel reads it. The kernel reads 32 bits, but the
-/// type of the number is `int` in some C libraries.
+/// Returns the number of an ioctl request in the form in which the kernel reads it. The kernel
+/// reads 32 bits, but the type of the number is `int` in some C libraries.
 #[allow(clippy::unnecessary_cast, reason = "the type depends on the C library")]
 const fn request(number: libc::Ioctl) -> u64 {
     number as u32 as u64
@@ -106,16 +113,16 @@ const STAT_AT: Sysno = Sysno::newfstatat;
 #[cfg(not(target_arch = "x86_64"))]
 const STAT_AT: Sysno = Sysno::fstatat;
 
-/// The protection flags in the argument must not make memory executable.
+/// The protection flags of `mmap` and `mprotect` must not make memory executable.
 const NOT_EXECUTABLE: Only = Only::Without(2, flag(libc::PROT_EXEC));
-/// `clone` may create only a thread, not a process.
+/// The system call `clone` may create a thread, but not a process.
 const THREAD: Only = Only::With(0, flag(libc::CLONE_THREAD));
 /// The handler that reports forbidden system calls must stay installed.
 const NOT_SIGSYS: Only = Only::Not(0, flag(libc::SIGSYS));
 /// The handler that reports forbidden system calls emulates the blocking of signals, because SIGSYS
-/// must never be blocked. With musl, this emulation does not work. A thread of musl blocks signals
-/// twice when it ends. If the filter is installed between the two calls, SIGSYS is already blocked
-/// at the second call, and the kernel ends the process.
+/// must never be blocked. With the C library musl, the emulation does not work. A thread of musl
+/// blocks signals twice when it ends. If the seccomp filter is installed between these two calls,
+/// SIGSYS is already blocked at the second call, and the kernel ends the process.
 #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(target_env = "musl")))]
 const NOT_BLOCK: Only = Only::Not(0, flag(libc::SIG_BLOCK));
 #[cfg(not(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(target_env = "musl"))))]
@@ -139,14 +146,14 @@ const FLAGS: Only = Only::OneOf(
     ],
 );
 /// The `fcntl` commands for leases of files. With a lease, the kernel sends SIGURG to this process.
-/// Another process cannot get the signal, because the filter forbids F_SETOWN.
+/// The thread cannot direct this signal to another process, because the filter forbids F_SETOWN.
 const LEASES: Only = Only::Pairs(&[
     (F_SETSIG, flag(libc::SIGURG)),
     (flag(libc::F_SETLEASE), flag(libc::F_RDLCK)),
     (flag(libc::F_SETLEASE), flag(libc::F_UNLCK)),
     (flag(libc::F_GETLEASE), 0),
 ]);
-/// The number of the command is from asm-generic/fcntl.h.
+/// The number of the `fcntl` command is from asm-generic/fcntl.h.
 const F_SETSIG: u64 = 10;
 const DUPLICATE: Only = Only::OneOf(1, &[flag(libc::F_DUPFD), flag(libc::F_DUPFD_CLOEXEC)]);
 
@@ -291,8 +298,8 @@ const OPEN_SOCKETS: &[Call] = &[
 
 const THREADS: &[Call] = &[
     only(Sysno::clone, THREAD),
-    // A filter cannot see the flags of `clone3`. Therefore a second filter makes `clone3` fail, so
-    // that the C library uses `clone`.
+    // A seccomp filter cannot read the flags of `clone3`. Therefore a second filter makes `clone3`
+    // fail, so that the C library uses `clone`.
     any(Sysno::clone3),
     only(Sysno::prctl, Only::OneOf(0, &[flag(libc::PR_SET_NO_NEW_PRIVS)])),
     any(Sysno::pipe2),
@@ -402,7 +409,7 @@ impl Group {
         Self::Terminal,
     ];
 
-    /// Returns the name of the group, as the documentation uses it.
+    /// Returns the name of the group in the documentation.
     pub fn name(self) -> &'static str {
         match self {
             Self::Run => "run",
@@ -465,7 +472,8 @@ pub(crate) enum Argument {
     Third = 2,
 }
 
-/// Returns which argument of this system call is a path, if there is one.
+/// Returns which argument of the system call `number` is a path, or `None` if no argument is a
+/// path.
 pub(crate) fn path_of(number: usize) -> Option<Argument> {
     match call_name(number) {
         "open" | "execve" | "stat" | "lstat" | "access" | "readlink" | "unlink" | "mkdir" | "rmdir" | "rename"
@@ -484,7 +492,7 @@ pub(crate) fn opens(number: usize) -> bool {
     matches!(call_name(number), "open" | "openat")
 }
 
-/// Returns the name of the system call with this number, or `unknown`.
+/// Returns the name of the system call with the number `number`, or `unknown`.
 ///
 /// ```
 /// assert_eq!(steerage_guard::sandbox::call_name(100_000), "unknown");
@@ -493,10 +501,10 @@ pub fn call_name(number: usize) -> &'static str {
     Sysno::new(number).map_or("unknown", |call| call.name())
 }
 
-/// Returns true if the standard library makes this system call at the beginning of a backtrace. For
-/// a backtrace, the standard library first queries the working directory, and then reads the
-/// program's own file, which no packet thread may open. Packet threads never query the working
-/// directory for another purpose.
+/// Returns true if the standard library makes the system call `number` at the beginning of a
+/// backtrace. For a backtrace, the standard library first queries the working directory, and then
+/// reads the program's own file, which no packet thread may open. Packet threads never query the
+/// working directory for another purpose.
 pub(crate) fn begins_backtrace(number: usize) -> bool {
     number == Sysno::getcwd as usize
 }
@@ -505,8 +513,8 @@ pub(crate) fn begins_backtrace(number: usize) -> bool {
 mod tests {
     use super::*;
 
-    /// Dangerous system calls that no command of steerage makes after its start. The list is from
-    /// guides on privileges and signal safety.
+    /// Dangerous system calls, which no command of steerage makes after its start phase. The list
+    /// of dangerous system calls is from guides on privileges and signal safety.
     #[test]
     fn no_group_has_what_takes_a_machine_over() {
         let never = [

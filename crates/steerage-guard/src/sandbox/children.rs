@@ -2,19 +2,22 @@
 
 use std::fs;
 
-/// A seccomp filter can allow signals to at most this many child processes. A filter contains a few
-/// instructions for each child, and a seccomp program may have at most 4096 instructions
-/// (`BPF_MAXINSNS`).
+/// The maximum number of child processes to which a seccomp filter can allow signals. A filter
+/// contains a few instructions for each child, and a seccomp program may have at most 4096
+/// instructions (`BPF_MAXINSNS`).
 pub(super) const CHILDREN_MAX: usize = 400;
 
-/// The children are listed until two lists are equal, but at most this number of times.
+/// The maximum number of times that the child processes are listed. The listing ends when two lists
+/// are equal.
 const TRIES: usize = 8;
 
-/// Returns the process ids of this process's children. Returns `None` if this process has more than
+/// Returns the process IDs of this process's child processes. Returns `None` if this process has
+/// more than
 /// [`CHILDREN_MAX`] children, or if the kernel does not list children (`CONFIG_PROC_CHILDREN`).
 pub(super) fn running() -> Option<Vec<i32>> {
-    // When a thread ends, the kernel moves its children to another thread. The list of that thread
-    // may have been read already. Therefore the children are listed until two lists are equal.
+    // When a thread ends, the kernel moves the thread's child processes to another thread of the
+    // process. The children of that other thread may have been read already. Therefore the child
+    // processes are listed repeatedly, until two lists are equal.
     let mut before = list()?;
     for _ in 0..TRIES {
         let now = list()?;

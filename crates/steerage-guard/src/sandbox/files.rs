@@ -25,10 +25,10 @@ pub(crate) enum Object {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum How {
-    /// The process may read the file, or all files below the directory.
+    /// The process may read the file or, if the path is a directory, all files below it.
     Read,
-    /// The process may write to the file, or may create, write, rename and remove files below the
-    /// directory.
+    /// The process may write to the file. If the path is a directory, the process may create,
+    /// write, rename and remove files below it.
     Write,
     Device,
     RemoveFile,
@@ -49,19 +49,20 @@ impl How {
     }
 }
 
-/// How much of the Landlock rules the kernel enforces.
+/// States how much of the Landlock rules the kernel enforces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Enforced {
     All,
-    /// The kernel enforces some of the rules. The value is the kernel's version of Landlock.
+    /// The kernel enforces some of the rules. The field is the kernel's version of Landlock.
     Part(i32),
     Nothing,
     /// The kernel does not permit this process to use Landlock, although the kernel may support it.
-    /// For example, a container's filter may deny the system call. The value is the error number.
+    /// For example, the seccomp filter of a container may deny Landlock's system call. The value is
+    /// the error number.
     Refused(i32),
 }
 
-/// The operations without a path that Landlock allows or denies: TCP connections and signals.
+/// Landlock also allows or denies some operations that have no path: TCP connections and signals.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reach {
     pub(crate) tcp: bool,

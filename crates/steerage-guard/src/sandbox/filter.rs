@@ -17,10 +17,10 @@ pub(crate) fn arch() -> Option<TargetArch> {
     TargetArch::try_from(std::env::consts::ARCH).ok()
 }
 
-/// Compiles a program that allows the system calls of these groups. If `signalled` is given, the
-/// program allows `kill` only for the process groups that these processes lead. A thread with this
-/// program cannot send through the packet sockets, and can send messages only through UDP sockets.
-/// Any other system call ends the process with SIGSYS.
+/// Compiles a seccomp program that allows the system calls of `groups`. If `signalled` is `Some`,
+/// the program allows `kill` only for the process groups that the processes in `signalled` lead. A
+/// thread with this program cannot send through the packet sockets in `sockets`, and can send
+/// messages only through UDP sockets. Any other system call ends the process with SIGSYS.
 pub(crate) fn allow(
     groups: &[Group],
     sockets: &Sockets,
@@ -51,8 +51,8 @@ pub(crate) fn allow(
         for mut conditions in alternatives {
             conditions.extend(barred.iter().cloned());
             let rule = SeccompRule::new(conditions).map_err(SandboxError::filter)?;
-            // The entry in `rules` is created only together with a rule. An entry without a rule
-            // would allow the system call with any arguments.
+            // An entry in the map `rules` is created only together with its first rule. An entry
+            // without a rule would allow the system call with any arguments.
             rules.entry(number).or_default().push(rule);
         }
     }
@@ -63,8 +63,8 @@ pub(crate) fn allow(
     compile(rules, SeccompAction::Trap, SeccompAction::Allow, arch)
 }
 
-/// Compiles a program that makes certain system calls return ENOSYS, as in a kernel without these
-/// system calls. The C library then uses other system calls.
+/// Compiles a seccomp program that makes certain system calls return ENOSYS, as in a kernel without
+/// these system calls. After ENOSYS, the C library uses other system calls instead.
 pub(crate) fn do_without(arch: TargetArch) -> Result<BpfProgram, SandboxError> {
     let rules = BTreeMap::from([(Sysno::clone3.id().into(), Vec::new())]);
     compile(rules, SeccompAction::Allow, SeccompAction::Errno(libc::ENOSYS as u32), arch)
@@ -80,8 +80,8 @@ pub(crate) fn keep_open(sockets: &Sockets, arch: TargetArch) -> Result<BpfProgra
         is(*socket, SeccompCmpOp::Eq).and_then(|it| SeccompRule::new(vec![it]).map_err(SandboxError::filter))
     };
     let rules: Vec<SeccompRule> = named.map(rule).collect::<Result<_, _>>()?;
-    // Without sockets, there is no entry for `close`, because an entry without rules would apply to
-    // all descriptors.
+    // Without sockets, there is no entry for `close`: an entry without rules would make `close`
+    // ineffective for all descriptors.
     let rules = if rules.is_empty() { BTreeMap::new() } else { BTreeMap::from([(Sysno::close.id().into(), rules)]) };
     compile(rules, SeccompAction::Allow, SeccompAction::Errno(0), arch)
 }
@@ -113,11 +113,11 @@ fn conditions(call: Call) -> Result<Vec<Vec<SeccompCondition>>, SandboxError> {
     }
 }
 
-/// Returns the conditions that prevent a system call from sending through packet sockets. With an
-/// address, a system call could choose the interface. Therefore a system call with an address may
-/// not use any packet socket. Without an address, a system call sends through the interface to
-/// which the socket is bound. A system call without an address may use the packet sockets that were
-/// opened for sending.
+/// Returns the conditions that prevent a system call from sending through packet sockets. A system
+/// call with an address could choose the interface for sending. Therefore a system call with an
+/// address may not use any packet socket. Without an address, a system call sends through the
+/// interface to which the socket is bound. A system call without an address may use the packet
+/// sockets that were opened for sending.
 fn barred(call: Call, sockets: &Sockets) -> Result<Vec<SeccompCondition>, SandboxError> {
     let sockets: Vec<RawFd> = match call.number {
         Sysno::write | Sysno::writev => sockets.listening.clone(),
@@ -129,7 +129,7 @@ fn barred(call: Call, sockets: &Sockets) -> Result<Vec<SeccompCondition>, Sandbo
     sockets.into_iter().map(|socket| is(socket, SeccompCmpOp::Ne)).collect()
 }
 
-/// Returns true if this system call can send to an address, or can send file descriptors.
+/// Returns true if the system call can send to an address, or can send file descriptors.
 fn sends_messages(call: Call) -> bool {
     match call.number {
         Sysno::sendmsg | Sysno::sendmmsg => true,
@@ -212,8 +212,8 @@ mod tests {
         sockets.packet.truncate(SOCKETS_MAX);
         let filter =
             allow(&[Group::Receive, Group::Send, Group::SendTo, Group::XdpMaps], &sockets, None, arch).unwrap();
-        // The kernel's limit is 4096 instructions, but an older kernel may add instructions to the
-        // filter.
+        // The kernel's limit for a filter is 4096 instructions, but an older kernel may add
+        // instructions.
         assert!(filter.len() < 4000, "{}", filter.len());
     }
 }

@@ -1,4 +1,5 @@
-//! Evaluates a compiled seccomp program in user space, to find out which system calls it allows.
+//! Evaluates a compiled seccomp program in user space, to find out which system calls the program
+//! allows.
 
 use std::collections::BTreeSet;
 

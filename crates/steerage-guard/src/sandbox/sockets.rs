@@ -1,17 +1,18 @@
 //! Finds the sockets of this process through which a thread could send.
 //!
-//! A packet socket that listens can also send. `write` sends through the interface to which the
-//! socket is bound. A system call with an address can send through any interface. Therefore a
-//! thread that listens must not use its packet socket for these system calls. The kernel has no
-//! option that prevents a packet socket from sending. However, a seccomp filter can check the
-//! descriptor number in the arguments.
+//! A packet socket that listens can also send. `write` to a packet socket sends through the
+//! interface to which the socket is bound. A system call that passes an address can send through
+//! any interface. Therefore a thread that listens must not use its packet socket for `write`, or
+//! for a system call with an address. The kernel has no option that prevents a packet socket from
+//! sending. However, a seccomp filter can check the descriptor number in the arguments of a system
+//! call.
 //!
 //! Through a Unix socket, such as a client's socket, a thread could send a file descriptor to
 //! another process (`SCM_RIGHTS`). A thread could also send the descriptor to its own process,
 //! where the descriptor gets another number. Therefore the thread may send messages only through
 //! UDP sockets. The thread must not give the descriptor number of a permitted socket to another
 //! socket. Therefore the thread may not duplicate descriptors. The thread also may not close a
-//! permitted socket, because the socket of the next client would then get that number.
+//! permitted socket, because the socket of the next client would then get its descriptor number.
 
 use std::fs;
 use std::os::fd::RawFd;
@@ -19,14 +20,14 @@ use std::os::fd::RawFd;
 use super::SandboxError;
 use super::sys::{self, Kind};
 
-/// The maximum number of sockets of each kind that a filter can check. A filter needs 28
-/// instructions for a packet socket and a UDP socket together, and a seccomp program has at most
-/// 4096 instructions (`BPF_MAXINSNS`).
+/// The maximum number of sockets of each kind that a filter can check. For one packet socket and
+/// one UDP socket together, a filter needs 28 instructions. A seccomp program has at most 4096
+/// instructions (`BPF_MAXINSNS`).
 pub(super) const SOCKETS_MAX: usize = 128;
 
 /// The packet sockets (packet(7)) and the UDP sockets that this process has open. With a
 /// [`ThreadFilter`](super::ThreadFilter), a thread cannot send through packet sockets that listen,
-/// and can send messages only through UDP sockets.
+/// and it can send messages only through UDP sockets.
 ///
 /// ```
 /// use steerage_guard::sandbox::{Group, Sockets, ThreadFilter};
@@ -39,7 +40,7 @@ pub struct Sockets {
     /// The packet sockets that receive packets of all protocols from an interface.
     pub(crate) listening: Vec<RawFd>,
     pub(crate) packet: Vec<RawFd>,
-    /// The UDP sockets. If the value is `None`, a thread may send messages through any socket
+    /// The UDP sockets. If the field `udp` is `None`, a thread may send messages through any socket
     /// except packet sockets.
     pub(crate) udp: Option<Vec<RawFd>>,
     pub(super) too_many: bool,
@@ -47,8 +48,8 @@ pub struct Sockets {
 
 impl Sockets {
     /// Finds the packet sockets and UDP sockets of this process. Call `open` after all sockets have
-    /// been opened. If one of these sockets is closed later, a restricted thread must not write to
-    /// another file with the same descriptor number.
+    /// been opened. If a found socket is closed later, a restricted thread must not write to
+    /// another file that gets the same descriptor number.
     ///
     /// # Errors
     /// Returns an error if `/proc` cannot be read.

@@ -26,9 +26,9 @@ const PATH_BYTES: usize = 128;
 /// number of the signal.
 const ENDED: c_int = 128 + libc::SIGSYS;
 
-/// Files with kernel settings. The C library reads these files in any thread that allocates or
-/// frees memory, but also works without them. Therefore an attempt to open one of these files fails
-/// with "permission denied" instead of ending the process.
+/// Files with kernel settings. The C library reads these kernel files in any thread that allocates
+/// or frees memory, but also works without them. Therefore an attempt to open one of these kernel
+/// files fails with "permission denied" instead of ending the process.
 const ASKED_BY_LIBC: [&[u8]; 3] = [b"/proc/sys/vm/overcommit_memory", b"/sys/devices/system/cpu/online", b"/proc/stat"];
 
 #[repr(C)]
@@ -92,10 +92,10 @@ fn socket_type(descriptor: RawFd) -> Option<c_int> {
     (failed == 0).then_some(kind)
 }
 
-/// Returns the kernel's error if it supports Landlock but refuses to use it. Returns `None` if
-/// Landlock can be used, or if the kernel was built or started without it.
+/// Returns the kernel's error if the kernel supports Landlock but refuses to apply it. Returns
+/// `None` if Landlock can be used, or if the kernel was built or started without Landlock.
 pub(crate) fn landlock_refusal() -> Option<io::Error> {
-    /// The flag is from linux/landlock.h.
+    /// The value of this flag is from linux/landlock.h.
     const LANDLOCK_CREATE_RULESET_VERSION: u32 = 1;
     // SAFETY: with this flag, the kernel returns its version and reads no memory.
     let version = unsafe {
@@ -154,9 +154,9 @@ extern "C" fn on_violation(_signal: c_int, info: *mut libc::siginfo_t, context: 
     end();
 }
 
-/// Ends the process like `abort`, without a backtrace. The handler calls this function only after
-/// the standard library has reported a failed memory allocation, and before it prints a backtrace
-/// and aborts. The handler cannot call `abort` itself, because `abort` may block signals.
+/// Ends the process like `abort`, without a backtrace. The handler calls this function after the
+/// standard library has reported a failed memory allocation, before the library would print a
+/// backtrace and abort. The handler cannot call `abort` itself, because `abort` may block signals.
 fn abort_without_backtrace() -> ! {
     let line = b"steerage: the sandbox allows no backtrace; with --no-sandbox there is one\n";
     // SAFETY: the bytes are valid. If standard error is closed, there is no way to report it.
@@ -193,9 +193,10 @@ fn block(context: &mut ucontext_t) -> bool {
     true
 }
 
-/// Ends the process with SIGSYS. While its handler runs, SIGSYS is blocked. Therefore the kernel
-/// ends the process if the handler makes a forbidden system call. The handler calls `kexec_load`,
-/// which no filter allows. With these arguments, the call would have no effect.
+/// Ends the process with SIGSYS. While the handler of SIGSYS runs, SIGSYS is blocked. Therefore the
+/// kernel ends the process if the handler makes a forbidden system call. To end the process, the
+/// handler calls `kexec_load`, which no filter allows. With the arguments of this call,
+/// `kexec_load` would have no effect.
 fn end() -> ! {
     // SAFETY: without segments to load, the system call reads no memory.
     unsafe { libc::syscall(libc::SYS_kexec_load, 0, 0, 0, 0) };
@@ -245,8 +246,8 @@ fn set_result(context: &mut ucontext_t, result: c_int) {
     context.uc_mcontext.regs[0] = i64::from(result) as u64;
 }
 
-// The handler knows the registers of some architectures only. On other architectures, it reports no
-// path and emulates no system call.
+// The signal handler can read system call arguments only on some CPU architectures. On other
+// architectures, the signal handler reports no path and emulates no system call.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 fn argument(_: &ucontext_t, _: Argument) -> Option<u64> {
     None

@@ -1,17 +1,17 @@
 //! Keeps the process alive if bytes of a memory-mapped file cannot be read.
 //!
-//! The kernel reports a read error of a mapped file by SIGBUS. Either the page was removed from the
-//! page cache and cannot be read again, or the file became shorter. The handler for SIGBUS puts a
-//! page of zeros in place of the page, and records that the mapped range has failed. The reader of
-//! the file then reports an error. A SIGBUS for an address outside of the watched ranges goes to
-//! the previous signal handler.
+//! The kernel reports a read error of a mapped file by SIGBUS. The cause is either a page that was
+//! removed from the page cache and cannot be read again, or a file that became shorter. The handler
+//! for SIGBUS replaces the page by a page of zeros, and records that the mapped range has failed.
+//! The reader of the file then reports an error. A SIGBUS for an address outside of the watched
+//! ranges is passed to the previous signal handler.
 
 use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// The maximum number of watched ranges in one process. Each open capture has one range. If no
-/// range is free, a capture is read without mapping it.
+/// The maximum number of watched ranges in one process. Each open capture file has one range. If no
+/// range is free, a capture file is read without mapping it.
 const RANGES_MAX: usize = 256;
 
 struct Range {
@@ -23,7 +23,7 @@ struct Range {
 impl Range {
     fn contains(&self, address: usize) -> bool {
         // The acquire load of `end` pairs with the release store in `Watched::new`. The range stays
-        // watched during every access to its bytes.
+        // watched while its bytes are accessed.
         let end = self.end.load(Ordering::Acquire);
         (self.start.load(Ordering::Relaxed)..end).contains(&address)
     }
@@ -33,7 +33,8 @@ static RANGES: [Range; RANGES_MAX] =
     [const { Range { start: AtomicUsize::new(0), end: AtomicUsize::new(0), failed: AtomicBool::new(false) } };
         RANGES_MAX];
 
-/// The process's previous action for SIGBUS. `None` if our handler could not be installed.
+/// The process's previous action for SIGBUS. `None` if the handler of this module could not be
+/// installed.
 static PREVIOUS: OnceLock<Option<libc::sigaction>> = OnceLock::new();
 
 /// A range of addresses that the handler watches until this value is dropped.
@@ -46,7 +47,7 @@ impl Watched {
     pub(super) fn new(start: usize, bytes: usize) -> Option<Self> {
         PREVIOUS.get_or_init(install).as_ref()?;
         let claim = |range: &Range| {
-            // The acquire exchange pairs with the last store of `drop`. The exchange orders the
+            // The acquire exchange pairs with the last store in `drop`. The exchange orders the
             // stores of the range's previous owner to `end` and `failed` before the stores of the
             // new owner.
             range.start.compare_exchange(0, start, Ordering::Acquire, Ordering::Relaxed).is_ok()
@@ -83,7 +84,7 @@ impl Drop for Watched {
 
 fn install() -> Option<libc::sigaction> {
     // SAFETY: all-zero bytes are a valid `sigaction`, and both structs outlive the call. The
-    // handler only makes calls that signal handlers may make.
+    // handler calls only functions that signal handlers may call.
     unsafe {
         let (mut action, mut previous): (libc::sigaction, libc::sigaction) = (std::mem::zeroed(), std::mem::zeroed());
         let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) = handle;
@@ -106,8 +107,8 @@ extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_
 }
 
 /// Passes the signal to the previous handler of SIGBUS. If there was no previous handler, the
-/// previous action is restored, and the faulting instruction runs again. A SIGBUS that a process
-/// sent is sent again.
+/// previous action is restored, and the faulting instruction runs again. If a process sent the
+/// SIGBUS, the signal is raised again.
 fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void, by_kernel: bool) {
     // SAFETY: as in `install`. The previous action has the address of a function of the form that
     // its flags state.
@@ -160,7 +161,7 @@ mod tests {
     const VARIABLE: &str = "STEERAGE_MEM_PREVIOUS_HANDLER";
 
     static CALLS: AtomicUsize = AtomicUsize::new(0);
-    /// The next page at which the previous handler expects a fault.
+    /// The address of the next page at which the previous handler expects a fault.
     static FAULTS_AT: AtomicUsize = AtomicUsize::new(0);
 
     extern "C" fn plain(_: c_int) {
@@ -177,7 +178,7 @@ mod tests {
         plain(signal);
     }
 
-    /// For the test: maps `pages` pages of a file, and then truncates the file to length 0.
+    /// Maps `pages` pages of a file, and then truncates the file to length 0.
     fn pages_without_bytes(pages: usize) -> usize {
         // SAFETY: the mapping is new, and the name ends with a zero.
         unsafe {
@@ -234,7 +235,7 @@ mod tests {
         assert_eq!((watched.has_failed(), CALLS.load(Ordering::SeqCst)), (true, calls), "the handler is gone");
     }
 
-    /// This test runs in a child process, because a signal handler belongs to the whole process.
+    /// This test runs in a child process, because a process has only one handler for each signal.
     #[test]
     fn a_previous_handler_gets_all_signals_for_other_addresses() {
         if let Ok(form) = std::env::var(VARIABLE) {
@@ -248,7 +249,7 @@ mod tests {
         }
     }
 
-    /// If no handler can replace the page, SIGBUS still ends the process.
+    /// If no handler can replace the page, SIGBUS still terminates the process.
     #[test]
     fn a_fault_at_another_address_ends_a_process_without_a_handler() {
         if std::env::var_os(VARIABLE).is_some() {

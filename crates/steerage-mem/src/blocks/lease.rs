@@ -6,10 +6,10 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
-/// The magic numbers (statfs(2)) of file systems on which files change only through this machine's
-/// kernel. Files of other file systems, such as FUSE and NFS, can be changed on another machine
-/// without breaking the lease. overlayfs is not in this list, because its layers can be FUSE or
-/// NFS.
+/// The magic numbers (statfs(2)) of local file systems, on which files change only through this
+/// machine's kernel. A file on another file system, such as FUSE or NFS, can be changed on another
+/// machine without breaking the lease. overlayfs is not in this list, because its layers can be
+/// FUSE or NFS.
 const LOCAL: [u64; 13] = [
     0xef53,      // ext2, ext3, ext4
     0x5846_5342, // xfs
@@ -29,9 +29,9 @@ const LOCAL: [u64; 13] = [
 /// The value of `F_SETSIG` in asm-generic/fcntl.h.
 const F_SETSIG: c_int = 10;
 
-/// An open file with a read lease (fcntl(2), F_SETLEASE). If another process wants to write to the
-/// file or to truncate it, the kernel makes that process wait for the return of the lease. The wait
-/// ends after the time in `/proc/sys/fs/lease-break-time` (45 s).
+/// An open file with a read lease (fcntl(2), F_SETLEASE). If another process opens the file for
+/// writing or truncates it, the kernel makes that process wait until the lease is returned. The
+/// wait ends at the latest after the time in `/proc/sys/fs/lease-break-time` (45 s).
 #[derive(Debug)]
 pub struct LeasedFile {
     file: Arc<File>,
@@ -40,7 +40,7 @@ pub struct LeasedFile {
 
 impl LeasedFile {
     /// Requests a lease. Returns `None` if the kernel refuses the lease: another user owns the
-    /// file, or a process has the file open for writing. Returns `None` too if the file system is
+    /// file, or a process has the file open for writing. Also returns `None` if the file system is
     /// not local.
     pub(super) fn new(file: Arc<File>) -> Option<Arc<Self>> {
         if !is_local(&file) {
@@ -48,7 +48,7 @@ impl LeasedFile {
         }
         // By default, the kernel sends SIGIO when a lease is broken, and SIGIO would end the
         // process. The lease is set to send SIGURG instead, which processes ignore by default.
-        // `is_undisturbed` shows whether the lease was broken, and is called regularly.
+        // `is_undisturbed` is called regularly, and shows whether the lease was broken.
         control(&file, F_SETSIG, libc::SIGURG).ok()?;
         control(&file, libc::F_SETLEASE, libc::F_RDLCK).ok()?;
         let leased = Self { bytes: 0, file };
@@ -71,7 +71,7 @@ impl LeasedFile {
         &self.file
     }
 
-    /// Returns true if no other process is waiting for the return of this lease.
+    /// Returns true if no other process waits until this lease is returned.
     pub(super) fn is_undisturbed(&self) -> bool {
         control(&self.file, libc::F_GETLEASE, 0).is_ok_and(|kind| kind == libc::F_RDLCK)
     }

@@ -1,11 +1,11 @@
-//! Counts the frames of blocks as they are published or returned, many frames at a time.
-//! Consecutive frames mostly belong to the same block, and are added to its count together.
+//! Counts the frames of blocks as they are published or returned, many frames at a time. Most
+//! consecutive frames belong to the same block, and are added to that block's count together.
 
 use super::Blocks;
 use crate::page::{BLANK, Completion};
 
 impl Blocks {
-    /// Begins to take back frames that are not in any ring.
+    /// Begins to take back lent frames that are not in any ring.
     #[inline(always)]
     pub fn homecoming(&mut self) -> Homecoming<'_> {
         self.homecoming_from(NO_RING)
@@ -23,7 +23,7 @@ impl Blocks {
     }
 }
 
-/// Stands for "no ring" in place of a ring number.
+/// The value that means "no ring" where a ring number is expected.
 const NO_RING: usize = usize::MAX;
 
 /// Counts the frames of a published list by block, and takes back the frames that exceed their
@@ -40,8 +40,7 @@ pub(crate) struct Publishing<'a> {
 }
 
 impl Publishing<'_> {
-    /// Returns `frame` if it may be published. If `frame` may not be published, takes it back and
-    /// returns `None`.
+    /// Returns `frame` if it may be published. Otherwise, takes `frame` back and returns `None`.
     #[inline(always)]
     pub(crate) fn publish(&mut self, frame: Completion) -> Option<Completion> {
         if frame.slot().page == self.number {
@@ -77,9 +76,9 @@ impl Drop for Publishing<'_> {
     }
 }
 
-/// Takes many frames back. Consecutive frames mostly belong to the same block, and are added to its
-/// count together. If each frame were counted on its own, each addition would have to wait for the
-/// previous addition (1.5 ns per frame).
+/// Takes many frames back. Most consecutive frames belong to the same block, and are added to that
+/// block's count together. If frames were counted one by one, each addition would have to wait for
+/// the previous addition (1.5 ns per frame).
 #[derive(Debug)]
 pub struct Homecoming<'a> {
     blocks: &'a mut Blocks,
@@ -90,13 +89,13 @@ pub struct Homecoming<'a> {
 }
 
 impl Homecoming<'_> {
-    /// Like [`Blocks::recycle`], but the block's count may stay unchanged until this value is
-    /// dropped.
+    /// Like [`Blocks::recycle`], but the block's count of lent frames may stay unchanged until this
+    /// value is dropped.
     #[inline(always)]
     pub fn recycle(&mut self, frame: Completion) -> Result<(), Completion> {
         let slot = frame.slot();
-        // No page of the pool has the page number of a block. So a slot with the number of this
-        // block lies in this block.
+        // No page of the pool has the page number of a block. Therefore a frame whose slot has the
+        // page number of this block lies in this block.
         if slot.page != self.number {
             let Some(block) = self.blocks.region.index_of(slot.page) else { return Err(frame) };
             self.count();

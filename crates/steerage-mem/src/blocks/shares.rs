@@ -1,28 +1,30 @@
-//! Limits how many blocks can be held by the frames for one CPU.
+//! Limits how many blocks can be held by the frames that wait for one CPU.
 //!
-//! A block is filled again when all of its lent frames have returned. So a single frame that waits
-//! for a CPU holds a whole block. Without a limit, the backlog of a stalled CPU would hold all
-//! blocks, and frames for other CPUs would be lost.
+//! The device fills a block again only when all of the block's lent frames have returned. Therefore
+//! a single frame that waits for a CPU holds a whole block. Without a limit, the backlog of a
+//! stalled CPU would hold all blocks, and frames for other CPUs would be lost.
 //!
 //! The limit depends on the number of free blocks: a CPU may hold one more block if it then holds
-//! no more blocks than are free. The limit is the dynamic threshold that switches with a shared
-//! buffer use (Choudhury and Hahne, 1998). One stalled CPU gets half of the blocks, two stalled
-//! CPUs get a third each, and some blocks are always free. A fixed share (the number of blocks
-//! divided by the number of CPUs) would waste memory: with 64 CPUs and 128 blocks, a burst for one
-//! CPU would get only two blocks. For a short frame, the limit is three times the number of free
-//! blocks. So a CPU whose backlog is full of super-frames still gets short frames.
+//! at most as many blocks as are free. Switches with a shared buffer use the same limit, called a
+//! dynamic threshold (Choudhury and Hahne, 1998). One stalled CPU gets half of the blocks, two
+//! stalled CPUs get a third each, and some blocks are always free. A fixed share (the number of
+//! blocks divided by the number of CPUs) would waste memory: with 64 CPUs and 128 blocks, a burst
+//! for one CPU would get only two blocks. For a short frame, the limit is three times the number of
+//! free blocks. Therefore a CPU whose backlog is full of super-frames (long frames of many packets)
+//! still gets short frames.
 //!
-//! A CPU may always hold one block, so each CPU gets frames even with more CPUs than blocks.
+//! A CPU may always hold one block, so each CPU gets frames even if there are more CPUs than
+//! blocks.
 //!
-//! In this file, each ring stands for one CPU, and the parking lot counts as one more ring. Only
-//! the CPU that polls the queue counts blocks: when a list is published, and when frames return. So
-//! the counts are plain numbers and not atomics.
+//! In this file, each ring counts as one CPU, and the parking lot counts as one more ring. Only the
+//! CPU that polls the queue counts the held blocks: when a list of frames is published, and when
+//! frames return. Therefore the counts are plain numbers and not atomics.
 
 /// The maximum length of a short frame, in bytes. Jumbo frames are short, and most super-frames are
 /// long.
 const LONG: usize = 16 << 10;
 
-/// A ring that gets a short frame may hold this many times the free units.
+/// A ring that gets a short frame may hold up to this many times the units of the free blocks.
 const SHORT_TIMES: u64 = 3;
 
 #[derive(Debug, Default)]
@@ -43,7 +45,8 @@ struct Held {
 }
 
 impl Shares {
-    /// Creates the counts for blocks of one unit each. `units` is the size of all blocks together.
+    /// Creates the counts for blocks that have one unit each. `units` is the size of all blocks
+    /// together, in units.
     pub(super) fn new(blocks: usize, units: u32) -> Self {
         Self { units: units.into(), blocks: vec![Held { units: 1, rings: 0 }; blocks].into(), ..Self::default() }
     }
@@ -72,8 +75,8 @@ impl Shares {
         self.rings.get(ring).is_some_and(|held| *held > 0 && *held >= self.free())
     }
 
-    /// If the ring may hold the block of this frame of `len` bytes, counts the frame and returns
-    /// true.
+    /// If the ring may hold the block of this frame of `len` bytes, counts the frame for this ring
+    /// and block and returns true.
     #[inline]
     pub(super) fn take(&mut self, ring: usize, block: usize, len: usize) -> bool {
         let at = ring.wrapping_mul(self.blocks.len()).wrapping_add(block);

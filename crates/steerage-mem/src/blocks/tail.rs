@@ -5,20 +5,20 @@ use crate::header::FrameHeader;
 use crate::page::{Completion, FRAME_BYTES_MAX, RecordForm};
 use crate::region::prefetch_read;
 
-/// In a window to a file, the record this many records ahead is prefetched. The estimate of the
-/// record's position assumes that records are as long as the current record. The prefetch distance
-/// is at least [`BYTES_AHEAD`], because several short records share a cache line. Reading the
-/// file's memory takes most of the time: a packet of 800 bytes takes 117 ns without prefetching or
-/// 4 records ahead, and 64 ns with 12 or more records ahead.
+/// In a window to a file, the record that is this many records ahead of the current record is
+/// prefetched. The estimate of the record's position assumes that records are as long as the
+/// current record. The prefetch distance is at least [`BYTES_AHEAD`], because several short records
+/// share a cache line. Reading the file's memory takes most of the time: a packet of 800 bytes
+/// takes 117 ns without prefetching or 4 records ahead, and 64 ns with 12 or more records ahead.
 const RECORDS_AHEAD: usize = 12;
 const BYTES_AHEAD: usize = 2048;
 
-/// The cache lines that contain the header of a record and the headers of its packet.
+/// The number of cache lines that contain the header of a record and the headers of its packet.
 const LINES_AHEAD: usize = 2;
 const LINE_BYTES: usize = 64;
 
 /// The part of a block that may still be written, and from which frames may still be lent. The tail
-/// of a [window](super::FileWindows) can only be read and lent.
+/// of a [window](super::FileWindows) can be read and lent, but not written.
 #[derive(Debug)]
 pub struct Tail<'a> {
     start: *mut u8,
@@ -30,8 +30,8 @@ pub struct Tail<'a> {
 
 impl<'a> Tail<'a> {
     /// # Safety
-    /// `len` bytes at `start` are readable for `'a`, and no other code writes them or lends frames
-    /// from them. If `writable` is true, no other code reads them either.
+    /// The `len` bytes at `start` are readable for `'a`, and no other code writes these bytes or
+    /// lends frames from them. If `writable` is true, no other code reads these bytes either.
     #[inline(always)]
     pub(super) unsafe fn new(start: *mut u8, len: usize, writable: bool, number: u32, lent: &'a mut Lent) -> Self {
         Self { start, len, writable, number, lent }
@@ -50,15 +50,15 @@ impl Tail<'_> {
         unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
     }
 
-    /// The bytes of the block that have not been lent yet, for reading. Includes the bytes of a
-    /// window.
+    /// The bytes of the block that have not been lent yet, for reading. For a window, the slice
+    /// contains the window's bytes.
     #[inline(always)]
     pub fn read(&self) -> &[u8] {
         // SAFETY: by `new`, these bytes are readable, and only `bytes` of this tail writes them.
         unsafe { std::slice::from_raw_parts(self.start, self.len) }
     }
 
-    /// The part of this tail that ends at offset `end` of the block.
+    /// Shortens this tail so that it ends at offset `end` of the block or earlier.
     #[inline]
     #[must_use]
     pub fn up_to(mut self, end: usize) -> Self {
@@ -72,9 +72,9 @@ impl Tail<'_> {
         self.lent.end as usize
     }
 
-    /// Lends `len` bytes, starting `at` bytes into [`bytes`](Self::bytes), as a frame. After
-    /// `lend`, the tail begins after the lent bytes. Returns `None` if the bytes do not lie within
-    /// the tail, or are more than [`FRAME_BYTES_MAX`].
+    /// Lends `len` bytes as a frame that begins `at` bytes after the start of
+    /// [`bytes`](Self::bytes). After `lend`, the tail begins after the lent bytes. Returns `None`
+    /// if the bytes do not lie within the tail, or are more than [`FRAME_BYTES_MAX`].
     #[inline(always)]
     pub fn lend(&mut self, at: usize, len: usize) -> Option<Completion> {
         let end = at.checked_add(len).filter(|end| *end <= self.len && len <= FRAME_BYTES_MAX)?;
@@ -103,7 +103,7 @@ pub struct Spot {
     at: usize,
     len: usize,
     /// The header as two words. If the header were assembled later from smaller fields, the CPU
-    /// would have to wait for the smaller stores (3 ns per frame).
+    /// would have to wait until the smaller stores are complete (3 ns per frame).
     header: [u64; 2],
     wire_len: u32,
     hash: Option<u32>,
@@ -117,7 +117,7 @@ impl Spot {
         Self { at, len, header: header.to_words(), wire_len: header.wire_len, hash: None }
     }
 
-    /// The same position, moved by `bytes` bytes towards the end of the block.
+    /// Returns the same position, moved by `bytes` bytes towards the end of the block.
     #[inline(always)]
     #[must_use]
     pub fn further(self, bytes: usize) -> Self {
@@ -139,15 +139,15 @@ impl Spot {
 }
 
 impl Tail<'_> {
-    /// Lends up to `count` consecutive frames, and appends them to `frames`. `next` gets the bytes
-    /// of the tail, and returns the position of the next frame. If `next` returns an error, the
-    /// loop ends and the error is returned. `outside` creates the error for three cases: the
-    /// position does not lie within the tail's bytes, the frame is longer than [`FRAME_BYTES_MAX`],
-    /// or the block is a window. `lend_each` writes the header of each frame before the frame. The
-    /// length of each frame on the wire is added to `wire_bytes`.
+    /// Lends up to `count` consecutive frames, and appends them to `frames`. The function `next`
+    /// gets the bytes of the tail, and returns the position of the next frame. If `next` returns an
+    /// error, the loop ends and the error is returned. The function `outside` creates the error for
+    /// three cases: the position does not lie within the tail's bytes, the frame is longer than
+    /// [`FRAME_BYTES_MAX`], or the block is a window. `lend_each` writes the header of each frame
+    /// before the frame. The length of each frame on the wire is added to `wire_bytes`.
     ///
-    /// The result is the same as after many calls of [`lend`](Self::lend). In `lend_each`, the
-    /// state that changes for each frame stays in registers.
+    /// The result is the same as after many calls of [`lend`](Self::lend). But `lend_each` keeps
+    /// the state that changes for each frame in registers.
     #[inline(always)]
     pub fn lend_each<E>(
         &mut self,
@@ -185,9 +185,9 @@ impl Tail<'_> {
         self.lend_all((frames, wire_bytes), count, form.filter(|_| !self.writable), outside, next)
     }
 
-    /// With a `form`, the file's record header serves as the header of each frame. Without a form,
-    /// the tail is writable, and `lend_each` writes the header. The function `next` gets the start
-    /// address and the length of the tail.
+    /// With a `form`, the record header in the file serves as the header of each frame. Without a
+    /// form, the tail is writable, and `lend_each` writes the header. The function `next` gets the
+    /// start address and the length of the tail.
     #[inline(always)]
     fn lend_all<E>(
         &mut self,
@@ -232,7 +232,8 @@ impl Tail<'_> {
             under_way.start = unsafe { under_way.start.add(end) };
             under_way.len -= end;
             under_way.on_wire += u64::from(wire_len);
-            // The count cannot exceed the number of bytes in a block, which fits 32 bits.
+            // The count of frames cannot exceed the number of bytes in a block, which fits into 32
+            // bits.
             under_way.lent = Lent { frames: under_way.lent.frames + 1, end: under_way.lent.end + end as u32 };
             under_way.push(frame.with_hash(hash));
         }
@@ -240,8 +241,8 @@ impl Tail<'_> {
     }
 }
 
-/// The state that [`Tail::lend_each`] writes back. The state is written back even after a panic, so
-/// that every lent frame is counted.
+/// The state of the loop in [`Tail::lend_each`], which is written back when the loop ends. The
+/// loop's state is written back even after a panic, so that every lent frame is counted.
 struct UnderWay<'t, 'a> {
     start: *mut u8,
     len: usize,

@@ -2,8 +2,8 @@
 //!
 //! A file is mapped into a window only while the process holds a lease on it. Before another
 //! process changes the file, the thread of [`FileWindows::serve`] replaces the file's windows by
-//! copies and then returns the lease. This thread runs until the last frame has returned. So frames
-//! in windows stay valid as long as handlers keep them.
+//! copies and then returns the lease. This thread runs until the last lent frame of a window has
+//! returned. Therefore frames in windows stay valid as long as handlers keep them.
 
 use std::fs::File;
 use std::io;
@@ -20,7 +20,7 @@ use super::{Blocks, Claim};
 use crate::mapping::{HUGE_BYTES, RegionError, map_small, move_over, unmap};
 use crate::region::{Owner, Region};
 
-/// The time between two checks whether other processes wait for leased files.
+/// The time between two checks for other processes that wait for a leased file.
 const CHECK_EVERY: Duration = Duration::from_millis(50);
 
 /// A request to the thread of [`FileWindows::serve`]: a file, and the channel through which the
@@ -32,10 +32,10 @@ pub type LeaseRequest = (Arc<File>, Sender<Option<Arc<LeasedFile>>>);
 pub enum Shown {
     /// The window has this many more readable bytes.
     Bytes(usize),
-    /// Another thread holds the lock on the windows: try again later.
+    /// Another thread holds the lock on the windows, so the caller should try again later.
     Later,
-    /// The file has to be read in another way: its lease was returned, or the kernel cannot map or
-    /// read the file.
+    /// The file has to be read without a window: its lease was returned, or the kernel cannot map
+    /// or read the file.
     Gone,
 }
 
@@ -46,26 +46,27 @@ pub struct FileWindows {
     /// The number of memory blocks before the first window.
     before: usize,
     window_bytes: usize,
-    /// The owner of the blocks only tries to take this lock, so it never waits for the lock.
+    /// The owner of the blocks uses only `try_lock` for this lock, so it never waits.
     state: Mutex<State>,
 }
 
 #[derive(Debug)]
 struct State {
-    /// All files with a lease that was not returned.
+    /// All files whose lease was not returned yet.
     files: Vec<Arc<LeasedFile>>,
     windows: Box<[Window]>,
 }
 
 #[derive(Debug, Default)]
 struct Window {
-    /// The file that is mapped. `None` if no file is mapped, or if a copy has replaced the file.
+    /// The file that is mapped. `None` if no file is mapped, or if a copy has replaced the mapped
+    /// file.
     file: Option<Arc<LeasedFile>>,
     offset: u64,
     shown: usize,
 }
 
-/// The range of addresses of all blocks.
+/// The address range in which all blocks lie.
 #[derive(Debug)]
 struct Range {
     base: NonNull<u8>,
@@ -103,7 +104,7 @@ impl Range {
         Ok(Self { base, mapped: (start as usize, more), watched: None })
     }
 
-    /// Replaces the mapping of the `bytes` bytes after offset `at`: by memory, by a part of a file,
+    /// Replaces the mapping of the `bytes` bytes after offset `at` by memory, by a part of a file,
     /// or by addresses that cannot be read.
     ///
     /// # Safety
@@ -124,7 +125,7 @@ impl Range {
         if mapped == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Passes advice about a part of the range to the kernel.
+    /// Passes advice about a part of the address range to the kernel (madvise(2)).
     fn advise(&self, at: usize, bytes: usize, advice: libc::c_int) -> io::Result<()> {
         // SAFETY: the advice of this module does not change the contents of memory.
         match unsafe { libc::madvise(self.base.as_ptr().add(at).cast(), bytes, advice) } {
@@ -133,7 +134,7 @@ impl Range {
         }
     }
 
-    /// Replaces a mapping of `bytes` bytes by memory that begins with the same `used` bytes.
+    /// Replaces a mapping of `bytes` bytes by new memory that begins with the same `used` bytes.
     /// Threads that read these bytes see the same contents before and after the replacement.
     fn copy(&self, at: usize, bytes: usize, used: usize) -> io::Result<()> {
         let (copy, _) = map_small(bytes)?;
@@ -171,7 +172,7 @@ impl Blocks {
         let Some(bytes) = bytes else { return Err(wrong) };
         let failed = |error| RegionError::Map { bytes, error };
         let mut range = Range::reserve(bytes).map_err(failed)?;
-        // Memory blocks are touched now, so that they cause no page faults later.
+        // Memory blocks are mapped now, so that they cause no page faults later.
         let first_window = range.base.as_ptr() as usize + memory.0 * block_bytes;
         range.watched = Watched::new(first_window, windows.0 * block_bytes);
         let range = Arc::new(range);
@@ -180,7 +181,7 @@ impl Blocks {
             let at = block * block_bytes;
             // SAFETY: the bytes lie in the range, and no other code knows the range.
             unsafe { range.map(at, huge, What::Memory) }.map_err(failed)?;
-            // If the kernel gives no huge pages, reading is only a little slower.
+            // If the kernel provides no huge pages, reading the blocks is only a little slower.
             let _ = range.advise(at, huge, libc::MADV_HUGEPAGE);
         }
         let region = Region::foreign(range.base, count, block_bytes, Owner::new(Arc::clone(&range)))?;
@@ -196,10 +197,10 @@ impl Blocks {
 impl FileWindows {
     /// Starts a thread that requests leases for files and returns the leases. The thread calls
     /// `begin` before anything else. The thread ends when the returned sender was dropped and no
-    /// frame in a window is in use.
+    /// frame in a window is in use any more.
     ///
     /// # Errors
-    /// Returns the error of `begin`, or the error if the thread cannot be started.
+    /// Returns the error that `begin` returned, or the error if the thread cannot be started.
     pub fn serve(
         self: &Arc<Self>,
         begin: impl FnOnce() -> io::Result<()> + Send + 'static,
@@ -224,7 +225,8 @@ impl FileWindows {
                 false => requests.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
             match request {
-                // If the requester no longer exists, the lease is dropped.
+                // If the code that requested the lease no longer waits for it, the lease is
+                // dropped.
                 Ok((file, to)) => drop(to.send(self.lease(file))),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) if has_leases => thread::sleep(CHECK_EVERY),
@@ -243,15 +245,16 @@ impl FileWindows {
         Some(leased)
     }
 
-    /// Returns the lease of a file that is not used any more. Also returns the lease of a file for
-    /// which another process waits, after copies have replaced the file's windows. If there is no
-    /// memory for the copies, the next call tries again. Returns true if some files still have a
-    /// lease, so that frames may lie in the windows of these files.
+    /// Returns the lease of each file that is not used any more to the kernel. If another process
+    /// waits for a file, copies replace the file's windows, and then the file's lease is returned
+    /// too. If there is too little memory for the copies, the next call of this function tries
+    /// again. The result is true if some files still have a lease, because frames may then lie in
+    /// the windows of these files.
     fn return_leases(&self) -> bool {
         let mut state = self.lock();
         let State { files, windows } = &mut *state;
         files.retain(|file| {
-            // The list has one reference. The other references to the list belong to the queue and
+            // The list has one reference. The other references to the file belong to the queue and
             // the windows.
             let is_used = Arc::strong_count(file) > 1;
             if is_used && (file.is_undisturbed() || !self.copy_windows_of(file, windows)) {
@@ -260,8 +263,8 @@ impl FileWindows {
             file.release();
             false
         });
-        // The other references belong to the region of the blocks, and each frame keeps the region
-        // alive.
+        // The other references to the range belong to the region of the blocks, which each frame
+        // keeps alive.
         !files.is_empty() && Arc::strong_count(&self.range) > 1
     }
 
@@ -277,12 +280,12 @@ impl FileWindows {
     }
 
     /// Returns true if bytes of a window were lost, because the kernel could not read them again.
-    /// Handlers have then seen zeros instead of the lost bytes.
+    /// Handlers have seen zeros instead of the lost bytes.
     pub fn have_failed(&self) -> bool {
         self.range.watched.as_ref().is_some_and(Watched::has_failed)
     }
 
-    /// Shows the part of `file` after `offset` in a window that has no lent frames. `offset` is a
+    /// Maps the part of `file` after `offset` into a window that has no lent frames. `offset` is a
     /// multiple of the page size. No bytes of the window can be read yet: see
     /// [`extend`](Self::extend). Closes all other windows without lent frames.
     pub fn show(
@@ -304,22 +307,24 @@ impl FileWindows {
         if unsafe { self.range.map(self.at(window), self.window_bytes, what) }.is_err() {
             return Shown::Gone;
         }
-        // This advice makes the kernel read the file ahead. Without the advice, reading is slower.
+        // This advice (`MADV_SEQUENTIAL`) makes the kernel read the file ahead. Without the advice,
+        // reading is slower.
         let _ = self.range.advise(self.at(window), self.window_bytes, libc::MADV_SEQUENTIAL);
         windows[window] = Window { file: Some(Arc::clone(file)), offset, shown: 0 };
         Shown::Bytes(0)
     }
 
-    /// Makes up to `most` more bytes of a window readable. `most` is a multiple of the page size.
-    /// If necessary, the kernel reads the bytes from the file into the page cache. The result is 0
-    /// bytes at the end of the window or of the file.
+    /// Makes up to `most` more bytes of a window readable by its owner. `most` is a multiple of the
+    /// page size. If necessary, the kernel reads the bytes from the file into the page cache. The
+    /// result is 0 bytes at the end of the window or of the file.
     pub fn extend(&self, (blocks, claim): (&mut Blocks, &Claim), window: usize, most: usize) -> Shown {
         let Some(mut state) = self.try_lock(blocks, claim) else { return Shown::Later };
         let Some(state) = state.windows.get_mut(window) else { return Shown::Gone };
         let Some(file) = &state.file else { return Shown::Gone };
         let left = usize::try_from(file.bytes().saturating_sub(state.offset)).unwrap_or(usize::MAX);
         let bytes = left.min(self.window_bytes).saturating_sub(state.shown).min(most);
-        // Without this `madvise`, a page that cannot be read would raise SIGBUS.
+        // Without this `madvise` call, reading a page that the kernel cannot provide would raise
+        // SIGBUS.
         if bytes > 0 && self.range.advise(self.at(window) + state.shown, bytes, MADV_POPULATE_READ).is_err() {
             return Shown::Gone;
         }
@@ -328,7 +333,7 @@ impl FileWindows {
         Shown::Bytes(bytes)
     }
 
-    /// Closes all windows without lent frames.
+    /// Closes all windows that have no lent frames.
     pub fn close(&self, (blocks, claim): (&mut Blocks, &Claim)) -> Shown {
         let Some(mut state) = self.try_lock(blocks, claim) else { return Shown::Later };
         self.close_unused(blocks, &mut state.windows);
@@ -351,7 +356,7 @@ impl FileWindows {
         }
     }
 
-    /// The offset of a window within the range of addresses.
+    /// The offset of a window in the address range of all blocks.
     fn at(&self, window: usize) -> usize {
         (self.before + window) * self.window_bytes
     }
@@ -374,8 +379,8 @@ impl FileWindows {
     }
 }
 
-/// Since Linux 5.14. Older kernels refuse this advice. If the kernel refuses the advice, files are
-/// read without mapping them.
+/// Since Linux 5.14. Older kernels do not support this advice. If the kernel does not support the
+/// advice, files are read without mapping them.
 const MADV_POPULATE_READ: libc::c_int = 22;
 
 #[cfg(all(test, not(loom), not(miri)))]
@@ -392,7 +397,7 @@ mod tests {
     const RECORD_BYTES: usize = FrameHeader::BYTES + PACKET_BYTES;
     const STEP_BYTES: usize = 64 << 10;
 
-    /// A file of records. All bytes of a record's packet have the record's number as their value.
+    /// A file of records. Each byte of a packet has the number of the packet's record as its value.
     /// The file is deleted when this value is dropped.
     struct Records(PathBuf);
 
@@ -489,8 +494,8 @@ mod tests {
         assert!(!lent.windows.have_failed());
     }
 
-    /// A handler on another CPU still reads frames after the blocks, the file and the windows were
-    /// dropped, and no further request can come.
+    /// In this test, a handler on another CPU still reads frames after the blocks, the file and the
+    /// windows were dropped, and no further request can come.
     #[test]
     fn a_lease_is_returned_as_long_as_there_are_frames() {
         let records = Records::new("outlived", 200);
@@ -523,8 +528,8 @@ mod tests {
         assert_eq!(error.to_string(), "planted");
     }
 
-    /// Only windows are watched. If a page of zeros replaced a page of a memory block, packets
-    /// would be lost without being counted.
+    /// Only windows are watched. If the signal handler replaced a page of a memory block by zeros,
+    /// packets would be lost without being counted.
     #[test]
     fn only_windows_are_watched() {
         let (blocks, _claim, windows) = Blocks::map_with_windows((2, 4096), (2, HUGE_BYTES)).unwrap();

@@ -121,7 +121,7 @@ fn a_swapped_frame_leaves_as_many_pages() {
 
 proptest! {
     /// Resizing a frame of several pages at both ends gives the same result as resizing a frame of
-    /// one page. If the page has too little room, the frame does not change.
+    /// one page. If the page has too little room for the longer frame, the frame does not change.
     #[test]
     fn a_chain_is_resized_as_a_row_of_bytes_is(
         lens in prop::collection::vec(0..40_usize, 2..5), steps in prop::collection::vec((-200..200_i32, -200..200_i32), 1..6),
@@ -135,8 +135,8 @@ proptest! {
         for (front, back) in steps {
             let (before, head, room) = (whole(kept.segments()), kept.len(), kept.room());
             let total = before.len() as i32;
-            // At the front, only bytes of the head can be removed. Bytes can be added if the head's
-            // page has room.
+            // At the front, only bytes in the head's page can be removed. At the front, bytes can
+            // be added only if the head's page has room.
             let goes = front <= room.0 as i32 && -front <= head as i32 && total + front + back >= 0;
             prop_assert_eq!(kept.resize(front, back), goes && back <= room.1 as i32, "{} {}", front, back);
             let after = whole(kept.segments());

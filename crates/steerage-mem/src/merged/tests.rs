@@ -4,9 +4,9 @@ use crate::{Completion, Memory, Page, Region, SharedPool};
 
 const HEADERS: usize = 4;
 
-/// A ring of eight slots. The next five frames wrap around the end of the ring's buffer. Each frame
-/// has four bytes of headers. The payload of a frame is the frame's number, repeated `number + 1`
-/// times.
+/// A ring of eight slots. The slots of the next five frames wrap around the end of the ring's
+/// buffer. Each frame has four bytes of headers. The payload of a frame is the frame's number,
+/// repeated `number + 1` times.
 struct World {
     region: Arc<Region>,
     producer: Producer,
@@ -46,8 +46,8 @@ fn numbers(hand: &mut Hand<'_>) -> Vec<usize> {
     hand.frames().map(|frame| frame.len() - HEADERS - 1).collect()
 }
 
-/// Merges the frames of each of these sets into one packet. Returns how many packets there are, and
-/// the headers of each packet.
+/// Merges the frames of each set in the list into one packet. Returns how many packets there are,
+/// and the headers of each packet.
 fn merged(world: &mut World, sets: &[u64]) -> (Option<usize>, Vec<Option<Kept>>) {
     let mut copies: Vec<_> = (0..BATCH_MAX).map(|_| None).collect();
     let pages = Pages { spare: &world.spare, kept: &world.kept, headroom: 64 };
@@ -58,7 +58,7 @@ fn merged(world: &mut World, sets: &[u64]) -> (Option<usize>, Vec<Option<Kept>>)
     (packets, copies)
 }
 
-/// The bytes of each frame in the batch, without the frame's headers.
+/// Returns the bytes of each frame in the batch, without the frame's headers.
 fn payloads(hand: &mut Hand<'_>) -> Vec<Vec<u8>> {
     hand.frames().map(|frame| frame.bytes()[HEADERS..].to_vec()).collect()
 }
@@ -67,7 +67,7 @@ fn payloads(hand: &mut Hand<'_>) -> Vec<Vec<u8>> {
 fn hidden_frames_are_read_behind_their_packet_and_nowhere_else() {
     let payload = |number: usize| vec![number as u8; number + 1];
     for (sets, shown, behind) in [
-        // The hidden frames lie both before and after the end of the ring's buffer.
+        // The slots of the hidden frames lie both before and after the end of the ring's buffer.
         (&[0b11111_u64][..], vec![0], vec![vec![0, 1, 2, 3, 4]]),
         (&[0b10101, 0b01010], vec![0, 1], vec![vec![0, 2, 4], vec![1, 3]]),
         (&[0b11000], vec![0, 1, 2, 3], vec![vec![], vec![], vec![], vec![3, 4]]),
@@ -135,8 +135,8 @@ fn a_packet_that_is_split_is_its_frames_again() {
     let mut verdicts: [usize; BATCH_MAX] = from_fn(|nth| nth);
     let mut hand = world.consumer.hand();
     assert_eq!(show(&mut hand, &mut copies, &mut verdicts, (2, 0b01)), 4);
-    // The first packet has the frames 0, 2 and 4. The second packet has the frame 1 and the hidden
-    // frame 3.
+    // The first packet consists of the frames 0, 2 and 4. The second packet consists of the frame 1
+    // and the hidden frame 3.
     assert_eq!((numbers(&mut hand), &verdicts[..5]), (vec![0, 2, 4, 1, 3], &[0, 2, 3, 1, 4][..]));
     let pages = Pages { spare: &world.spare, kept: &world.kept, headroom: 64 };
     let headers = |frames: &[Option<Frame<'_>>], copy: &Kept, to: &mut [[u8; 8]; BATCH_MAX]| {

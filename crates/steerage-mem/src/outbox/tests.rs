@@ -1,5 +1,4 @@
-//! Compares the limits on the blocks for each CPU with a simple model, which stores the blocks in
-//! sets.
+//! Compares each CPU's limit on held blocks with a simple model, which stores the blocks in sets.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -10,7 +9,8 @@ use crate::ring::{Consumer, RingOptions, parking_lot, ring};
 use crate::{Claim, Memory, Page, Region};
 
 const CPUS: usize = 4;
-/// The CPU that polls the queue. The frames for this CPU stay in the lane, which has no limit.
+/// The CPU that polls the queue. The frames for this CPU (the owner) stay in the lane, which has no
+/// limit.
 const OWNER: usize = 3;
 const BLOCKS: usize = 8;
 const UNITS: u64 = 12;
@@ -101,7 +101,7 @@ impl World {
         Self { outbox, admissions, consumers, blocks, claim, pages, units: [1; BLOCKS], expected, next: 1 }
     }
 
-    /// A frame's length identifies the frame.
+    /// Each frame has a length of its own, which identifies the frame.
     fn stage(&mut self, ring: usize, block: Option<usize>, long: bool) {
         let known = Known { number: self.next % 16_000, block, long };
         let len = known.number + if long { LONG } else { 0 };
@@ -200,7 +200,7 @@ impl World {
         finished.extend(frames);
     }
 
-    /// Lent frames of the lane return at once.
+    /// Lent frames that stay in the lane return at once.
     fn handle_lane(&mut self, most: usize) {
         let mut hand = self.outbox.lane().take(most, false);
         let seen: Vec<(usize, u64)> = hand.frames().map(|frame| (frame.len(), frame.arrival().unwrap())).collect();
@@ -296,8 +296,8 @@ fn a_stalled_cpu_gets_a_half_and_the_others_go_on() {
     assert!(world.outbox.has_room(1, 1));
     assert_eq!(publish_each(&mut world, 1, &all, true), BLOCKS / 2);
     assert!(!world.outbox.has_room(1, 1) && world.outbox.has_room(2, 1), "the stalled CPU's share is full");
-    // If the ring already holds a frame's block, the frame takes no further memory. Short frames
-    // are admitted where long frames are refused.
+    // If earlier frames of the ring already hold a frame's block, the frame takes no further
+    // memory. The ring admits short frames in cases in which it refuses long frames.
     assert_eq!(publish_each(&mut world, 1, &all[..4], true), 4);
     assert_eq!(publish_each(&mut world, 1, &all[4..], false), 2);
     assert_eq!(publish_each(&mut world, 2, &[7], true), 1);

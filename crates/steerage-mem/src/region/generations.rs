@@ -1,11 +1,11 @@
 //! In debug and fuzz builds, detects pages that are used after their release.
 //!
-//! Safe code cannot use a page after its release, because its token is gone. But two kinds of
-//! mistakes can use a released page: a mistake in this crate, or a device that writes to the page
-//! too late. Therefore a released page is filled with a pattern. When the page is taken again, the
-//! pattern must be unchanged. Each release of a page, and each time the page is taken, begins a new
-//! generation of the page. A page that is kept after its batch must still have the generation that
-//! it had when it was kept.
+//! Safe code cannot use a page after its release, because its token is gone. But a released page
+//! can be used because of a mistake in this crate, or by a device that writes to the page too late.
+//! Therefore a released page is filled with a pattern. When a released page is taken again, its
+//! pattern must be unchanged. Each release of a page, and each time that a page is taken, begins a
+//! new generation of the page. A page that is kept after its batch must still have the generation
+//! that it had when it was kept.
 //!
 //! In other builds, a [`Generation`] takes no memory, and its functions do nothing.
 
@@ -20,21 +20,22 @@ mod checked {
     // them.
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    /// The pattern of the kernel's slab allocator for free memory (`POISON_FREE`,
-    /// include/linux/poison.h).
+    /// The byte of the pattern, which the kernel's slab allocator uses for free memory
+    /// (`POISON_FREE`, include/linux/poison.h).
     const POISON: u8 = 0x6b;
 
-    /// The pattern is stored as an array of this size, so that 4096 bytes are compared at a time.
+    /// The pattern as an array of 4096 bytes, so that 4096 bytes are compared at a time.
     const POISONED: [u8; 4096] = [POISON; 4096];
 
-    /// The generation of a page. An odd number means that the page is released. The number wraps
-    /// around, but no holder of a page sees two generations that are 2^32 apart.
+    /// The generation of a page. An odd generation number means that the page is released. The
+    /// generation number wraps around, but no holder of a page sees two generations that are 2^32
+    /// apart.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) struct Generation(u32);
 
-    /// The current generation of each page of a region. All accesses are relaxed: a page is handed
-    /// over by other atomics, so the next holder sees the generation of the previous holder or a
-    /// later one.
+    /// The current generation of each page of a region. All accesses to the generations are
+    /// relaxed: a page is handed over by other atomics, so the next holder sees the generation of
+    /// the previous holder or a later one.
     #[derive(Debug)]
     pub(crate) struct Generations(Box<[AtomicU32]>);
 

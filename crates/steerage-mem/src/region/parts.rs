@@ -1,4 +1,4 @@
-//! A region consists of parts, each of which lies on a NUMA node of its own.
+//! A region of memory consists of parts, each of which lies on a NUMA node of its own.
 
 use std::io;
 use std::ptr::NonNull;
@@ -10,18 +10,18 @@ use crate::mapping::{HUGE_BYTES, RegionError};
 pub struct Part {
     /// The number of pages in the part, at least 1.
     pub pages: usize,
-    /// The NUMA node of the part's memory. With `None`, each page lies on the node of the CPU that
-    /// accesses it first.
+    /// The NUMA node of the part's memory. If the node is `None`, each page lies on the node of the
+    /// CPU that accesses it first.
     pub node: Option<u32>,
 }
 
-/// The highest possible node number plus one. The kernel has the same limit (`CONFIG_NODES_SHIFT`
-/// is at most 10).
+/// The highest possible node number plus one. The kernel has the same limit of 1024 nodes
+/// (`CONFIG_NODES_SHIFT` is at most 10).
 const NODES_MAX: u32 = 1024;
 
-/// The end of each part, in pages from the beginning of the region. Every part but the last is up
-/// to 2 MiB longer than requested, so that the next part's memory begins with a new huge page. A
-/// page that crosses the border of two parts belongs to the first part.
+/// Returns the end of each part, as a number of pages from the beginning of the region. Every part
+/// but the last is up to 2 MiB longer than requested, so that the next part's memory begins with a
+/// new huge page. A page that crosses the border of two parts belongs to the first part.
 ///
 /// # Errors
 /// [`RegionError::Size`] if there are no parts, if a part has no pages, or if the size cannot be
@@ -45,15 +45,15 @@ pub fn part_ends(parts: &[Part], page_bytes: usize) -> Result<Vec<usize>, Region
     Ok(ends)
 }
 
-/// Asks the kernel to take the memory of each part from the part's node, as long as that node has
-/// free memory. No page of the region may have been touched before. Returns the kernel's error if
-/// the kernel refuses to place the memory. After a refusal, each page lies on the node of the CPU
-/// that touches it first.
+/// Requests from the kernel to take the memory of each part from the part's node, as long as that
+/// node has free memory. The caller must not have touched any page of the region before. Returns
+/// the kernel's error if the kernel refuses to place the memory. After a refusal, each page lies on
+/// the node of the CPU that touches it first.
 pub(crate) fn bind(base: NonNull<u8>, parts: &[Part], ends: &[usize], page_bytes: usize) -> Result<(), io::Error> {
     let mut from = 0;
     for (nth, (part, end)) in parts.iter().zip(ends).enumerate() {
-        // The last part ends with the mapping. The size of the mapping is also a multiple of huge
-        // pages.
+        // The last part ends with the mapping. The size of the whole mapping is also a multiple of
+        // the huge page size.
         let border = (end * page_bytes) / HUGE_BYTES * HUGE_BYTES;
         let to = if nth + 1 < parts.len() { border } else { (end * page_bytes).next_multiple_of(HUGE_BYTES) };
         if let Some(node) = part.node {
@@ -71,8 +71,9 @@ fn prefer(base: NonNull<u8>, from: usize, bytes: usize, node: u32) -> Result<(),
     let mut mask = [0_u64; NODES_MAX as usize / 64];
     mask[node as usize / 64] |= 1 << (node % 64);
     // SAFETY: the range lies within the mapping, no code has a reference to it yet, and the mask
-    // outlives the call. The kernel prefers the node, but uses another node if the node has no free
-    // memory. If the node were mandatory, the kernel would kill the process instead.
+    // outlives the call. The kernel prefers the given node, but uses another node if the given node
+    // has no free memory. If the given node were mandatory, the kernel would kill the process if
+    // that node has no free memory.
     let result = unsafe {
         libc::syscall(
             libc::SYS_mbind,
@@ -80,7 +81,7 @@ fn prefer(base: NonNull<u8>, from: usize, bytes: usize, node: u32) -> Result<(),
             bytes,
             libc::MPOL_PREFERRED,
             mask.as_ptr(),
-            // The system call expects the number of bits plus one.
+            // As the length of the node mask, the system call expects the number of bits plus one.
             libc::c_ulong::from(NODES_MAX + 1),
             0_u32,
         )

@@ -2,9 +2,9 @@
 
 use super::Region;
 
-/// The fields of a region that are needed to find a page. Loops over many pages use a `View`. The
-/// compiler can keep a `View` in registers. The compiler would read the fields of a [`Region`] from
-/// memory for each page.
+/// The fields of a region that are needed to find a page. Loops over many pages use a `View`
+/// instead of a [`Region`]. The compiler can keep a `View` in registers. If the loop used a
+/// [`Region`], the compiler would read these fields from memory for each page.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct View {
     base: *mut u8,

@@ -7,8 +7,9 @@ use crate::page::{BLANK, Completion, Page, Slot};
 use crate::region::Region;
 use crate::sync::UnsafeCell;
 
-/// The maximum number of slots that are passed to a function at a time. Some slots are read twice,
-/// so their cache lines should still be in the cache at the second read.
+/// The maximum number of slots that are passed to the function `home` in one call. Some slots are
+/// read twice, so their number is limited such that their cache lines are still in the cache at the
+/// second read.
 pub(super) const TOGETHER: u64 = 64;
 
 /// Finished slots that are adjacent in memory and belong to the producer again.
@@ -29,7 +30,8 @@ impl<'a> Finished<'a> {
         self.0.len()
     }
 
-    /// Splits the slots after the first `count` slots, or at the end if there are fewer.
+    /// Splits the slots after the first `count` slots, or at the end if there are fewer than
+    /// `count` slots.
     #[inline(always)]
     pub fn split_at(self, count: usize) -> (Self, Self) {
         let (first, rest) = self.0.split_at(count.min(self.0.len()));
@@ -40,7 +42,8 @@ impl<'a> Finished<'a> {
     /// returns the slots unless each slot is a frame in a single page whose number is in `own`. The
     /// page numbers in `own` belong to `region`.
     ///
-    /// If each frame were passed to a function, a page would take three times as many instructions.
+    /// If each frame were passed to a function, returning a page would take three times as many
+    /// instructions.
     #[inline(always)]
     pub fn pages_to(self, home: &mut Vec<Page>, (region, own): (&Region, &Range<u32>)) -> Result<usize, Self> {
         if self.0.is_empty() {

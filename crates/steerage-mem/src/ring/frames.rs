@@ -1,4 +1,4 @@
-//! The frames that a handling CPU has in hand: it has taken them from a ring or a lane, and has not
+//! The frames that a CPU has *in hand*: the CPU has taken them from a ring or a lane, and has not
 //! finished them yet.
 
 use crate::chain::{Behind, Segments, SegmentsMut};
@@ -7,7 +7,7 @@ use crate::memory::Memory;
 use crate::page::{BLANK, Completion, Page, Slot};
 use crate::sync::{AtomicU64, Ordering, UnsafeCell};
 
-/// The slots between two positions of a buffer. One CPU may read and rewrite these slots.
+/// The slots between two positions of a buffer. Only one CPU may read and rewrite these slots.
 #[derive(Debug)]
 pub(super) struct InHand {
     pub(super) slots: *const UnsafeCell<Slot>,
@@ -62,9 +62,9 @@ impl Hand<'_> {
 
     /// Calls `run` with the first `count` frames only. The frames after the first `count` are
     /// hidden while `run` runs: `run` can only read the bytes of hidden frames, as the continuation
-    /// of the frame that [stands for them](crate::merged).
+    /// of the frame into which they are [merged](crate::merged).
     pub fn with_first<R>(&mut self, count: usize, run: impl FnOnce(Hand<'_>) -> R) -> R {
-        /// The hidden frames are shown again after `run`, even if `run` panics.
+        /// When this value is dropped, the hidden frames are shown again, even if `run` panics.
         struct Hidden<'h>(&'h mut InHand);
 
         impl Drop for Hidden<'_> {
@@ -93,7 +93,8 @@ impl Hand<'_> {
         before.iter_mut().zip(hand.begin..hand.end).for_each(|(to, at)| *to = hand.slot(at));
         for (at, nth) in (hand.begin..).zip(order) {
             // SAFETY: the masked position is under the capacity and the slot in hand, so it is ours
-            // to write. Each slot is written to one position, so no slot is lost or doubled.
+            // to write. Each slot is written to exactly one position, so no slot is lost or
+            // duplicated.
             unsafe { (*hand.cell(at)).with_mut(|slot| *slot = before[usize::from(*nth)]) };
         }
         true
@@ -137,13 +138,13 @@ impl<'a> Iterator for Frames<'a> {
 impl ExactSizeIterator for Frames<'_> {}
 
 impl Hand<'_> {
-    /// Passes common frames to `read`: frames in one page, without an [extra record](Frame::extra),
-    /// and with `link` as their [kind of header](Frame::link). If the first frame has a [device
-    /// header](Frame::header), all of them have one. `read` gets each frame with its number in the
-    /// batch, and returns true if it has handled the frame. If a frame has no device header, `read`
-    /// gets a header without a time. The result has one bit for each of the first 64 frames: it is
-    /// set if `read` did not handle the frame. The caller then handles the frames in the result one
-    /// by one.
+    /// Passes common frames to the function `read`: frames in one page, without an [extra
+    /// record](Frame::extra), and with `link` as their [kind of header](Frame::link). If the first
+    /// common frame has a [device header](Frame::header), all of them have one. `read` gets each
+    /// frame with its number in the batch, and returns true if it has handled the frame. If a frame
+    /// has no device header, `read` gets a header without a time. The result has one bit for each
+    /// of the first 64 frames: the bit is set if `read` did not handle the frame. The caller then
+    /// handles the frames in the result one by one.
     ///
     /// `read_common` takes about half of the instructions of a loop over single frames, because
     /// fields that all of the frames share are read once.
@@ -170,8 +171,8 @@ impl Hand<'_> {
                 // SAFETY: the span was checked, the slot is held, and writing a frame needs a
                 // `Frame`, for which the hand would have to be borrowed.
                 let all = unsafe { std::slice::from_raw_parts(start, before + len) };
-                // There is only one call of `read`, because the compiler would not inline two
-                // calls.
+                // The code contains only one call of `read`, because the compiler would not inline
+                // two calls.
                 let (frame, header) = match all.split_first_chunk() {
                     Some((header, frame)) if headed => (frame, slot.header_of(*header)),
                     _ => (all, FrameHeader::of_whole(len)),
@@ -187,7 +188,8 @@ impl Hand<'_> {
 }
 
 /// One frame that a handler has in hand. A frame is not `Clone`. Only [`Hand::frames`] creates
-/// frames, and it borrows the hand mutably. So there are never two frames for one slot.
+/// frames, and this function borrows the hand mutably. Therefore two `Frame` values for one slot
+/// never exist at the same time.
 #[derive(Debug)]
 pub struct Frame<'a> {
     hand: &'a InHand,
@@ -272,8 +274,8 @@ impl<'a> Frame<'a> {
                 return &[];
             }
             // SAFETY: the slots are in hand and hidden, so no frame is made of them while `self` is
-            // borrowed. The slots do not extend past the end of the buffer, where the second part
-            // begins.
+            // borrowed. These slots do not extend past the end of the buffer, where the second part
+            // of the slots begins.
             unsafe { std::slice::from_raw_parts(hand.cell(at), count as usize) }
         };
         let slots = [part(hidden.start, first), part(hidden.start + first, hidden.end - hidden.start - first)];
@@ -294,9 +296,9 @@ impl<'a> Frame<'a> {
         bytes.get_mut(from..)
     }
 
-    /// Copies the bytes of all of the frame's pages into its first page. All other pages stay with
-    /// the frame until the frame returns. The headroom may become smaller. Returns `false` and
-    /// changes nothing if a page is too short for the frame, or if the frame was taken.
+    /// Copies the bytes of all of the frame's pages into its first page. All other pages still
+    /// belong to the frame until the frame returns. The headroom may become smaller. Returns
+    /// `false` and changes nothing if a page is too short for the frame, or if the frame was taken.
     #[inline]
     pub fn linearise(&mut self) -> bool {
         if !self.slot.is_chained() || self.slot.page == BLANK {
@@ -317,11 +319,11 @@ impl<'a> Frame<'a> {
     }
 
     /// Makes the frame `front` bytes longer at its front and `back` bytes longer at its end, in
-    /// place. Negative numbers make the frame shorter. Bytes that are added keep the contents that
-    /// they have in the page. If there is room for the device's header, it moves with the front of
-    /// the frame, and the length on the wire in the header is corrected. Returns `false` and
-    /// changes nothing in three cases: the page is too short, the frame is lent, or the frame was
-    /// taken.
+    /// place. Negative numbers make the frame shorter. Added bytes have the values that were in the
+    /// page before. If there is room for the header that the device wrote, the header moves with
+    /// the front of the frame, and the length on the wire in the header is corrected. Returns
+    /// `false` and changes nothing in three cases: the page is too short, the frame is lent, or the
+    /// frame was taken.
     #[inline]
     pub fn resize(&mut self, front: i32, back: i32) -> bool {
         if self.slot.page == BLANK {
@@ -334,8 +336,8 @@ impl<'a> Frame<'a> {
         true
     }
 
-    /// Replaces the kind of the first header, which [`Completion::set_link`] set. Does nothing if
-    /// the frame was taken.
+    /// Replaces the kind of the frame's first header, which [`Completion::set_link`] set. Does
+    /// nothing if the frame was taken.
     #[inline]
     pub fn set_link(&mut self, link: u8) {
         if self.slot.page != BLANK {
@@ -385,9 +387,9 @@ impl<'a> Frame<'a> {
         self.rewrite(self.slot.with_extra(false).with_link(link));
     }
 
-    /// Returns true if the frame's bytes can be written in place. The bytes cannot be written in
-    /// place if the frame is lent. The same holds if the frame stands for hidden frames and has its
-    /// headers in a copy.
+    /// Returns true if the frame's bytes can be written in place. Bytes cannot be written in place
+    /// if the frame is lent. The bytes cannot be written in place either if other frames are merged
+    /// into the frame and its headers are in a copy.
     #[inline(always)]
     pub fn is_writable(&self) -> bool {
         self.slot.is_writable()
@@ -420,7 +422,7 @@ impl<'a> Frame<'a> {
         self.slot.hash()
     }
 
-    /// The kind of the first header, as [`Completion::set_link`] set it.
+    /// The kind of the frame's first header, as [`Completion::set_link`] set it.
     #[inline(always)]
     pub fn link(&self) -> u8 {
         self.slot.link()
@@ -441,7 +443,7 @@ impl<'a> Frame<'a> {
         // SAFETY: there are at least as many numbers as slots. Other threads only see numbers of a
         // ring, which are written atomically. The numbers of a lane belong to this thread.
         let number = unsafe { &*self.hand.arrivals.add((self.at as u32 & self.hand.mask) as usize) };
-        // Relaxed: the number became visible with the slot, by C1.
+        // Relaxed: the arrival number became visible with the slot, by the load C1.
         Some(number.load(Ordering::Relaxed))
     }
 
@@ -460,8 +462,9 @@ impl<'a> Frame<'a> {
 
     /// Takes the frame with its pages out of the ring. In exchange for the frame's pages, the same
     /// number of pages is taken from the end of `pages` and returns through the ring. The frame in
-    /// the ring is empty afterwards. Returns `None` and changes nothing if there are too few pages,
-    /// or if they belong to other memory. The same holds if the frame is lent or was taken before.
+    /// the ring is empty afterwards. Returns `None` and changes nothing if `pages` has too few
+    /// pages, or if the pages belong to other memory. Also returns `None` if the frame is lent or
+    /// was taken before.
     #[inline]
     pub fn swap(&mut self, pages: &mut Vec<Page>) -> Option<Completion> {
         if self.slot.is_lent() || self.slot.page == BLANK {

@@ -1,9 +1,10 @@
 //! How a ring grows while it is in use: from one position on, its frames lie in a larger buffer.
 //!
-//! The producer chooses this position, and publishes it together with the slots after the position.
-//! The consumer switches to the larger buffer when all slots before the position are finished.
-//! Before it switches buffers, the producer reclaims slots from both buffers. Before the switch,
-//! the producer does not grow the ring again, unless no frame was staged after the position.
+//! The producer chooses the position of the growth, and publishes it together with the slots after
+//! the position. The consumer switches to the larger buffer when all slots before the position of
+//! the growth are finished. Before the consumer switches buffers, the producer reclaims slots from
+//! both buffers. Before the consumer switches buffers, the producer does not grow the ring again,
+//! unless no frame was staged after the position of the growth.
 
 use super::{Consumer, Producer, RingBuffer};
 use crate::page::Slot;
@@ -34,14 +35,15 @@ impl Grown {
 
 impl RingBuffer {
     pub(super) fn grown(&self) -> Grown {
-        // Relaxed: P1 makes the value of `grown` visible together with the slots after it.
+        // Relaxed: the store P1 makes the value of `grown` visible together with the slots after
+        // it.
         Grown(self.to_consumer.grown.load(Ordering::Relaxed))
     }
 }
 
 impl Producer {
     /// Applies the limit. If the limit exceeds the capacity, the ring grows, unless the consumer
-    /// still has to switch to the larger buffer of the last growth.
+    /// has not yet switched to the larger buffer of the last growth.
     #[inline(always)]
     pub(super) fn make_room(&mut self) {
         if self.limit > self.mask + 1 {
@@ -84,8 +86,8 @@ impl Producer {
 }
 
 impl Consumer {
-    /// Switches to the larger buffer if all slots before that buffer's position are finished.
-    /// Returns how many of the next `count` slots lie in the same buffer.
+    /// Switches to the larger buffer if all slots before the position at which that buffer begins
+    /// are finished. Returns how many of the next `count` slots lie in the same buffer.
     #[cold]
     #[inline(never)]
     pub(super) fn follow(&mut self, count: u64) -> u64 {

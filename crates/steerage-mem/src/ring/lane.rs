@@ -1,7 +1,7 @@
 //! [`Lane`]: the frames that stay on the CPU that received them.
 //!
 //! The frames of a poll arrive in the lane's list. Steering takes the frames for other CPUs out of
-//! the list. The rest of the list *is* the CPU's next batch: no slot is copied, published or
+//! the list. The rest of the list *is* the next batch of this CPU: no slot is copied, published or
 //! reclaimed, and no atomic operation is needed. The lane has three positions in its list:
 //! `finished <= taken <= len`.
 
@@ -15,10 +15,11 @@ use crate::sync::{AtomicU64, UnsafeCell};
 /// The list of the frames that a queue's owner receives and handles itself.
 ///
 /// The list owns its frames until they are finished. While a frame is in hand, or is finished but
-/// still in the list, no other code can reach the list.
+/// still in the list, no other code can access the list.
 #[derive(Debug)]
 pub struct Lane {
-    /// The first `taken` frames are in hand or finished, so their entries are no longer tokens.
+    /// The frames of the list. The first `taken` frames are in hand or finished, so their entries
+    /// are no longer tokens.
     frames: Vec<Completion>,
     /// The arrival numbers of the frames, if the rings of the queue keep arrival numbers.
     arrivals: Vec<AtomicU64>,
@@ -41,8 +42,8 @@ impl Lane {
         }
     }
 
-    /// The lane's list, which a poll fills and steering changes. Returns `None` if frames were
-    /// taken and not all frames of the list are finished.
+    /// The lane's list, to which a poll adds frames and from which steering removes frames. Returns
+    /// `None` if frames were taken from the list and not all of its frames are finished.
     #[inline(always)]
     pub fn list(&mut self) -> Option<&mut Vec<Completion>> {
         (self.hand.end == 0).then_some(&mut self.frames)
@@ -74,8 +75,8 @@ impl Lane {
         }
     }
 
-    /// Adds a frame at the end of the list. `push` is always inlined, so that the frame does not go
-    /// through memory: see `Outbox::stage`.
+    /// Adds a frame at the end of the list. `push` is always inlined, so that the frame is not
+    /// stored in memory first: see `Outbox::stage`.
     #[inline(always)]
     pub fn push(&mut self, frame: Completion, arrival: u64) {
         self.frames.push(frame);
@@ -107,9 +108,9 @@ impl Lane {
         Hand(&mut self.hand)
     }
 
-    /// Takes up to `most` of the waiting frames in hand, unless frames are in hand already. With
-    /// `fetch`, prefetches the first cache line of each frame. Prefetching is for frames that this
-    /// CPU has neither written nor read. Returns the frames in hand.
+    /// Takes up to `most` of the waiting frames, unless earlier frames are still in hand. If
+    /// `fetch` is true, prefetches the first cache line of each frame. Prefetching is for frames
+    /// that this CPU has neither written nor read. Returns the frames in hand.
     #[inline(always)]
     pub fn take(&mut self, most: usize, fetch: bool) -> Hand<'_> {
         if self.in_hand() == 0 {
@@ -122,7 +123,7 @@ impl Lane {
         self.hand()
     }
 
-    /// Points `hand` to the list, because the list may have moved in memory.
+    /// Sets the address in `hand` to that of the list, because the list may have moved in memory.
     #[inline(always)]
     fn point(&mut self) {
         self.hand.slots = self.frames.as_mut_ptr().cast::<UnsafeCell<Slot>>();
@@ -191,9 +192,9 @@ mod tests {
         home
     }
 
-    /// Tests a CPU that takes the frames of a lane in several steps. Between two parts, more frames
-    /// are added to the lane, and its list moves in memory. Waiting frames are withdrawn, and
-    /// another frame is added afterwards.
+    /// Tests a CPU that takes the frames of a lane in several steps. Between two calls of `take`,
+    /// more frames are added to the lane, and its list moves in memory. Waiting frames are
+    /// withdrawn, and another frame is added afterwards.
     #[test]
     fn a_lane_is_a_queue_that_owns_its_frames() {
         let (mut lane, mut frames) = lane(100);
@@ -236,8 +237,8 @@ mod tests {
         assert_eq!(arrivals(&mut lane), [(0, 9), (1, 0), (2, 0)]);
     }
 
-    /// One pass of `read_common` reads the frames in one page. If the first frame has a device
-    /// header, all of these frames have one, and otherwise none has.
+    /// One call of `read_common` reads the frames that lie in one page. If the first frame has a
+    /// device header, all frames that `read_common` reads have one, and otherwise none has.
     #[test]
     fn common_frames_are_read_together() {
         const LINK: u8 = 3;

@@ -1,10 +1,10 @@
 //! Stages the frames of a poll as lists, with one list for each target ring.
 //!
 //! The target of each frame is determined first, in a loop without branches. Then each ring number
-//! is compared with all targets in one step. The result has one bit for each frame that goes to the
-//! ring. The slots of each ring are written one after another, with the ring's tail in a register.
-//! Staging frame by frame costs more: each store has to wait for the tail, and the CPU writes to
-//! other cache lines before a cache line is full.
+//! is compared with the targets of all frames in one step. The result of the comparison has one bit
+//! for each frame that goes to the ring. The slots of each ring are written one after another, with
+//! the ring's tail in a register. Staging frame by frame takes more time: each store has to wait
+//! for the tail, and the CPU writes to other cache lines before a cache line is full.
 
 use crate::{Completion, ring::Producer};
 
@@ -12,8 +12,8 @@ use crate::{Completion, ring::Producer};
 const LIST_MAX: usize = 64;
 
 /// The maximum number of lists into which one poll is divided. With 16 lists, each list has only
-/// four frames on average, and lists cost more than they save: the receiving CPU took 1.12 times as
-/// long (lab/notes/path.md).
+/// four frames on average, and using lists takes more time than it saves: the receiving CPU took
+/// 1.12 times as long (lab/notes/path.md).
 pub const LISTS_MAX: usize = 8;
 
 /// Stands for "no ring". `NO_RING` is the number of the last bit in a set, which belongs to no
@@ -24,8 +24,8 @@ impl Producer {
     /// Stages the first frames of `frames`, as many as the ring has room for. Frames for which
     /// there is no room stay in `frames`. The result is the same as after one call of
     /// [`stage`](Self::stage) per frame, but the tail stays in a register. The first frame has the
-    /// arrival number `arrival`, and each further frame has the next number. `staged` is called for
-    /// each staged frame, with its index in `frames`.
+    /// arrival number `arrival`, and each further frame has the next number. The function `staged`
+    /// is called for each staged frame, with the frame's index in `frames`.
     #[inline(always)]
     pub fn stage_all(&mut self, frames: &mut Vec<Completion>, arrival: u64, mut staged: impl FnMut(usize)) {
         let count = self.room().min(frames.len() as u64) as usize;
@@ -47,13 +47,14 @@ impl Producer {
     /// Stages the `frames` as lists, one ring after another. The function `target` returns the ring
     /// number of a frame. Within each ring, the frames keep their order. Frames for the ring `own`
     /// are not staged: they stay in `frames`, in order. The first frame has the arrival number
-    /// `arrival`, and each further frame has the next number. `staged` is called once for each
-    /// staged frame, with 0, 1, 2 and so on.
+    /// `arrival`, and each further frame has the next number. The function `staged` is called once
+    /// for each staged frame, with the arguments 0, 1, 2 and so on.
     ///
-    /// Either all frames for other rings are staged, or none. No frame is staged if the frames need
-    /// more than [`LISTS_MAX`] lists, or if a ring may have too little room. If no frame is staged,
-    /// the result is `None`, and the caller stages frame by frame. If frames are staged, the result
-    /// has two sets of bits: the rings on which frames were staged, and the frames that stayed.
+    /// Either all frames for rings other than `own` are staged, or none. No frame is staged if the
+    /// frames need more than [`LISTS_MAX`] lists, or if a ring may have too little room. If no
+    /// frame is staged, the result is `None`, and the caller should stage the frames one by one. If
+    /// frames are staged, the result has two sets of bits: the rings on which frames were staged,
+    /// and the frames that stayed.
     #[inline(always)]
     pub fn stage_lists(
         rings: &mut [Self],
@@ -182,7 +183,7 @@ mod tests {
         #[test]
         fn lists_are_what_one_by_one_would_be(
             limits in prop::collection::vec(prop_oneof![3 => Just(SLOTS), 1 => 1..=SLOTS], 1..70),
-            // Most cases use few rings, because frames for many rings are not staged as lists.
+            // Most test cases use few rings, because frames for many rings are not staged as lists.
             spread in prop_oneof![3 => 1..6_usize, 1 => 1..70_usize],
             targets in prop::collection::vec(any::<usize>(), 0..=70),
             own in prop_oneof![3 => 0..6_usize, 1 => 0..=NO_RING],

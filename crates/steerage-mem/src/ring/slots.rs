@@ -1,10 +1,10 @@
-//! The memory for the slots of all rings of a queue. This memory is reserved once, for the longest
-//! backlog that the rings may get later. The kernel provides a page of this memory when a ring
-//! first uses it. So a ring that was never used takes no memory.
+//! The memory for the slots of all rings of a queue. The memory for slots is reserved once, for the
+//! longest backlog that the rings may get later. The kernel provides a page of the reserved memory
+//! when a ring first uses that page. Therefore a ring that was never used takes no memory.
 //!
-//! Each ring has one buffer for each of its possible capacities, which are powers of two. So a ring
-//! that grows continues in a larger buffer, while frames in the smaller buffer are still being
-//! handled.
+//! Each ring has one buffer for each of its possible capacities, which are powers of two. Therefore
+//! a ring that grows continues in a larger buffer, while frames in the smaller buffer are still
+//! being handled.
 //!
 //! ```text
 //!  | capacity 4: ring 0, ring 1, ... | capacity 8: ring 0, ring 1, ... | capacity 16: ...
@@ -21,8 +21,8 @@ use crate::sync::{AtomicU64, UnsafeCell};
 /// the same positions of many rings do not fall into the same cache set.
 const APART: usize = 20;
 
-/// The slots of several rings. If the rings keep arrival numbers, also the arrival numbers of their
-/// frames.
+/// The slots of several rings. If the rings keep arrival numbers, this memory also holds the
+/// arrival numbers of their frames.
 #[derive(Debug)]
 pub(super) struct SlotMemory {
     slots: Room<UnsafeCell<Slot>>,
@@ -65,13 +65,13 @@ impl SlotMemory {
     }
 
     pub(super) fn slots(&self, ring: usize, capacity: usize) -> *const UnsafeCell<Slot> {
-        // The returned pointer may be used for all slots of the buffer. A pointer that was made
-        // from a reference to the first slot could only be used for that slot.
+        // The returned pointer may be used for all slots of the buffer. A pointer that was created
+        // from a reference to the first slot could be used for that slot only.
         self.slots.all()[self.first(ring, capacity)..][..capacity].as_ptr()
     }
 
-    /// Does the same as [`slots`](Self::slots), for the arrival numbers. The pointer is null if the
-    /// rings keep no arrival numbers.
+    /// Like [`slots`](Self::slots), but returns a pointer to the arrival numbers. The pointer is
+    /// null if the rings keep no arrival numbers.
     pub(super) fn arrivals(&self, ring: usize, capacity: usize) -> *const AtomicU64 {
         let all = |numbers: &Room<AtomicU64>| numbers.all()[self.first(ring, capacity)..][..capacity].as_ptr();
         self.arrivals.as_ref().map_or(std::ptr::null(), all)

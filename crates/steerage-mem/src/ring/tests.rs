@@ -1,4 +1,4 @@
-//! Compares rings that grow with a plain queue.
+//! Compares rings that grow with a model that is a plain queue.
 
 use std::collections::VecDeque;
 
@@ -34,8 +34,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A ring, and its model of two queues: the frames that were staged and not taken, and the frames
-/// that were taken and not reclaimed.
+/// A ring, and its model, which consists of two queues: the frames that were staged and not taken,
+/// and the frames that were taken and not reclaimed.
 struct World {
     producer: Producer,
     consumer: Consumer,
@@ -56,7 +56,7 @@ impl World {
         Self { producer, consumer, pages, staged, unpublished: 0, in_hand, finished, next: 1 }
     }
 
-    /// A frame's length identifies the frame.
+    /// Each frame has a length of its own, which identifies the frame.
     fn frame(page: Page, number: u64) -> Completion {
         Completion::new(page, 0, number as usize % 64)
     }

@@ -5,10 +5,10 @@ use crate::page::Completion;
 use crate::sync::Ordering;
 
 impl Producer {
-    /// Takes back up to `most` of the newest unpublished frames, and passes them on oldest first.
-    /// Two kinds of producers take frames back. The first is a producer that was declared dead,
-    /// because its steering is outdated. The second is a producer with frames that exceed the
-    /// consumer's limit.
+    /// Takes back up to `most` of the newest unpublished frames, and passes them to `each`, oldest
+    /// first. Two kinds of producers take frames back. The first kind is a producer whose CPU was
+    /// declared dead, because its steering is outdated. The second kind is a producer whose staged
+    /// frames exceed the consumer's limit.
     pub fn withdraw(&mut self, most: u64, mut each: impl FnMut(Completion)) {
         let end = self.staged;
         self.staged = self.published.max(end.saturating_sub(most));
@@ -28,7 +28,7 @@ impl Producer {
             let Some(frame) = keep(self.unpublished_at(at)) else { continue };
             // SAFETY: the slot lies in its buffer, at or before that of the frame. Only this
             // producer accesses the slot, because the slot is not published. The frame that the
-            // slot held was passed on.
+            // slot contained before was already passed to `keep`.
             unsafe { (*self.slot(to)).with_mut(|slot| *slot = frame.slot()) };
             if self.numbered && to != at {
                 self.move_arrival(at, to);
@@ -42,7 +42,7 @@ impl Producer {
     #[inline(always)]
     fn unpublished_at(&self, at: u64) -> Completion {
         // SAFETY: the slot lies in its buffer; what is not published is ours alone. Each slot is
-        // read once, because `staged` was set back before.
+        // read only once, because `staged` was set back before the slot is read.
         Completion::from_slot(unsafe { (*self.slot(at)).with(|slot| *slot) })
     }
 
@@ -58,8 +58,8 @@ impl Producer {
         }
     }
 
-    /// If the ring was to grow after the last staged frame, it now grows after the last frame that
-    /// stays.
+    /// If the ring was to grow after the last staged frame, it now grows after the last of the
+    /// frames that stay.
     fn grow_no_later(&mut self) {
         if self.mask_before != 0 && self.staged < self.shared.grown().at() {
             self.grows_at(self.staged);

@@ -1,8 +1,8 @@
 //! A lock-free stack of free pages. Many pages are taken or given at a time.
 //!
-//! The pages of the stack lie in *bundles*. Each bundle names the bundle below it. All bundles
-//! below the top bundle are full. One 64-bit value, the [head](Head), contains the number of the
-//! top bundle and how many of its pages are left:
+//! The pages of the stack lie in *bundles*. Each bundle contains the number of the bundle below it.
+//! All bundles below the top bundle are full. One 64-bit value, the [head](Head), contains the
+//! number of the top bundle and how many of its pages are left:
 //!
 //! ```text
 //!   head: gives, len 3, top ──► bundle of page 7: 7 2 9          (3 left, the others were taken)
@@ -12,21 +12,22 @@
 //!
 //! [`take`](BundleStack::take) reads the requested number of pages, beginning at the top, and then
 //! exchanges the head. [`give`](BundleStack::give) writes new bundles and then exchanges the head.
-//! If the top bundle is not full, its pages are copied to the first new bundle, which replaces the
-//! top bundle. So each call moves up to [`BULK_MAX`] pages with one atomic exchange. A page is
-//! never removed from the stack only because a neighbouring page was taken. The stack appears empty
-//! only if it is empty.
+//! If the top bundle is not full, `give` copies its pages to the first new bundle, which replaces
+//! the top bundle. Therefore each call moves up to [`BULK_MAX`] pages with one atomic exchange. A
+//! page never leaves the stack only because a neighbouring page was taken. To a caller, the stack
+//! appears empty only if it is empty.
 //!
 //! # A bundle's memory
 //!
 //! The table of bundles has an entry for each page, so bundles cannot run out. A bundle is stored
-//! in the table entry of its *first* page, which `take` takes last. So only the holder of a page
-//! writes the bundle in the page's entry, and no thread writes the entry while the stack uses it.
+//! in the table entry of its *first* page, which `take` takes last. Therefore only the holder of a
+//! page writes the bundle in the page's table entry, and no thread writes the entry while the stack
+//! uses it.
 //!
-//! A thread that has read an old head may read a bundle while the page's holder writes it. A thread
-//! with an old head may read arbitrary values, but its exchange of the head fails. The head counts
-//! the calls of `give`. Between two calls of `give`, the stack only becomes shorter. So if the head
-//! has not changed, the stack has not changed.
+//! A thread that has read an old head may read a bundle while the page's holder writes it. In that
+//! case, the thread may read arbitrary values, but its exchange of the head fails. The head also
+//! contains the number of calls of `give`. Between two calls of `give`, pages are only taken from
+//! the stack. Therefore, if the head has not changed, the stack has not changed.
 
 use crossbeam_utils::CachePadded;
 
@@ -35,21 +36,21 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 pub(crate) const BULK_MAX: usize = 64;
 
-/// The number of pages in a full bundle. Together with the numbers `below` and `pages_below`, the
+/// The number of pages in a full bundle. Together with the fields `below` and `pages_below`, these
 /// pages fill a cache line. Loom needs small models.
 pub(crate) const BUNDLE_PAGES: usize = if cfg!(loom) { 2 } else { 14 };
 
-/// The pages in bundles are stored as their index in the region. All accesses to these fields are
-/// relaxed, because the head orders them.
+/// The pages in bundles are stored as their index in the region. All accesses to a bundle's fields
+/// are relaxed, because the accesses to the head order them.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct Bundle {
-    /// The first page of the full bundle below this one, or `BLANK`.
+    /// The number of the first page of the full bundle below this bundle, or `BLANK`.
     below: AtomicU32,
     /// The number of pages in all bundles below this bundle.
     pages_below: AtomicU32,
-    /// Each 64-bit entry holds two pages, with the earlier page in the lower half. So one access
-    /// moves two pages.
+    /// Each 64-bit entry contains two page numbers, with the earlier page in the lower half. So one
+    /// access moves two pages.
     pairs: [AtomicU64; BUNDLE_PAGES / 2],
 }
 
@@ -135,8 +136,8 @@ impl BundleStack {
     pub(crate) fn take<'a>(&self, table: &[Bundle], taken: &'a mut [u32; BULK_MAX], most: usize) -> &'a [u32] {
         let most = most.min(BULK_MAX);
         // B2, acquire: pairs with B1 of all earlier calls of `give` and `take`. Each change of the
-        // head is a read-modify-write operation, so it continues their release sequences. So this
-        // thread sees the bundles and pages as they were given.
+        // head is a read-modify-write operation, so it continues the release sequences of these
+        // calls. Therefore this thread sees the bundles and pages as `give` wrote them.
         let mut word = self.head.load(Ordering::Acquire);
         loop {
             let (mut head, mut begin) = (Head::from_word(word), BULK_MAX);
@@ -153,9 +154,9 @@ impl BundleStack {
                 return &[];
             }
             // B1, release: pairs with B2 of the thread that takes the first page of a bundle that
-            // `take` has read. So this thread reads the bundle before the other thread writes it.
-            // If another thread finds the stack empty, it sees the pages that this thread gave to
-            // other stacks before. On failure acquire: B2 of the next attempt.
+            // `take` has read. Therefore this thread reads the bundle before the other thread
+            // writes it. If another thread finds the stack empty, it sees the pages that this
+            // thread gave to other stacks before. On failure acquire: B2 of the next attempt.
             match self.head.compare_exchange_weak(word, head.to_word(), Ordering::Release, Ordering::Acquire) {
                 Ok(_) => return &taken[begin..],
                 Err(now) => word = now,
@@ -182,12 +183,12 @@ impl BundleStack {
 
     pub(crate) fn gives(&self) -> u64 {
         // Relaxed: the caller reads the number of gives twice and takes pages in between. The
-        // operations that take pages are ordered with both loads.
+        // operations that take pages are ordered with both loads of the number of gives.
         Head::from_word(self.head.load(Ordering::Relaxed)).gives
     }
 
-    /// The number of pages. If other threads take or give pages at the same time, the error of the
-    /// result is at most the number of pages that they move.
+    /// The number of pages. If other threads take or give pages at the same time, the result is
+    /// wrong by at most the number of pages that these threads move.
     pub(crate) fn len(&self, table: &[Bundle]) -> usize {
         // Relaxed suffices: if no thread takes or gives pages at the same time, the result is
         // exact. In this case, other operations have already ordered the changes of the head before
@@ -198,18 +199,17 @@ impl BundleStack {
     }
 }
 
-/// Writes new bundles with `pages`, which lie on top of the bundles of `head`. Returns the new
-/// head.
+/// Writes new bundles that contain `pages`, on top of the bundles of `head`. Returns the new head.
 fn bundled(table: &[Bundle], head: Head, pages: &[u32]) -> Head {
     let top = table.get(head.top as usize);
-    // If the top bundle is not full, a new bundle replaces it and gets its pages.
+    // If the top bundle is not full, a new bundle replaces it and contains its pages too.
     let partial = top.filter(|_| head.len < BUNDLE_PAGES);
     let old = partial.map_or([0; BUNDLE_PAGES], Bundle::pages);
     let mut inherited = &old[..if partial.is_some() { head.len } else { 0 }];
     let base = partial.map_or(head, |bundle| head.below(bundle));
     let mut pages_below = top.map_or(0, |bundle| bundle.pages_below.load(Ordering::Relaxed));
-    // The addition wraps: if another thread writes the bundle, the number is arbitrary, but then
-    // the exchange of the head fails.
+    // The addition wraps around: if another thread is writing the bundle, the number is arbitrary,
+    // but then the exchange of the head fails.
     if partial.is_none() {
         pages_below = pages_below.wrapping_add(head.len as u32);
     }

@@ -11,7 +11,7 @@ use crate::page::Page;
 
 const BULK: usize = 64;
 
-/// One CPU's pages for copies of lent frames.
+/// The pages that one CPU has for copies of lent frames.
 #[derive(Debug)]
 pub struct Spare {
     pages: RefCell<Vec<Page>>,
@@ -19,17 +19,19 @@ pub struct Spare {
 }
 
 impl Spare {
-    /// Creates an empty set of pages. The CPU's pages will come from `shared`.
+    /// Creates an empty set of pages. Later, the CPU takes its pages from the pool `shared`.
     pub fn new(shared: Arc<SharedPool>) -> Self {
-        // The list has room for one additional page, because a page may be put back.
+        // The list has room for one more page than the CPU takes at a time, because a page may be
+        // put back.
         Self { pages: RefCell::new(Vec::with_capacity(BULK + 1)), shared }
     }
 
-    /// Copies `parts`, joined together, to a new page, as [`KeptPages::keep_copy`] does. The page
-    /// comes from this CPU's pages. If there are none, it comes from the shared pool. If the shared
-    /// pool is empty too, the page comes from `kept_pages`: pages that have returned and were not
-    /// collected by the queue's owner, perhaps because the owner sleeps. Returns `None` in three
-    /// cases: there is no page, the parts are too long for a page, or too many frames are kept.
+    /// Copies `parts`, joined together, to a new page, as [`KeptPages::keep_copy`] does. The new
+    /// page is one of this CPU's pages. If this CPU has no pages, it takes pages from the shared
+    /// pool. If the shared pool is empty too, the CPU takes pages from `kept_pages`: pages that
+    /// have returned and were not collected by the queue's owner, perhaps because the owner sleeps.
+    /// Returns `None` in three cases: no page is free, the parts are too long for a page, or
+    /// handlers keep too many frames.
     pub fn copy(
         &self,
         kept_pages: &Arc<KeptPages>,

@@ -10,7 +10,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::{Kept, Memory, Part};
 
-/// Each part of a region takes at least 2 MiB, which should be only a few pages in this test.
+/// Each part of a region takes at least 2 MiB, and this test uses long pages, so that a part has
+/// only a few pages.
 const PAGE_BYTES: usize = 16 << 10;
 const BULK: usize = BULK_MAX;
 
@@ -197,8 +198,8 @@ fn no_page_is_in_two_hands() {
     assert_whole(&region, &pools[0]);
 }
 
-/// The pool has 64 pages (one bulk) for each thread. So a thread without pages always finds 64
-/// pages, no matter what the other threads do. A pool would fail this test if it held pages back
+/// The pool has 64 pages (one bulk) for each thread. Therefore a thread without pages always finds
+/// 64 pages, no matter what the other threads do. This test would fail if the pool held pages back
 /// while another thread takes or returns pages.
 #[test]
 fn contention_hides_no_page() {
@@ -218,8 +219,8 @@ fn contention_hides_no_page() {
     assert_whole(&region, pool);
 }
 
-/// The same test with a stack for each thread: pages move between stacks all the time, and every
-/// thread must still find pages.
+/// The previous test with a stack for each thread: pages move between stacks all the time, and
+/// every thread must still find pages.
 #[test]
 fn pages_that_change_between_stacks_are_found() {
     let (region, pages) = Region::map(THREADS, PAGE_BYTES).unwrap();

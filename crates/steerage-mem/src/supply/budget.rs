@@ -1,8 +1,8 @@
 //! Computes how much packet memory an instance needs, and which limits are reduced if this memory
 //! exceeds the cap.
 //!
-//! An instance has a page for every frame that can be in flight. So a stalled CPU delays or loses
-//! only its own packets:
+//! An instance has a page for every frame that can be in flight. Therefore a stalled CPU delays or
+//! loses only its own packets:
 //!
 //! | for | pages |
 //! |---|---|
@@ -12,17 +12,17 @@
 //! | local page caches, if several queues receive into pages | their size, if the cap allows it |
 //! | memory that does not depend on the backlog | as the caller says |
 //!
-//! All live queues share the pages for a CPU's backlog. If several queues receive into pages, the
-//! number of these pages is doubled. The reason: finished frames stay with their queue until its
-//! owner reclaims them, and an owner may stall. A queue that can wait has pages of its own, because
-//! it fills its rings without loss. If there is only one queue, its cache uses the pages of its own
-//! backlogs.
+//! All live queues (queues that cannot wait) share the pages for a CPU's backlog. If several queues
+//! receive into pages, the number of these pages is doubled. The pages are doubled because finished
+//! frames stay with their queue until its owner reclaims them, and an owner may stall. A queue that
+//! can wait, such as a file, has pages of its own, because it fills its rings without loss. If
+//! there is only one queue, its local page cache uses the pages of its own backlogs.
 //!
 //! If the memory of all these pages exceeds the cap, the backlog is shortened until the pages fit.
-//! The limits for parking lots and kept packets are reduced too. Each CPU then has an equal share
-//! of the pages, and its backlog is as long as this share.
+//! The limits for parking lots and kept packets are reduced too. In that case, each CPU has an
+//! equal share of the pages, and its backlog is as long as this share.
 
-/// The shortest backlog for which memory is divided: one poll.
+/// The shortest backlog for which memory is divided, in frames: one poll.
 pub const BACKLOG_LEAST: usize = 64;
 
 /// The number of slots that a parking lot has if there is enough memory.
@@ -37,29 +37,30 @@ const LOT_LEAST: usize = 128;
 /// The needs of one queue.
 #[derive(Clone, Copy, Debug)]
 pub struct QueueNeeds {
-    /// The number of pages that the queue's longest frame takes.
+    /// The number of pages that the longest frame of the queue takes.
     pub segments: usize,
-    /// True if the queue's device provides blocks. With blocks, only kept frames need pages.
+    /// True if the queue's device provides blocks. If the device provides blocks, only kept frames
+    /// need pages.
     pub lends: bool,
     /// True if the queue can wait, as a file can. A queue that can wait is polled only if there is
     /// room for its frames.
     pub waits: bool,
     /// True if the queue has a local page cache.
     pub caches: bool,
-    /// The number of pages that the queue needs for any backlog.
+    /// The number of pages that the queue needs, whatever the backlog is.
     pub fixed: usize,
 }
 
 impl QueueNeeds {
-    /// Returns true if the queue's cache needs additional pages, because the queue has too few
-    /// pages without them. `live` is the number of live queues that share the pages of the
+    /// Returns true if the queue's local page cache needs additional pages, because the queue has
+    /// too few pages without them. `live` is the number of live queues that share the pages of the
     /// backlogs.
     fn cache_needs_pages(&self, live: usize) -> bool {
         self.caches && (self.lends || !self.waits && live > 1)
     }
 }
 
-/// What an instance needs memory for.
+/// The purposes for which an instance needs memory.
 ///
 /// ```
 /// use steerage_mem::supply::{LOT_SLOTS, Needs, QueueNeeds};
@@ -99,9 +100,9 @@ pub struct Needs {
     pub page_bytes: usize,
     /// The size of a slot, in bytes.
     pub slot_bytes: usize,
-    /// The number of pages that are not for receive queues.
+    /// The number of pages that the instance needs for other purposes than receive queues.
     pub other_pages: usize,
-    /// Memory that is neither pages nor rings, in bytes.
+    /// The size of the memory that is neither pages nor rings, in bytes.
     pub other_bytes: usize,
 }
 
@@ -136,12 +137,12 @@ pub struct Budget {
 }
 
 impl Needs {
-    /// Returns true if several queues share the limit on the frames that wait for a CPU.
+    /// Returns true if several queues have one common limit on the frames that wait for a CPU.
     pub fn shares_backlog(&self) -> bool {
         self.queues.iter().filter(|queue| !queue.waits).count() > 1
     }
 
-    /// Returns the memory that an instance with this backlog needs. If the backlog is shorter than
+    /// Returns the memory that an instance with this backlog needs. If this backlog is shorter than
     /// requested, the limits for parking lots and kept packets are reduced in proportion.
     pub fn with_backlog(&self, backlog: usize) -> Budget {
         let scaled =
@@ -199,8 +200,8 @@ impl Needs {
         }
     }
 
-    /// Reduces the local page caches, so that they fit into the memory that the backlogs leave
-    /// under the cap.
+    /// Reduces the local page caches, so that the caches and the backlogs together fit under the
+    /// cap.
     #[must_use]
     pub fn fit_caches(self, cap: u64) -> Self {
         let wanted = self.cache_pages;
@@ -228,8 +229,8 @@ impl Needs {
         self.largest(backlog, |budget| budget.bytes <= cap)
     }
 
-    /// Returns the memory for the longest backlog, up to `backlog`, for which `is_fit` returns
-    /// true.
+    /// Returns the memory for the longest backlog, up to `backlog`, for which the function `is_fit`
+    /// returns true.
     pub(crate) fn largest(&self, backlog: usize, is_fit: impl Fn(&Budget) -> bool) -> Budget {
         let (mut fits, mut most) = (backlog.min(BACKLOG_LEAST), backlog);
         while fits < most {
@@ -247,30 +248,31 @@ impl Needs {
 // Local page caches (LPC) are named after the caches in Amazon's ENA driver. ENA states the size of
 // a cache in units of 1024 pages. Here the unit is one page.
 
-/// The default number of pages in the local page caches of all queues that one CPU polls: This
-/// number is the default of the ENA driver for one queue.
+/// The default number of pages in the local page caches of all queues that one CPU polls. The
+/// number is also the default of the ENA driver for one queue.
 ///
-/// A queue takes finished pages back only when its cache has too few pages for a poll. Therefore it
-/// uses all pages of its cache one after another. The pages of a cache should therefore fit in the
-/// CPU's own caches and in its TLB. With frames of 1,500 bytes, a cache of this size costs no more
-/// than having no cache. With a cache of twice this size, a run took 1.7 times as long
-/// (lab/notes/pages.md, "Many queues, frames, and the size of the cache").
+/// A queue takes finished pages back only when its cache has too few pages for a poll. Therefore
+/// the queue uses all pages of its cache one after another. The pages of a local page cache should
+/// therefore fit in the CPU's own caches and in its TLB. With frames of 1,500 bytes, a local page
+/// cache of this size costs no more than having no cache. With a local page cache of twice this
+/// size, a run took 1.7 times as long (lab/notes/pages.md, "Many queues, frames, and the size of
+/// the cache").
 pub const LPC_PAGES_PER_CPU: usize = 2048;
 
 /// The maximum size of a local page cache, in pages: ENA's maximum. Under Miri, the maximum is
 /// smaller, because Miri takes seconds for a thousand pages.
 pub const LPC_PAGES_MAX: usize = if cfg!(miri) { 512 } else { 32 * 1024 };
 
-/// The smallest default size of a local page cache: enough pages for one poll. All default sizes
-/// are multiples of this size.
+/// The smallest default size of a local page cache: enough pages for one poll. All default sizes of
+/// local page caches are multiples of this size.
 pub const LPC_PAGES_LEAST: usize = 64;
 
-/// By default, all local page caches together take at most one part in this many of the memory (the
-/// limit, or the machine's memory if it is smaller). An eighth of the memory for caches does no
-/// harm.
+/// By default, all local page caches together take at most the memory divided by this number. The
+/// memory is the limit, or the machine's memory if that is smaller. An eighth of the memory for the
+/// caches does no harm.
 pub const LPC_MEMORY_PART: u64 = 8;
 
-/// The maximum memory of all local page caches: queues x pages x page size.
+/// The maximum memory of all local page caches, in bytes: queues x pages x page size.
 ///
 /// ```
 /// use steerage_mem::supply::LpcMemory;

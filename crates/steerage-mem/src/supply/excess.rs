@@ -1,4 +1,4 @@
-//! [`Excess`] says why the packet memory of an instance exceeds its limit.
+//! [`Excess`] describes why the packet memory of an instance exceeds its limit.
 
 use std::error::Error;
 use std::fmt;
@@ -20,11 +20,11 @@ pub struct Excess {
     pub needed: u64,
     /// The limit, in bytes.
     pub limit: u64,
-    /// The largest part of the memory.
+    /// The use that takes the largest part of the memory.
     pub cause: ExcessCause,
 }
 
-/// The largest part of the packet memory.
+/// The use that takes the largest part of the packet memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ExcessCause {
@@ -34,7 +34,7 @@ pub enum ExcessCause {
         kept_max: usize,
         /// The memory for all kept packets, in bytes.
         bytes: u64,
-        /// The number of kept packets of each queue for which the memory would suffice.
+        /// The largest number of kept packets of each queue for which the memory would suffice.
         fits: usize,
     },
     /// Most of the memory is for frames that wait for CPUs, and for the rings in which they wait.
@@ -48,8 +48,9 @@ pub enum ExcessCause {
         /// The memory for the waiting frames and their rings, in bytes.
         bytes: u64,
     },
-    /// Most of the memory is for pages that each CPU, queue and output needs with any backlog. The
-    /// pages include those in rings of devices and those of packets that handlers create.
+    /// Most of the memory is for pages that each CPU, queue and output needs, whatever the backlog
+    /// is. These pages include the pages in rings of devices and the pages of packets that handlers
+    /// create.
     Pages {
         /// The memory for these pages, in bytes.
         bytes: u64,
@@ -105,10 +106,11 @@ impl fmt::Display for Excess {
 impl Error for Excess {}
 
 impl Needs {
-    /// Checks that the memory of `budget` and `lent` bytes of devices fit into `limit` bytes.
+    /// Checks that the memory of `budget` and `lent` bytes of devices together fit into `limit`
+    /// bytes.
     ///
     /// # Errors
-    /// Returns [`Excess`] otherwise, which says what takes most of the memory.
+    /// If they do not fit, returns [`Excess`], which names the largest part of the memory.
     pub fn check(&self, budget: &Budget, lent: u64, limit: u64) -> Result<(), Excess> {
         let needed = budget.bytes.saturating_add(lent);
         if needed <= limit { Ok(()) } else { Err(Excess { needed, limit, cause: self.most(budget, lent, limit) }) }
@@ -127,7 +129,7 @@ impl Needs {
             ExcessCause::KeptMax { kept_max: self.kept_max, bytes: bytes(kept_pages), fits: 0 },
         ];
         match causes.into_iter().max_by_key(ExcessCause::bytes) {
-            // If the backlog was reduced, `budget` has reduced `kept_max` too.
+            // If the backlog was reduced, `kept_max` was reduced in `budget` too.
             Some(ExcessCause::KeptMax { kept_max, .. }) => {
                 let left = limit.saturating_sub(lent);
                 let others = Self { kept_max: 0, ..self.clone() }.within(left, self.backlog).bytes;

@@ -1,6 +1,6 @@
-//! Tests in which the n-th file operation of an output fails, for each n until no operation fails.
-//! After each run, the ledger must balance, and the files must have exactly the records that count
-//! as written.
+//! Tests in which the n-th file operation of an output fails, for n = 1, 2, 3 and so on until no
+//! operation fails. After each run, the record ledger must balance, and the files must have exactly
+//! the records that count as written.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -18,11 +18,11 @@ use super::tests::{S, START, records};
 use super::*;
 use steerage_guard::file::FilePattern;
 
-/// The maximum number of operations in a run. A run with more operations counts as a run that never
-/// ends.
+/// The maximum number of file operations in a run. If a run needs more operations, the test assumes
+/// that it never ends.
 const OPERATIONS_MAX: u64 = 10_000;
 
-/// For each message to the output, the time of its first record in seconds.
+/// For each message to the output, the time in seconds of the message's first record.
 const BATCHES: [u64; 4] = [0, 100, 300, 600];
 
 const FORMATS: [FlowFormat; 4] = [FlowFormat::Csv, FlowFormat::JsonLines, FlowFormat::Ipfix, FlowFormat::Parquet];
@@ -44,7 +44,7 @@ struct Outcome {
     is_partial: bool,
 }
 
-/// Runs an output to its end with a planned fault, and checks the ledger and the files.
+/// Runs an output to its end with a planned fault of the disk, and checks the ledger and the files.
 fn run(to: To, format: FlowFormat, fault: Fault) -> Outcome {
     let (scratch, case) = (Scratch::new(), format!("{to:?} {format:?} {fault:?}"));
     let name = format!("flows-%H%M.{}", end_of(format));
@@ -82,7 +82,8 @@ fn run(to: To, format: FlowFormat, fault: Fault) -> Outcome {
     let operations = fault::operations();
     fault::plan(Fault::None);
     state.end(WriterEnd::GivenUp);
-    // At this point, the meters do not know that the output has ended, so they send more records.
+    // At this point, the meters have not noticed that the output has ended, so they send more
+    // records.
     let late = records(&[1, 2, 3]);
     outlet.send(&Arc::new(late.clone()), Volume::of(&late), START * S);
 
@@ -90,7 +91,8 @@ fn run(to: To, format: FlowFormat, fault: Fault) -> Outcome {
     assert_eq!(written + lost, handed + 3, "{case}");
     let error = result.err().map(|error| error.to_string());
     assert!(lost == 3 || error.is_some(), "{case}: {lost} lost without an error");
-    // If the output could not truncate a file, the output's error message says so.
+    // If the output could not truncate a file after a failed write, the output's error message says
+    // so.
     let is_whole = error.as_ref().is_none_or(|error| !error.contains("ends within a record"));
     let files: BTreeMap<String, u64> = fs::read_dir(&*scratch)
         .unwrap()
@@ -155,7 +157,8 @@ fn count_ipfix(mut bytes: &[u8], is_whole: bool) -> usize {
         while !sets.is_empty() {
             let (id, (mut set, later)) = (word(sets, 0), sets.split_at(usize::from(word(sets, 2))));
             set = &set[4..];
-            // The ids of templates and options templates, each with its number of scope fields.
+            // The ids of templates and of options templates. For each id, the number of scope
+            // fields.
             let elements = [(2, 4), (3, 6)].into_iter().find(|(templates, _)| *templates == id);
             while let (Some((_, from)), false) = (elements, set.is_empty()) {
                 let (mut at, mut length) = (from, 0);
@@ -190,7 +193,7 @@ fn without_a_fault_all_records_are_written() {
         let Outcome { operations, error, .. } = run(to, format, Fault::None);
         assert_eq!(error, None);
         // Creating the file and renaming the file are two operations. If a run has more than two
-        // operations, it has also written to the file.
+        // file operations, it has also written to the file.
         assert!(operations > 4, "{to:?} {format:?}: {operations}");
     }
 }
@@ -217,19 +220,19 @@ fn every_operation_may_fail() {
             assert!(nth < OPERATIONS_MAX);
             nth += 1;
         }
-        // If all later operations fail, the footer of a Parquet file cannot be written either.
+        // If all later file operations fail, the footer of a Parquet file cannot be written either.
         let is_lasting = matches!(plan(nth), Fault::From(..) | Fault::ShortFrom(..));
         let may_have_nothing = is_lasting && format == FlowFormat::Parquet && matches!(to, To::File);
         assert!(nth > 4 && (partial > 0 || may_have_nothing), "{to:?} {format:?} {:?}", plan(nth));
     }
 }
 
-/// For each disk size, the file has the records that fit, and the output reports the error.
+/// For each size of the disk, the file has the records that fit, and the output reports the error.
 #[test]
 fn a_disk_may_be_full_at_any_byte() {
     for (to, format) in cases() {
         let mut room = 0;
-        // These sizes are not multiples of a record or of a buffer.
+        // These disk sizes are not multiples of the size of a record or of a buffer.
         let mut partial = 0;
         loop {
             let Outcome { error, is_partial, .. } = run(to, format, Fault::Room(room));
@@ -239,8 +242,8 @@ fn a_disk_may_be_full_at_any_byte() {
             }
             room = room * 5 / 4 + 977;
         }
-        // The footer of a Parquet file is longer than a group with so few rows. Therefore a disk
-        // that is too small for the second group is also too small for the footer.
+        // The footer of a Parquet file is longer than a row group with so few rows. Therefore a
+        // disk that is too small for the second row group is also too small for the footer.
         assert!(partial > 0 || format == FlowFormat::Parquet, "{to:?} {format:?}: {room}");
     }
 }

@@ -1,4 +1,4 @@
-//! The address of a collector, and the options for sending to it.
+//! The address of an IPFIX collector, and the options for sending records to it.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,11 +9,11 @@ use super::pace::ExportRate;
 const PORT: u16 = 4739;
 /// The default MTU for messages over UDP, which most networks support.
 const MTU_DEFAULT: usize = 1500;
-/// The minimum MTU of IPv6 networks (RFC 8200).
+/// The smallest MTU that an address may set: the minimum MTU of IPv6 networks (RFC 8200).
 pub(super) const MTU_MIN: usize = 1280;
 const MTU_MAX: usize = 65_535;
 /// The default interval between two transmissions of the templates over UDP. A restarted collector
-/// waits at most this long for the templates.
+/// receives the templates after this time at the latest.
 const REFRESH_DEFAULT: Duration = Duration::from_secs(10);
 const DOMAIN_DEFAULT: u32 = 1;
 
@@ -56,17 +56,17 @@ pub struct Collector {
 pub struct ParseCollectorError(String);
 
 impl Collector {
-    /// Returns true if the text is a collector's address and not a file name.
+    /// Returns true if `text` is a collector's address and not a file name.
     pub fn is_address(text: &str) -> bool {
         text.contains("://")
     }
 
     /// Parses an address: `ipfix://HOST[:PORT]` for UDP or `ipfix+tcp://HOST[:PORT]` for TCP.
-    /// Options follow after a question mark: `mtu=BYTES`, `refresh=DURATION`, `domain=N`, `rate=N`
-    /// and `biflow=no`, separated by `&`.
+    /// Options may follow after a question mark: `mtu=BYTES`, `refresh=DURATION`, `domain=N`,
+    /// `rate=N` and `biflow=no`, separated by `&`.
     ///
     /// # Errors
-    /// Returns an error if the text does not have this form.
+    /// Returns an error if `text` does not have this form.
     pub fn parse(text: &str) -> Result<Self, ParseCollectorError> {
         let (transport, rest) = match text.split_once("://") {
             Some(("ipfix", rest)) => (Transport::Udp, rest),
@@ -81,18 +81,19 @@ impl Collector {
         Ok(collector)
     }
 
-    /// Sets the rate, unless the address has a `rate`. If no rate is set, a collector over UDP gets
-    /// records at a rate that suits a receive buffer of the default size. A collector over TCP gets
-    /// all records without delay. If no rate is set and more than half of the queue of a live run
-    /// is in use, the collector gets the records as fast as they come.
+    /// Sets the rate of records, unless the address has the option `rate`. If no rate is set, a
+    /// collector over UDP gets records at a rate that suits a receive buffer of the default size. A
+    /// collector over TCP gets all records without delay. If no rate is set, and more than half of
+    /// the queue of a live run is in use, the collector gets the records as fast as they are
+    /// produced.
     #[must_use]
     pub fn or_rate(mut self, rate: Option<ExportRate>) -> Self {
         self.rate = self.rate.or(rate);
         self
     }
 
-    /// If this address is for UDP, returns the same address for TCP, with its options. Over UDP,
-    /// the program that sends records cannot find out which records arrived.
+    /// If this address is for UDP, returns the same address for TCP, with its options. An advantage
+    /// of TCP: over UDP, the sending program cannot find out which records arrived.
     pub fn over_tcp(&self) -> Option<String> {
         if self.transport == Transport::Tcp {
             return None;
@@ -161,7 +162,7 @@ fn wrong(what: &str) -> ParseCollectorError {
     ParseCollectorError(what.to_owned())
 }
 
-/// Splits an address into host and port. IPv6 addresses are in brackets.
+/// Splits an address into a host and a port. IPv6 addresses are in brackets.
 fn host_and_port(address: &str) -> Result<(String, u16), ParseCollectorError> {
     let (host, port) = match address.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((host, "")) => (host, None),
@@ -200,7 +201,7 @@ mod tests {
         assert_eq!(collector.to_string(), "ipfix+tcp://[::1]:99");
     }
 
-    /// The address for TCP is without the options that exist only for UDP, and without the rate,
+    /// The address for TCP does not contain the options that exist only for UDP, nor the rate,
     /// which only UDP needs.
     #[test]
     fn the_address_for_tcp_has_the_same_options() {

@@ -1,18 +1,18 @@
-//! Information elements. Each constant is the number of an element in IANA's registry or in the
-//! registry of an enterprise.
+//! Information elements. Each constant is the number of an IPFIX element in IANA's registry or in
+//! the registry of an enterprise.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Element {
     pub(super) id: u16,
-    /// The private enterprise number, or 0 for IANA's elements.
+    /// The private enterprise number of the element, or 0 for IANA's elements.
     pub(super) enterprise: u32,
 }
 
 /// The enterprise number of reverse elements, which describe the reverse direction of a flow (RFC
 /// 5103).
 const REVERSE: u32 = 29_305;
-/// ntop's enterprise number. Collectors that support TCP health or names use ntop's elements for
-/// TCP health and names.
+/// ntop's enterprise number. For TCP health and names, collectors use the elements of ntop, if they
+/// support them at all.
 const NTOP: u32 = 35_632;
 
 const fn iana(id: u16) -> Element {

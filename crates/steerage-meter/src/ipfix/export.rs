@@ -1,8 +1,9 @@
 //! The thread that sends records to a collector.
 //!
-//! The socket is opened before the run starts. Packet CPUs put records into the thread's bounded
-//! queue, and never wait for an unreachable collector. While the connection is down, records stay
-//! in the queue for up to [`DOWN_MAX`]. Records that do not fit into the queue are lost. After
+//! The socket to the collector is opened before the run starts. Packet CPUs put records into the
+//! thread's bounded queue, and never wait for an unreachable collector. While the connection is
+//! down, records stay in the queue for up to [`DOWN_MAX`]. Records that do not fit into the
+//! thread's queue are lost. After
 //! [`DOWN_MAX`], all records are lost until the collector returns. Lost records are counted.
 
 use std::fmt;
@@ -20,10 +21,12 @@ use super::message::{Encoder, Statistics};
 use super::pace::Pace;
 use super::transport::{Sent, TRAIN_MESSAGES, Train, Way};
 
-/// The time for which records wait for a new connection. A restart of a collector takes less time.
+/// The maximum time for which records wait for a new connection to the collector. Restarting a
+/// collector takes less time.
 const DOWN_MAX: Duration = Duration::from_secs(10);
 
-/// The longest time for which the thread sleeps. The thread must notice a request to stop soon.
+/// The longest time for which the sending thread sleeps. The thread must notice a request to stop
+/// soon.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// A function that returns how many packets were lost before the meters saw them.
@@ -39,20 +42,20 @@ pub(in super::super) struct Export {
     records: u64,
     refresh_at: Instant,
     pace: Pace,
-    /// True if lost records are an error. The flag is set if the packet source waits for the
+    /// True if lost records are an error. `must_arrive` is true if the packet source waits for the
     /// collector.
     must_arrive: bool,
 }
 
 /// A collector with an open socket.
 ///
-/// A program that drops privileges opens the socket before it drops them, and starts the thread
-/// afterwards.
+/// A program that drops privileges should open the socket first, then drop the privileges, and then
+/// start the thread.
 #[derive(Debug)]
 pub struct OpenCollector {
     collector: Collector,
     way: Way,
-    /// The error of the first attempt to connect, until a connection exists.
+    /// The error of the first attempt to connect, as long as no connection exists.
     refused: Option<io::Error>,
 }
 
@@ -87,8 +90,9 @@ impl fmt::Debug for Export {
 }
 
 impl Export {
-    /// Creates the state of the sending thread. If `must_arrive` is set, lost records and a
-    /// collector that does not answer are errors. Otherwise, the thread connects again later.
+    /// Creates the state of the sending thread. If `must_arrive` is true, lost records and a
+    /// collector that does not answer are errors. Otherwise, the thread tries to connect again
+    /// later.
     pub(in super::super) fn new(
         opened: OpenCollector,
         must_arrive: bool,
@@ -170,8 +174,8 @@ impl Export {
             match sent {
                 Sent::Yes => {}
                 Sent::AfterRefusal => {
-                    // Another program may listen at the address now. A new program at the address
-                    // does not know the templates.
+                    // Another program may now listen at the collector's address. A new program at
+                    // the address does not know the templates.
                     self.encoder.forget_templates();
                     self.shared.note_refusal();
                 }
@@ -184,7 +188,7 @@ impl Export {
                     self.shared.note_refusal();
                     continue;
                 }
-                // The collector received no complete message, so the records are sent again.
+                // The collector did not receive all of the message, so the records are sent again.
                 Sent::Broken | Sent::NotTogether => continue,
                 Sent::TooLong | Sent::No => drop(unwritten.split(Volume::of(these))),
             }
@@ -192,10 +196,11 @@ impl Export {
         }
     }
 
-    /// Encodes records from the front of `records`: as many as can be sent together. Returns the
-    /// number of encoded records. The second result is true if the records form a single message.
-    /// The encoder does not count this message as sent yet. A message with templates is sent in a
-    /// system call of its own, because the system call may fail.
+    /// Encodes records from the front of `records`, as many as can be sent in one system call.
+    /// Returns the number of encoded records. The second result is true if the records form a
+    /// single message. The encoder does not yet count this single message as sent. A message with
+    /// templates is sent in a system call of its own, because sending several messages at once may
+    /// fail.
     fn load_train(&mut self, records: &[FlowRecord]) -> (usize, bool) {
         let takes_trains = self.way.takes_trains();
         let together = self.pace.together().unwrap_or(TRAIN_MESSAGES);
@@ -231,10 +236,10 @@ impl Export {
         sent
     }
 
-    /// Waits until the rate allows further records, and counts `count` records towards the rate. If
-    /// the source is live and the user has set no rate, records are sent at once while more than
-    /// half of the queue is in use. The collector might lose records that come too fast. But if the
-    /// queue became full, records would certainly be lost.
+    /// Waits until the rate allows sending further records, and counts `count` records towards the
+    /// rate. If the source is live and the user has set no rate, records are sent at once while
+    /// more than half of the queue is in use. The collector might lose records that come too fast.
+    /// But if the queue became full, records would be lost in any case.
     fn wait_for_pace(&mut self, count: usize) {
         let may_be_urgent = self.pace.is_default() && !self.must_arrive;
         loop {

@@ -13,20 +13,20 @@ const OPTIONS_TEMPLATE_SET: u16 = 3;
 const STATISTICS: u16 = OPTIONS_FROM;
 const LOSSES: u16 = OPTIONS_FROM + 1;
 const SELECTOR: u16 = OPTIONS_FROM + 2;
-/// The id of the meter's flow selector, and its algorithm: hash-based selection (RFC 7014, section
-/// 6.2.2).
+/// The id of the meter's flow selector, and the number of its algorithm: hash-based selection (RFC
+/// 7014, section 6.2.2).
 const SELECTOR_ID: u64 = 1;
 const BY_HASH: u16 = 6;
-/// The number of scope fields in an options record of this encoder. A scope field names the object
-/// that the record describes.
+/// The number of scope fields in an options record of this encoder. A scope field identifies the
+/// object that the options record describes.
 const SCOPES: u16 = 1;
-/// The maximum message length: the length field has 16 bits.
+/// The maximum length of a message in bytes, because the length field has 16 bits.
 pub(in super::super) const MESSAGE_MAX: usize = 65_535;
-/// The length that a template states for an element of variable length. In a record, the upper byte
-/// of this value also marks a length of two bytes.
+/// The value that a template contains as the length of an element with variable length. In a
+/// record, the upper byte of this value (255) also announces a length field of two bytes.
 const ANY_LENGTH: u16 = 65_535;
 const LONG_TEXT: u8 = 255;
-/// The bit in an element's number that marks an enterprise's element.
+/// The bit in the number of an element that marks the element as an enterprise's own.
 const OF_ENTERPRISE: u16 = 0x8000;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,8 +34,8 @@ pub(in super::super) struct Statistics {
     pub(in super::super) messages: u64,
     pub(in super::super) records: u64,
     pub(in super::super) bytes: u64,
-    /// The number of records that were lost before they were sent. The next two fields are the
-    /// numbers of packets and bytes of these records.
+    /// The number of records that were lost before this program could send them. The two fields
+    /// after this one are the numbers of packets and bytes of the lost records.
     pub(in super::super) lost: u64,
     pub(in super::super) lost_packets: u64,
     pub(in super::super) lost_bytes: u64,
@@ -44,7 +44,7 @@ pub(in super::super) struct Statistics {
     pub(in super::super) sample: u32,
 }
 
-/// Builds messages. The caller sends or drops each message before it builds the next one.
+/// Builds messages. The caller must send or drop each message before it builds the next message.
 #[derive(Debug)]
 pub(in super::super) struct Encoder {
     domain: u32,
@@ -53,8 +53,8 @@ pub(in super::super) struct Encoder {
     sequence: u32,
     known: Box<[bool; Shape::ALL]>,
     knows_options: bool,
-    /// The current message. The fields after this one describe the message's contents, and take
-    /// effect when the message is sent.
+    /// The current message. The fields after this one describe the contents of the message, and
+    /// become valid when the message is sent.
     message: Vec<u8>,
     data_records: u32,
     fresh: Vec<Shape>,
@@ -92,7 +92,7 @@ impl Encoder {
     }
 
     /// Resets the sequence number to that of an earlier message, because the later messages were
-    /// not sent. The later messages have no templates.
+    /// not sent. The messages that were not sent contain no templates.
     pub(in super::super) fn back_to_sequence(&mut self, sequence: u32) {
         self.sequence = sequence;
     }
@@ -124,8 +124,8 @@ impl Encoder {
             } else {
                 View::each(record).for_each(|view| self.record(&view));
             }
-            // A message with a single record may have any length. If the message is too long, the
-            // network reports an error.
+            // A message with a single record may exceed the limit. If such a message is too long
+            // for the network, sending it fails with an error.
             if self.message.len() > self.limit && encoded > 0 {
                 self.back_to(&before);
                 break;
@@ -174,8 +174,8 @@ impl Encoder {
         &self.message
     }
 
-    /// Records that the caller has sent the current message. Its records now count as sent, and its
-    /// templates as known to the collector.
+    /// Records that the caller has sent the current message. The records of the message now count
+    /// as sent, and its templates count as known to the collector.
     pub(in super::super) fn sent(&mut self) {
         self.sequence = self.sequence.wrapping_add(self.data_records);
         for shape in self.fresh.drain(..) {
@@ -185,7 +185,8 @@ impl Encoder {
     }
 
     fn begin(&mut self, now: SystemTime) {
-        // The header field has 32 bits, and the time in seconds wraps around in 2106.
+        // The time field of the message header has 32 bits, and the time in seconds wraps around in
+        // 2106.
         let seconds = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() as u32;
         self.message.clear();
         self.message.extend_from_slice(&VERSION.to_be_bytes());
@@ -250,8 +251,8 @@ impl Encoder {
         Mark { len: self.message.len(), set: self.set, data_records: self.data_records, fresh: self.fresh.len() }
     }
 
-    /// Restores an earlier state of the message. If a set was already closed in that state, `close`
-    /// writes the set's length again.
+    /// Restores an earlier state of the message. If a set of the message was already closed in that
+    /// state, `close` writes the set's length again.
     fn back_to(&mut self, mark: &Mark) {
         self.message.truncate(mark.len);
         self.fresh.truncate(mark.fresh);
@@ -335,7 +336,7 @@ impl Template<'_> {
     }
 }
 
-/// Writes a template record. For an options template, `scopes` is its number of scope fields.
+/// Writes a template record. For an options template, `scopes` is the number of its scope fields.
 fn template(message: &mut Vec<u8>, id: u16, scopes: Option<u16>, elements: impl FnOnce(&mut Template<'_>)) {
     message.extend_from_slice(&id.to_be_bytes());
     let count_at = message.len();

@@ -2,9 +2,9 @@
 //! overflow.
 //!
 //! Linux gives a UDP socket a receive buffer of 212,992 bytes by default (`net.core.rmem_default`).
-//! For each datagram, the kernel counts the memory of its buffer. A full datagram counts 2,304
-//! bytes on loopback, and up to 4,352 bytes if a network card received it. Therefore 48 to 92
-//! messages fit into the receive buffer while the collector does not read.
+//! For each datagram, the kernel counts the memory of its buffer. A full datagram counts as 2,304
+//! bytes on loopback, and as up to 4,352 bytes if a network card received it. Therefore 48 to 92
+//! full messages fit into the receive buffer while the collector does not read.
 
 use std::fmt;
 use std::num::NonZero;
@@ -12,20 +12,22 @@ use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 /// The default rate over UDP, in records per second: 500 full messages per second. At this rate,
-/// even the smallest of these buffers is not full until the collector has read nothing for 90 ms.
+/// even a receive buffer for 48 messages is not full until the collector has read nothing for 90
+/// ms.
 const UDP_DEFAULT: u64 = 10_000;
 
 /// The largest number of messages that are sent in one system call if a rate is set. Together these
-/// messages fill a sixth of the smallest receive buffer.
+/// messages fill a sixth of a receive buffer for 48 messages.
 const TOGETHER_MAX: u64 = 8;
 
-/// A system call may send one message for each multiple of this number in the rate, which is in
-/// records per second. At a rate of 2,000 records per second, a message of 20 records stands for 10
-/// ms.
+/// The number of messages that one system call may send is the rate, in records per second, divided
+/// by this number. At a rate of 2,000 records per second, sending a message of 20 records takes up
+/// 10 ms.
 const RATE_TOGETHER: u64 = 2000;
 
-/// If the sending thread runs late, it makes up for at most this delay. Making up for a longer
-/// delay would cause a burst. At the default rate, 5 messages are sent in 10 ms.
+/// If the sending thread is late, it makes up for at most this delay by sending faster. Making up
+/// for a longer delay would cause a burst of messages. At the default rate, 5 messages are sent in
+/// 10 ms.
 const CATCH_UP_MAX: Duration = Duration::from_millis(10);
 
 /// The highest rate at which records are sent to a collector.
@@ -33,7 +35,7 @@ const CATCH_UP_MAX: Duration = Duration::from_millis(10);
 pub enum ExportRate {
     /// As fast as possible.
     Max,
-    /// A rate of this many records per second.
+    /// The maximum number of records per second.
     Records(NonZero<u64>),
 }
 
@@ -57,7 +59,7 @@ impl fmt::Display for ExportRate {
     }
 }
 
-/// The times at which records may be sent.
+/// Decides at which times records may be sent.
 #[derive(Debug)]
 pub(super) struct Pace {
     rate: Option<u64>,
@@ -78,12 +80,12 @@ impl Pace {
     }
 
     /// Returns the maximum number of messages that may be sent in one system call. Returns `None`
-    /// if there is no rate.
+    /// if the rate is not limited.
     pub(super) fn together(&self) -> Option<usize> {
         self.rate.map(|rate| (rate / RATE_TOGETHER).clamp(1, TOGETHER_MAX) as usize)
     }
 
-    /// Returns true if the user has set no rate, and this program chooses it.
+    /// Returns true if the user has set no rate, so that this program chooses the rate.
     pub(super) fn is_default(&self) -> bool {
         self.is_default
     }
@@ -93,8 +95,8 @@ impl Pace {
         self.next_at.saturating_duration_since(now)
     }
 
-    /// After a request to stop, sends records at the default rate or faster, and over TCP without a
-    /// limit.
+    /// Called after a request to stop: from then on, records are sent at the default rate or
+    /// faster, and over TCP without a limit.
     pub(super) fn hurry(&mut self, now: Instant) {
         if !std::mem::replace(&mut self.is_hurried, true) {
             self.rate = self.rate.filter(|_| self.is_udp).map(|rate| rate.max(UDP_DEFAULT));
@@ -142,7 +144,8 @@ mod tests {
             assert!((19_000..=20_300).contains(&all), "{all} records in 2 s, {late:?} late");
             assert!(burst <= 240, "{burst} records in 10 ms, {late:?} late");
         }
-        // A sender that did not run for a second does not send the records of that second later.
+        // If the sender did not run for a second, it does not send the records of that second
+        // later.
         let mut pace = Pace::new(None, true, start);
         let late = start + Duration::from_secs(1);
         let (_, burst) = run(&mut pace, late, Duration::from_millis(100), 20, Duration::ZERO);
@@ -164,7 +167,7 @@ mod tests {
         assert_eq!(waits(Some("1000000"), true, false), 0.0);
         assert_eq!([waits(Some("max"), true, false), waits(None, false, false)], [0.0, 0.0]);
         assert_eq!(waits(None, true, false), 10.0);
-        // The third argument is true after a request to stop.
+        // The third argument of `waits` is true after a request to stop.
         assert_eq!([waits(Some("100"), true, true), waits(Some("100"), false, true)], [10.0, 0.0]);
         let mut slow = Pace::new("1".parse().ok(), true, now);
         assert_eq!(slow.together(), Some(1));

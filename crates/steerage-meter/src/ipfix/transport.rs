@@ -13,19 +13,19 @@ use steerage::flow::wire::{ipv4, ipv6, udp};
 use super::collector::{Collector, MTU_MIN, Transport};
 
 const CONNECT_MAX: Duration = Duration::from_secs(2);
-/// The wait between two attempts to connect to a collector. The wait begins with the minimum,
-/// doubles after each attempt, and stays at the maximum.
+/// The minimum and the maximum wait between two attempts to connect to a collector. The wait begins
+/// with the minimum, doubles after each attempt up to the maximum, and then stays at the maximum.
 const RETRY_MIN: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(2);
-/// The timeout of a write, after which the thread checks for a request to stop.
+/// The timeout of a write, after which the sending thread checks for a request to stop.
 pub(super) const WRITE_LOOK: Duration = Duration::from_millis(250);
-/// The size of the IP and UDP headers.
+/// The size of the IP header and the UDP header together, in bytes.
 const UDP_OVER_IPV4: usize = ipv4::BYTES + udp::BYTES;
 const UDP_OVER_IPV6: usize = ipv6::BYTES + udp::BYTES;
-/// The size of messages over TCP. TCP itself has no limit for the size of a message.
+/// The size of messages over TCP. The protocol TCP has no limit for the size of a message.
 const TCP_MESSAGE: usize = 16 << 10;
-/// The maximum number of messages that are sent with one system call (a train). Linux accepts
-/// trains of at least 64 datagrams (`UDP_MAX_SEGMENTS`).
+/// The maximum number of messages in a *train*: messages that are sent with one system call. Linux
+/// accepts at least 64 datagrams in one system call (`UDP_MAX_SEGMENTS`).
 pub(super) const TRAIN_MESSAGES: usize = 64;
 /// The maximum length of a train in bytes: the length of the longest IP packet, minus the length of
 /// the longest headers (IPv6 and UDP).
@@ -39,9 +39,9 @@ pub(super) struct Way {
     error: Option<io::Error>,
 }
 
-/// Messages that are sent with one system call. All messages have the length of the first message,
-/// except the last message, which may be shorter. The kernel cuts the train into datagrams
-/// (`UDP_SEGMENT`), which costs less than a system call for each datagram.
+/// A train: messages that are sent with one system call. All messages of a train have the length of
+/// the first message, except the last message, which may be shorter. The kernel splits the train
+/// into datagrams (`UDP_SEGMENT`), which costs less than a system call for each datagram.
 #[derive(Debug, Default)]
 pub(super) struct Train {
     bytes: Vec<u8>,
@@ -56,7 +56,7 @@ impl Train {
         (self.length, self.messages, self.records) = (0, 0, 0);
     }
 
-    /// Adds a message with this many data records, if the train has room for it. Returns true if
+    /// Adds a message with `records` data records, if the train has room for it. Returns true if
     /// the message was added.
     pub(super) fn add(&mut self, message: &[u8], records: u32, messages_max: usize) -> bool {
         if self.messages == 0 {
@@ -101,11 +101,11 @@ enum Open {
 #[derive(Debug)]
 pub(super) enum Sent {
     Yes,
-    /// The message was sent. The collector's host had refused an earlier message, so no program was
-    /// listening at that time.
+    /// The message was sent. But the collector's host had refused an earlier message, so no program
+    /// was listening at that time.
     AfterRefusal,
     TooLong,
-    /// The kernel does not accept several datagrams at a time, so no message was sent.
+    /// The kernel does not accept several datagrams in one system call, so no message was sent.
     NotTogether,
     /// The collector's host had refused an earlier message, so the messages of this train were not
     /// sent.
@@ -117,8 +117,8 @@ pub(super) enum Sent {
 impl Way {
     /// Opens the socket. For TCP, this function also tries to connect.
     ///
-    /// If the collector does not answer, the transport tries to connect again later. If the
-    /// collector does not answer, the second result is the reason.
+    /// If the collector does not answer, the transport tries to connect again later. In this case,
+    /// the second result is the reason.
     pub(super) fn open(collector: &Collector) -> io::Result<(Self, Option<io::Error>)> {
         let addresses: Vec<_> = (collector.host.as_str(), collector.port).to_socket_addrs()?.collect();
         match collector.transport {
@@ -181,8 +181,8 @@ impl Way {
         for address in &self.addresses {
             let connected = TcpStream::connect_timeout(address, CONNECT_MAX).and_then(|stream| {
                 stream.set_write_timeout(Some(WRITE_LOOK))?;
-                // Nagle's algorithm is off: messages are as large as possible, so it would bring no
-                // advantage.
+                // Nagle's algorithm is off: messages are as large as possible, so the algorithm
+                // would bring no advantage.
                 stream.set_nodelay(true)?;
                 Ok(stream)
             });
@@ -248,7 +248,7 @@ fn udp(addresses: &[SocketAddr]) -> io::Result<UdpSocket> {
     Err(error)
 }
 
-/// Sends the messages of a train. After a permanent failure, `why` has the reason.
+/// Sends the messages of a train. After a permanent failure, `why` contains the error.
 fn send_datagrams(socket: &UdpSocket, train: &Train, why: &mut Option<io::Error>) -> Sent {
     let length = train.length as u16;
     let cut = [ControlMessage::UdpGsoSegments(&length)];
@@ -257,10 +257,10 @@ fn send_datagrams(socket: &UdpSocket, train: &Train, why: &mut Option<io::Error>
     let send = || sendmsg::<SockaddrStorage>(socket.as_raw_fd(), &bytes, cut, MsgFlags::empty(), None);
     match send() {
         Ok(_) => Sent::Yes,
-        // The kernel reports that the collector's host has refused an earlier datagram. The kernel
-        // then does not send the current datagram. The program that listens at the address now may
-        // not know the templates. If a program was started at the collector's address in the
-        // meantime, it must get at most one message without templates.
+        // The kernel reports that the collector's host has refused an earlier datagram. When the
+        // kernel reports this error, it does not send the current datagram. The program that
+        // listens at the collector's address now may not know the templates. If a new program was
+        // started at the collector's address, it must get at most one message without templates.
         Err(Errno::ECONNREFUSED) if train.messages > 1 => Sent::Refused,
         Err(Errno::ECONNREFUSED) => match send() {
             Ok(_) => Sent::AfterRefusal,
@@ -269,9 +269,9 @@ fn send_datagrams(socket: &UdpSocket, train: &Train, why: &mut Option<io::Error>
                 Sent::No
             }
         },
-        // EIO: before Linux 6.11, the interface must support checksum offload. The other errors
-        // mean that the datagrams are too long, that there are too many, or that the kernel does
-        // not support `UDP_SEGMENT`.
+        // EIO means that the interface does not support checksum offload, which was required before
+        // Linux 6.11. The other error codes mean that the datagrams are too long, that there are
+        // too many of them, or that the kernel does not support `UDP_SEGMENT`.
         Err(Errno::EIO | Errno::EINVAL | Errno::EMSGSIZE | Errno::EOPNOTSUPP) if train.messages > 1 => {
             Sent::NotTogether
         }
@@ -282,8 +282,8 @@ fn send_datagrams(socket: &UdpSocket, train: &Train, why: &mut Option<io::Error>
     }
 }
 
-/// Detects that the collector has closed the connection. Without this check, the next write would
-/// appear to succeed although its message is lost.
+/// Returns an error if the collector has closed the connection. Without this check, the next write
+/// would appear to succeed although its message is lost.
 fn check(stream: &TcpStream) -> io::Result<()> {
     stream.set_nonblocking(true)?;
     let peeked = stream.peek(&mut [0]);

@@ -1,19 +1,21 @@
-//! What was read in a piece of a flow, so that the names of all pieces together are known.
+//! A log of what was read in a piece of a flow, from which the names in all pieces together can be
+//! found.
 //!
-//! A flow is read until its names are known, and for at most [`LOOKS_MAX`] segments in each direction.
-//! If a recording was cut, the part after the cut does not know how much of the flow was read before.
-//! Therefore it keeps what each of its own looks found. Looks of several pieces, one after another, give
-//! the names of the flow, except those in a message that the cut has divided.
+//! A flow is read until its names are known, and for at most [`LOOKS_MAX`] segments in each
+//! direction. If a recording was cut, the meter of the part after the cut does not know how much of
+//! the flow was read before. Therefore this meter keeps the result of each *look* (each packet that
+//! it searched for names). The looks at all pieces, one after another, give the names of the flow,
+//! except those in a message that the cut has divided.
 
 use std::sync::Arc;
 
 use super::{FlowNames, LOOKS_MAX, dns};
 use crate::code::{Coder, MalformedEdges};
 
-/// The longest text that is read from bytes, which is longer than any text of a name.
+/// The maximum length in bytes of an encoded text, which is longer than any text of a name.
 const TEXT_BYTES_MAX: usize = 4096;
 
-/// The looks at a piece of a flow, in order.
+/// The looks at a piece of a flow, in the order of the packets.
 #[derive(Clone, Debug, Default)]
 pub(in super::super) struct Log(Vec<Look>);
 
@@ -29,7 +31,7 @@ pub(super) enum Found {
     Nothing,
     /// A DNS message in a datagram.
     Message(dns::Message),
-    /// Names in a stream, and for each direction whether it needs no more looks.
+    /// Names in a TCP stream, and for each direction whether no more packets need to be searched.
     Names(Arc<FlowNames>, [bool; 2]),
 }
 
@@ -42,7 +44,8 @@ impl Log {
         self.0.push(Look { side: side > 0, found });
     }
 
-    /// Adds the looks at the next piece of the flow, as far as anybody would have looked.
+    /// Adds the looks at the next piece of the flow, up to the maximum number of looks per
+    /// direction.
     pub(in super::super) fn join(&mut self, later: &Self) {
         for look in &later.0 {
             if self.wants(usize::from(look.side)) {
@@ -51,7 +54,7 @@ impl Log {
         }
     }
 
-    /// Returns the direction and the result of each look.
+    /// Returns the direction of the packet and the result of each look.
     pub(super) fn looks(&self) -> impl Iterator<Item = (usize, &Found)> {
         self.0.iter().map(|look| (usize::from(look.side), &look.found))
     }
@@ -124,7 +127,7 @@ fn code_names(coder: &mut impl Coder, names: &mut FlowNames, settled: &mut [bool
     settled.iter_mut().try_for_each(|side| coder.flag(side))
 }
 
-/// Codes a number that may be missing, which has at most 16 bits.
+/// Writes or reads a number of at most 16 bits, which may be missing.
 fn code_option<N: Copy + Into<u64> + TryFrom<u64>>(
     coder: &mut impl Coder,
     number: &mut Option<N>,

@@ -1,6 +1,6 @@
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Read<T> {
-    /// The bytes that were read are a complete message.
+    /// The bytes that were read contain a complete message.
     Whole(T),
     /// The bytes may be the beginning of a message.
     Part,

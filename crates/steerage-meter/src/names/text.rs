@@ -1,5 +1,5 @@
-//! Names as text. The text has a limited length and only printable characters, without spaces and
-//! commas.
+//! Names as text. The text of a name has a limited length and only printable characters, without
+//! spaces and commas.
 
 use std::fmt::Write;
 
@@ -9,8 +9,8 @@ use super::TEXT_MAX;
 pub(super) struct Text(String);
 
 impl Text {
-    /// Adds the bytes of a name. Spaces, backslashes, commas, the bytes in `also` and all bytes
-    /// except printable ASCII are written as `\DDD`, as in DNS zone files.
+    /// Adds the bytes of a name. Spaces, backslashes, commas, the bytes in `also`, and bytes that
+    /// are not printable ASCII are written as `\DDD`, as in DNS zone files.
     pub(super) fn name(&mut self, bytes: &[u8], also: &[u8]) -> &mut Self {
         for byte in bytes {
             if byte.is_ascii_graphic() && !matches!(byte, b'\\' | b',') && !also.contains(byte) {
@@ -29,7 +29,7 @@ impl Text {
         self
     }
 
-    /// Adds the formatted text completely, or adds nothing if it does not fit.
+    /// Adds the formatted text completely, or adds nothing if the text does not fit.
     pub(super) fn put(&mut self, part: std::fmt::Arguments<'_>) -> &mut Self {
         let before = self.0.len();
         let _ = self.0.write_fmt(part);

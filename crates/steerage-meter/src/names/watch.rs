@@ -20,7 +20,8 @@ pub(super) struct Watch {
     query: Option<u16>,
     left: [u8; 2],
     begun: [Option<Box<Begun>>; 2],
-    /// What each look found, if the flow may continue a flow of another part of the recording.
+    /// The log of what each look found, if the flow may continue a flow of another part of the
+    /// recording.
     log: Option<Box<Log>>,
 }
 
@@ -41,7 +42,7 @@ impl Begun {
     /// the segment are missing.
     fn add(&mut self, sequence: u32, data: &[u8]) -> bool {
         // The number of bytes of this segment that have arrived already. If bytes before the
-        // segment are missing, the subtraction wraps around to a huge number.
+        // segment are missing, the subtraction of sequence numbers wraps around to a huge number.
         let known = self.next.wrapping_sub(sequence) as usize;
         if known > STREAM_MAX {
             return false;
@@ -55,7 +56,7 @@ impl Begun {
 }
 
 impl Watch {
-    /// A watch for a flow of a part of a recording.
+    /// Creates the watch of a flow, if the meter is for a part of a recording.
     pub(super) fn with_log() -> Self {
         Self { log: Some(Box::default()), ..Self::default() }
     }
@@ -64,10 +65,11 @@ impl Watch {
         self.log
     }
 
-    /// Whether a packet of this direction is read. `is_stream` means that the packet is a TCP segment.
+    /// Returns true if a packet of this direction is to be searched for names. `is_stream` is true
+    /// if the packet is a TCP segment.
     pub(super) fn wants(&self, side: usize, is_stream: bool) -> bool {
         match &self.log {
-            // An earlier part may have a DNS query for which each of these messages may be the response.
+            // Each of these messages may be the response to a DNS query in an earlier part.
             Some(log) if !is_stream => log.wants(side),
             _ => self.left[side] > 0,
         }
@@ -81,7 +83,7 @@ impl Watch {
         self.names.clone()
     }
 
-    /// Searches a packet of this direction for names. An incomplete message is kept only if
+    /// Searches a packet of the direction `side` for names. An incomplete message is kept only if
     /// `may_wait` is true.
     pub(super) fn look(&mut self, side: usize, payload: &Payload<'_>, is_dns: bool, may_wait: bool) {
         let Some(mut log) = self.log.take() else { return self.look_once(side, payload, is_dns, may_wait) };
@@ -200,7 +202,7 @@ impl Watch {
             message
         };
         if message.is_empty() && !stream.is_empty() {
-            // After a missing segment, the next segment is read as if it began the stream.
+            // After a missing segment, the next segment is read as if the stream began with it.
             self.begun[side] = None;
             return Read::Whole(());
         }
@@ -238,7 +240,7 @@ impl Watch {
         }
     }
 
-    /// Stores the first DNS query and its response. If there was no query, stores the first
+    /// Stores the first DNS query and its response. If there was no DNS query, stores the first
     /// response.
     fn note_message(&mut self, side: usize, message: dns::Message) {
         let dns::Message { id, question, response } = message;
@@ -267,15 +269,15 @@ impl Watch {
     }
 }
 
-/// Returns the names that the looks of several pieces of a flow give together.
+/// Returns the names that follow from the looks at several pieces of a flow.
 pub(in super::super) fn names_of(log: &Log) -> Option<Arc<FlowNames>> {
     let mut watch = Watch::default();
     log.looks().for_each(|(side, found)| watch.look_again(side, found));
     watch.names()
 }
 
-/// Returns the names in a stream of segments, and the number of reads, for the fuzzer. `is_dns` is
-/// true if a port is the DNS port.
+/// Returns the names in a stream of segments, and the number of segments that were searched (for
+/// the fuzzer). `is_dns` is true if one of the ports is the DNS port.
 pub(in super::super) fn read_stream<'a>(
     packets: impl IntoIterator<Item = (bool, Payload<'a>)>,
     is_dns: bool,
@@ -330,7 +332,7 @@ mod tests {
         assert_eq!(sni(parts.clone()), name);
         parts.remove(1);
         assert_eq!(sni(parts[..1].iter().chain(&parts[3..]).copied().collect()), None);
-        // If the capture has only a part of a segment, the segments are not joined.
+        // If the capture contains only a part of a segment, the segments are not joined.
         let mut cut = segments(&hello, &[300]);
         cut[0].1.is_whole = false;
         assert_eq!(sni(cut), None);
@@ -346,8 +348,8 @@ mod tests {
         assert_eq!(sni(alone.collect()), name);
     }
 
-    /// The test divides the request for a tunnel and the first message in the tunnel into segments
-    /// at every position.
+    /// This test divides the request for a tunnel and the first message in the tunnel into
+    /// segments, at every possible position.
     #[test]
     fn a_message_follows_a_request_for_a_tunnel() {
         let hello = tls::tests::hello("www.example.org", &["h2"], 1 << 14);
@@ -386,7 +388,7 @@ mod tests {
         assert_eq!(query(read_stream(segments(&stream, &[1, 5]), true).0), Some("a".into()));
         let datagram = Payload { data: message, sequence: None, is_whole: true };
         assert_eq!(query(read_stream([(false, datagram)], true).0), Some("a".into()));
-        // A response to another query is ignored.
+        // A DNS response to another query is ignored.
         let mut response = message.to_vec();
         (response[1], response[2]) = (8, 0x81);
         let other = Payload { data: &response, sequence: None, is_whole: true };

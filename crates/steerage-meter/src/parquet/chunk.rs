@@ -1,5 +1,5 @@
-//! One column of a row group. A column has a page of values and a description. If a dictionary of
-//! the values is shorter, the column also has a page with the dictionary.
+//! One column of a row group. In a row group, a column has a page of values and a description. If a
+//! dictionary makes the column shorter, the column also has a page with the dictionary.
 
 use std::io::{self, Write};
 
@@ -9,12 +9,12 @@ use flate2::write::GzEncoder;
 use super::encode::{dictionary, differences, runs, width_of};
 use super::thrift::{Thrift, structure};
 
-/// The longest text, in bytes, that the statistics of a column contain. Statistics of longer texts
-/// are left out, because a reader reads the statistics of all columns before the first page.
+/// The maximum length, in bytes, of a text in the statistics of a column. Statistics of longer
+/// texts are left out, because a reader reads the statistics of all columns before the first page.
 const STATISTICS_BYTES_MAX: usize = 64;
 
-/// The numbers that the Parquet format uses for compression, kinds of pages, encodings, physical
-/// types and repetition.
+/// The numbers that the Parquet format uses for compression, page types, encodings, physical types
+/// and repetition.
 const GZIP: i32 = 2;
 const DATA_PAGE: i32 = 0;
 const DICTIONARY_PAGE: i32 = 2;
@@ -56,13 +56,13 @@ impl Field {
         }
     }
 
-    /// Writes the format's structure `SchemaElement`.
+    /// Writes the structure `SchemaElement` of the Parquet format.
     pub(super) fn describe(&self, to: &mut Thrift<'_>) {
         to.i32(1, self.physical());
         to.i32(3, if self.is_optional { OPTIONAL } else { REQUIRED });
         to.binary(4, self.name.as_bytes());
-        // The next field is the older description of the type (`ConvertedType`). The older
-        // description has no type for nanoseconds.
+        // The field after this one is the older description of the column's type (`ConvertedType`).
+        // This older description has no type for nanoseconds.
         match self.kind {
             Kind::Time => {}
             Kind::Count => to.i32(6, 14),
@@ -95,7 +95,7 @@ fn unsigned(bits: u8, to: &mut Thrift<'_>) {
 pub(super) struct Column {
     pub(super) field: Field,
     pub(super) values: Values,
-    /// For each row, 1 if the row has a value, and 0 if it has none. The vector is empty if each
+    /// For each row, 1 if the row has a value, and 0 if it has none. The vector is empty if every
     /// row has a value.
     pub(super) present: Vec<u32>,
 }
@@ -105,7 +105,7 @@ pub(super) enum Values {
     Times(Vec<i64>),
     Counts(Vec<u64>),
     Numbers(Vec<u32>),
-    /// The bytes of all texts, and the end of each text.
+    /// The bytes of all texts, and the position at which each text ends.
     Texts {
         text: Vec<u8>,
         ends: Vec<u32>,
@@ -116,9 +116,9 @@ pub(super) enum Values {
 struct Encoded {
     encoding: i32,
     bytes: Vec<u8>,
-    /// The entries of the dictionary, and their number.
+    /// The encoded entries of the dictionary, and the number of entries.
     dictionary: Option<(Vec<u8>, usize)>,
-    /// The smallest and the largest value.
+    /// The smallest and the largest value of the page.
     range: Option<[Vec<u8>; 2]>,
 }
 
@@ -177,12 +177,14 @@ impl Column {
     }
 }
 
-/// Converts the length of a page to the type of the format. A page must have less than 2 GiB.
+/// Converts the length of a page to the integer type that the format requires. A page must have
+/// less than 2 GiB.
 fn length(bytes: usize) -> io::Result<i32> {
     i32::try_from(bytes).map_err(|_| io::Error::other("the texts of a row group are too long for Parquet"))
 }
 
-/// Appends a compressed page with its header. Returns the length of the page without compression.
+/// Compresses a page, and appends it with its header. Returns the length of the page before
+/// compression, in bytes.
 fn write_page(kind: i32, bytes: &[u8], group: &mut Vec<u8>, describe: impl FnOnce(&mut Thrift<'_>)) -> io::Result<u64> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
     encoder.write_all(bytes)?;
@@ -204,8 +206,8 @@ impl Values {
     fn encode(&mut self) -> Encoded {
         match self {
             Self::Times(values) => {
-                // Times increase slowly and are rarely equal. Therefore the differences between
-                // consecutive times are encoded.
+                // The times in a column increase slowly and are rarely equal. Therefore the
+                // differences between consecutive times are encoded.
                 let mut bytes = Vec::new();
                 differences(values, &mut bytes);
                 let range = range(values.iter(), |time| time.to_le_bytes().to_vec());
@@ -235,7 +237,7 @@ impl Values {
 }
 
 /// Writes the values of a column. If a dictionary makes the column shorter, writes a dictionary and
-/// the index of each value. Otherwise writes each value in full. `plain` appends one value.
+/// the index of each value. Otherwise, each value is written in full. `plain` appends one value.
 fn encoded<T: Copy + Eq + Ord + std::hash::Hash>(
     values: impl ExactSizeIterator<Item = T>,
     plain: impl Fn(T, &mut Vec<u8>),
@@ -250,7 +252,7 @@ fn encoded<T: Copy + Eq + Ord + std::hash::Hash>(
     match dictionary(values.iter().copied()).filter(|(entries, _)| !entries.is_empty()) {
         None => Encoded { encoding: PLAIN, bytes: each(&values), dictionary: None, range },
         Some((entries, indices)) => {
-            // Some readers reject indices with a width of 0 bits.
+            // Some Parquet readers reject dictionary indices with a width of 0 bits.
             let width = width_of(entries.len() as u64 - 1).max(1);
             let mut bytes = vec![width as u8];
             runs(&indices, width, &mut bytes);
@@ -259,7 +261,8 @@ fn encoded<T: Copy + Eq + Ord + std::hash::Hash>(
     }
 }
 
-/// Returns the smallest and the largest value as bytes. Returns `None` if there are no values.
+/// Returns the smallest and the largest value of a column, as bytes. Returns `None` if there are no
+/// values.
 fn range<'a, T: Ord + 'a>(
     values: impl Iterator<Item = &'a T> + Clone,
     bytes: impl Fn(&T) -> Vec<u8>,
@@ -278,20 +281,20 @@ pub(super) struct Chunk {
     range: Option<[Vec<u8>; 2]>,
     dictionary_at: Option<u64>,
     data_at: u64,
-    /// The length of the pages and their headers before compression. The next field is the length
-    /// of the pages and their headers in the file.
+    /// The length in bytes of the column's pages and their headers before compression. The field
+    /// after this one is the length of the pages and their headers in the file.
     pub(super) plain_bytes: u64,
     file_bytes: u64,
 }
 
 impl Chunk {
-    /// Writes the format's structure `ColumnChunk`.
+    /// Writes the structure `ColumnChunk` of the Parquet format.
     pub(super) fn describe(&self, to: &mut Thrift<'_>) {
         to.i64(2, self.dictionary_at.unwrap_or(self.data_at));
         to.structure(3, |to| {
             to.i32(1, self.field.physical());
-            // The list of encodings also contains "runs", which encodes the presence of values, and
-            // "plain", which encodes the dictionary.
+            // The list of encodings also contains `RLE` ("runs"), which encodes the presence of
+            // values, and `PLAIN`, which encodes the dictionary.
             let all = [self.encoding, RLE, PLAIN];
             to.numbers(2, if self.dictionary_at.is_some() { &all } else { &all[..2] });
             to.texts(3, &[self.field.name]);

@@ -1,14 +1,16 @@
 //! The encodings of Parquet: numbers of variable length, runs of equal values, differences, and
-//! dictionaries. The format's document `Encodings.md` describes them.
+//! dictionaries. The document `Encodings.md` of the Parquet format describes the encodings.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// The number of values that are packed together. Packed values of any width then fill whole bytes.
+/// The number of values that are packed into consecutive bits together. With eight values, packed
+/// values of any width fill whole bytes.
 const GROUP: usize = 8;
 
-/// The number of values in a block of differences. The next constant is the number of values in
-/// each part of a block. The Parquet format allows no smaller values for these two constants.
+/// The number of values in a block of differences. The constant after this one is the number of
+/// values in each part of a block. The Parquet format does not allow smaller values for these two
+/// constants.
 const BLOCK: usize = 128;
 const PART: usize = 32;
 
@@ -16,11 +18,11 @@ const PART: usize = 32;
 /// two bytes.
 const DICTIONARY_MAX: usize = 1 << 16;
 
-/// A dictionary is dropped if it has more than half of this many entries after this many values.
-/// With so many entries, the dictionary would be longer than the values themselves.
+/// After this many values, the dictionary is dropped if it has more than half as many entries. A
+/// dictionary with so many entries would be longer than the values themselves.
 const DICTIONARY_TRIAL: usize = 4096;
 
-/// Appends a number in groups of 7 bits, the lowest first.
+/// Appends a number in groups of 7 bits, the lowest bits first.
 pub(super) fn varint(mut value: u64, to: &mut Vec<u8>) {
     while value >= 0x80 {
         to.push(value as u8 | 0x80);
@@ -75,7 +77,8 @@ pub(super) fn runs(values: &[u32], width: u32, to: &mut Vec<u8>) {
     packed(&values[packed_from..], width, to);
 }
 
-/// Appends a run of bit-packed values. The last group is filled up with zeros.
+/// Appends a run of bit-packed values. The run consists of groups of eight values. The last group
+/// of the run is filled up with zeros.
 fn packed(values: &[u32], width: u32, to: &mut Vec<u8>) {
     if values.is_empty() {
         return;
@@ -149,11 +152,11 @@ mod tests {
         assert_eq!(encoded(&|to| varint(300, to)), [0xac, 0x02]);
         assert_eq!(encoded(&|to| zigzag(-1, to)), [1]);
         assert_eq!(encoded(&|to| zigzag(i64::MIN, to)).len(), 10);
-        // The numbers 0 to 7 have three bits each.
+        // In this encoding, the numbers 0 to 7 have three bits each.
         assert_eq!(encoded(&|to| runs(&[0, 1, 2, 3, 4, 5, 6, 7], 3, to)), [3, 0b1000_1000, 0b1100_0110, 0b1111_1010]);
         assert_eq!(encoded(&|to| runs(&[4; 100], 3, to)), [200, 1, 4]);
         assert_eq!(encoded(&|to| runs(&[], 3, to)), [0; 0]);
-        // The encoded numbers are 1 to 5, so each difference is 1.
+        // The test encodes the numbers 1 to 5, so each difference is 1.
         let header = [0x80, 0x01, 4, 5, 2];
         assert_eq!(encoded(&|to| differences(&[1, 2, 3, 4, 5], to)), [&header[..], &[2, 0, 0, 0, 0]].concat());
     }

@@ -141,7 +141,7 @@ impl<'a> Cursor<'a> {
         values
     }
 
-    /// Reads `count` values of a physical type, stored one after another.
+    /// Reads `count` values of a physical type, which are stored one after another.
     fn plain(&mut self, kind: i64, count: usize) -> Vec<Vec<u8>> {
         let one = |_| {
             let length = match kind {
@@ -164,7 +164,7 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// Reads the description of a file, which is at the end of the file.
+/// Reads the footer, which describes a Parquet file and is at its end.
 fn footer(file: &[u8]) -> Item {
     let rest = file.strip_suffix(b"PAR1").unwrap();
     let (rest, length) = rest.split_at(rest.len() - 4);
@@ -173,21 +173,21 @@ fn footer(file: &[u8]) -> Item {
     Cursor(&rest[rest.len() - length..]).fields()
 }
 
-/// Returns the number of rows of a file.
+/// Returns the number of rows of a Parquet file.
 pub(crate) fn count(file: &[u8]) -> usize {
     let rows = rows(file).1.len();
     assert_eq!(rows as i64, footer(file).number(3));
     rows
 }
 
-/// Returns the names of the columns.
+/// Returns the names of the columns of a Parquet file.
 pub(super) fn names(file: &[u8]) -> Vec<String> {
     let of = |field: &Item| String::from_utf8(field.bytes(4).to_vec()).unwrap();
     footer(file).list(2)[1..].iter().map(of).collect()
 }
 
-/// Returns the number of rows of each group, and the values of all rows as text. An absent value is
-/// an empty text.
+/// Returns the number of rows of each row group, and the values of all rows as text. The text of an
+/// absent value is empty.
 pub(super) fn rows(file: &[u8]) -> (Vec<usize>, Vec<Vec<String>>) {
     let footer = footer(file);
     let fields = &footer.list(2)[1..];

@@ -36,7 +36,8 @@ fn record(nth: u32) -> FlowRecord {
     FlowRecord::new(flow, FlowEnd::Idle).with_names(names)
 }
 
-/// Returns the values as they would be in a CSV file, except for the format of times.
+/// Returns the values of the records as they would be in a CSV file, except for the format of
+/// times.
 fn expected(records: &[FlowRecord]) -> Vec<Vec<String>> {
     let mut csv = csv::WriterBuilder::new().has_headers(false).from_writer(Vec::new());
     records.iter().for_each(|record| csv.serialize(record).unwrap());

@@ -12,13 +12,14 @@ const BINARY: u8 = 8;
 const LIST: u8 = 9;
 const STRUCT: u8 = 12;
 
-/// A structure that is being written. The fields must be written in the order of their numbers.
+/// A Thrift structure that is being written. The fields must be written in the order of their
+/// numbers.
 pub(super) struct Thrift<'a> {
     to: &'a mut Vec<u8>,
     last: u8,
 }
 
-/// Returns the bytes of a whole structure.
+/// Returns the bytes of a complete Thrift structure.
 pub(super) fn structure(fields: impl FnOnce(&mut Thrift<'_>)) -> Vec<u8> {
     let mut bytes = Vec::new();
     append(&mut bytes, fields);

@@ -1,9 +1,10 @@
-//! The edges of parts as rows, for other processes and machines with the same version of steerage.
+//! The edges of parts as rows of a table, for other processes and machines that use the same
+//! version of steerage.
 //!
-//! A row has one piece: its flow in the columns of a record, what later parts need to know about the
-//! flow, and the column `state`, from which [`PartEdges::read`] makes the edges again. One more row has
-//! the fragments that wait and the datagrams, if there are any. The states of
-//! several rows, one after another, are the edges as bytes.
+//! A row describes one piece: its flow in the columns of a record, the facts about the flow that
+//! later parts need, and the column `state`, from which [`PartEdges::read`] creates the edges
+//! again. One more row contains the waiting fragments and the known datagrams, if there are any.
+//! The values of the column `state` of all rows, one after another, are the edges as bytes.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -18,30 +19,31 @@ use crate::timeouts::Timeouts;
 
 const ENDS: [FlowEnd; 5] = [FlowEnd::Idle, FlowEnd::Active, FlowEnd::Finished, FlowEnd::Forced, FlowEnd::Resources];
 
-/// The first bytes of a state, with the number of the format. The length of the rest follows in four
-/// bytes.
+/// The first bytes of a value in the column `state`, with the number of the format. The length of
+/// the remaining bytes follows, as a number of four bytes.
 const MAGIC: [u8; 4] = *b"SEE3";
 
-/// The columns of records that rows of edges lack: why the record ended, and the names.
+/// The columns of records that the rows of edges do not have: the reason why the record ended, and
+/// the names.
 const LEFT_OUT: [&str; 8] =
     ["end", "dns_query", "dns_type", "dns_rcode", "dns_answer", "tls_sni", "tls_alpn", "http_host"];
 
-/// Parts that follow one another, by the numbers of the first and of the last part, and their edges.
+/// The edges of consecutive parts, with the number of the first part and of the last part.
 #[derive(Clone, Debug)]
 pub struct PartEdges {
     /// The number of the first part.
     pub first: u64,
     /// The number of the last part.
     pub last: u64,
-    /// The edges of these parts together.
+    /// The common edges of these parts.
     pub edges: Edges,
 }
 
-/// Rows that are not all rows of the edges of parts.
+/// The error if rows are not exactly the rows of the edges of some parts.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EdgesError {
-    /// The bytes are none that steerage wrote.
+    /// The bytes were not written by steerage.
     #[error(transparent)]
     Malformed(#[from] MalformedEdges),
     /// A row is there twice.
@@ -65,10 +67,11 @@ impl PartEdges {
         name(self.first, self.last)
     }
 
-    /// The rows: one for each piece, and one without a piece for fragments, or if there is no piece.
+    /// Returns one row for each piece. Adds a row without a piece if there are fragments, or if
+    /// there is no piece.
     fn rows(&self) -> Vec<(bool, Option<&Piece>)> {
         let mut flows: Vec<_> = self.edges.flows.iter().collect();
-        // The order of a hash table differs between runs.
+        // The rows are sorted, because the order of a hash table differs between runs.
         flows.sort_unstable_by_key(|(key, _)| **key);
         let pieces = flows.into_iter().flat_map(|(_, flow)| {
             let chain = flow.chain.iter().map(|piece| (false, Some(piece)));
@@ -102,7 +105,7 @@ impl PartEdges {
         rows.iter().enumerate().flat_map(|(nth, row)| self.state((nth, rows.len()), *row)).collect()
     }
 
-    /// The columns of edges, without rows.
+    /// Returns the columns of edges, without rows.
     pub fn columns() -> ColumnBatch {
         let optional = |column: &Column| Column::new(column.name(), column.values(), true);
         let of_record = ColumnBatch::all().columns().iter().map(optional).collect::<Vec<_>>();
@@ -163,7 +166,7 @@ impl PartEdges {
                             true
                         });
                     }
-                    // The row of a part without flows has no values of a record.
+                    // If a part has no flows, its row has no values in the columns of records.
                     _ if piece.is_none() && matches!(column.values(), Values::Text(..)) => {
                         column.push_bytes(|_| false);
                     }
@@ -174,10 +177,12 @@ impl PartEdges {
         }
     }
 
-    /// Reads the states of rows, which may be in any order and belong to several parts.
+    /// Reads the values of the column `state` of rows, which may be in any order and belong to
+    /// several parts.
     ///
     /// # Errors
-    /// If the bytes are no edges, or those of another version, or if a row is missing or there twice.
+    /// Returns an error if the bytes are not edges, if another version wrote them, if a row is
+    /// missing, or if a row occurs twice.
     pub fn read(mut bytes: &[u8]) -> Result<Vec<Self>, EdgesError> {
         let mut parts: BTreeMap<(u64, u64), Vec<RowState>> = BTreeMap::new();
         while !bytes.is_empty() {
@@ -225,12 +230,12 @@ fn name(first: u64, last: u64) -> String {
     if first == last { format!("part {first}") } else { format!("parts {first} to {last}") }
 }
 
-/// What each row says about its parts.
+/// The data about its parts that each row contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Head {
     first: u64,
     last: u64,
-    /// The number of this row, and the number of rows of these parts.
+    /// The number of this row, and the number of all rows of these parts.
     nth: u64,
     rows: u64,
     begin: Option<u64>,
@@ -265,14 +270,14 @@ impl Head {
 
 /// What a row has.
 enum Content {
-    /// A piece of a flow that may continue an earlier one.
+    /// A piece of a flow that may continue a flow of an earlier part.
     Piece(Piece),
     /// A flow that began in the parts.
     Open(Piece),
     Fragments(Fragments),
 }
 
-/// The state of a row: its head, and its content.
+/// The decoded `state` of a row: its head, and its content.
 type RowState = (Head, Content);
 
 fn read_state(state: &[u8]) -> Result<RowState, MalformedEdges> {

@@ -1,49 +1,51 @@
-//! Where the records of a part end, as far as the part alone can know.
+//! Decides where the records of a part end, as far as the packets of the part alone show it.
 
 use super::waiting::{EARLY, Hosts};
 use super::{LATE, Opening};
 use crate::flow::{Flow, FlowEnd};
 use crate::timeouts::Timeouts;
 
-/// What a packet means for the last piece of a chain.
+/// Whether a packet begins another record than the last piece of a chain.
 pub(super) enum Boundary {
     Same,
-    /// The packet begins another record, whatever came before the part.
+    /// The packet begins another record, whatever packets came before the part.
     Another(FlowEnd),
-    /// What came before the part decides.
+    /// The packets before the part decide whether the packet begins another record.
     Unknown,
 }
 
-/// What decides about the flows of a part, beside their own packets.
+/// The data that decide where records end, in addition to the packets of a flow.
 pub(super) struct Rules<'a> {
     pub(super) timeouts: &'a Timeouts,
     /// The time of the part's first packet.
     pub(super) begin: u64,
-    /// The hosts whose fragments wait.
+    /// The hosts between which waiting fragments were sent.
     pub(super) waiting: &'a Hosts,
 }
 
 impl Rules<'_> {
-    /// Whether a fragment that waits may arrive at this time or later.
+    /// Returns true if a waiting fragment may arrive at this time or later.
     pub(super) fn is_early(&self, time: u64) -> bool {
         time.abs_diff(self.begin) < EARLY
     }
 
-    /// How long after the beginning of the part a flow may begin that continues an earlier flow.
+    /// Returns the time after the beginning of the part during which a new flow may be the
+    /// continuation of an earlier part's flow.
     pub(super) fn soon(&self, flow: &Flow) -> u64 {
         let more = if self.waiting.may_have(flow) { EARLY } else { 0 };
         self.timeouts.inactive.saturating_add(2 * LATE).max(EARLY).saturating_add(more)
     }
 
-    /// How long a flow may have continued after its last known packet, because waiting fragments may
-    /// belong to it. `number` is the number of fragments that wait so far.
+    /// Returns how long a flow may have continued after its last known packet, because waiting
+    /// fragments may belong to the flow. `number` is the number of fragments that have waited so
+    /// far.
     pub(super) fn more(&self, flow: &Flow, opening: &Opening, number: u64) -> u64 {
         let may_have_more = opening.number < number && self.is_early(flow.last) && self.waiting.may_have(flow);
         if may_have_more { EARLY } else { 0 }
     }
 
-    /// Whether a packet may belong to another record than the last piece of a chain. `next` is the
-    /// opening that the packet would have.
+    /// Decides whether a packet belongs to another record than the last piece of a chain. `next` is
+    /// the opening that a piece would have if it began with this packet.
     pub(super) fn boundary(&self, piece: &Flow, opening: &Opening, next: &Opening) -> Boundary {
         match self.boundary_of_packets(piece, opening, next) {
             Boundary::Another(_) if self.is_early(next.time) => Boundary::Unknown,
@@ -59,8 +61,8 @@ impl Rules<'_> {
             return Boundary::Another(piece.reason_when_over());
         }
         if seen.opens() {
-            // After a piece that begins with a SYN, the initial number of the SYN's sender is that of
-            // the SYN, whether the SYN began another record or not.
+            // If a piece begins with a SYN, the initial sequence number of the SYN's sender is that
+            // of the SYN, whether the SYN began another record or not.
             let is_known = opening.is_segment && opening.seen(piece).opens() && opening.turned == seen.flow.turned;
             if !is_known || !seen.segment.is_there {
                 return Boundary::Unknown;
@@ -69,13 +71,14 @@ impl Rules<'_> {
                 return if more > 0 { Boundary::Unknown } else { Boundary::Another(FlowEnd::Finished) };
             }
         }
-        // A fragment that waits may have arrived between the two packets, and may have begun the record to
-        // which the second packet belongs. So not even the end of the piece ends the chain.
+        // A waiting fragment may have arrived between the two packets, and may have begun the
+        // record to which the second packet belongs. Therefore, not even the end of the piece ends
+        // the chain.
         if more > 0 && timeouts.may_end_near(piece, seen.time) {
             return Boundary::Unknown;
         }
-        // The records after a cut by the clock have the source of the record before, which may have begun
-        // before the part.
+        // After a cut by the clock, a record has the source of the previous record, which may have
+        // begun before the part.
         if pause >= timeouts.inactive || timeouts.clock > 0 && timeouts.cuts(piece.first, piece.last, seen.time) {
             return Boundary::Unknown;
         }
@@ -86,11 +89,11 @@ impl Rules<'_> {
             let is_over = pause >= timeouts.closed.saturating_add(late);
             return if is_over { Boundary::Another(FlowEnd::Finished) } else { Boundary::Unknown };
         }
-        // A flow that was closed before such a piece has ended there.
+        // If the flow was closed before such a piece, its record ended before the piece.
         if opening.follows_pause && !piece.has_closing_flags() { Boundary::Same } else { Boundary::Unknown }
     }
 
-    /// The opening of the piece that begins with a packet after a piece.
+    /// Returns the opening of the next piece, which begins with a packet after `piece`.
     pub(super) fn opening_after(&self, piece: &Flow, opening: &Opening, next: Opening) -> Opening {
         let more = self.more(piece, opening, next.number);
         let closed = self.timeouts.closed.saturating_add(LATE).saturating_add(more);
@@ -99,13 +102,13 @@ impl Rules<'_> {
 }
 
 impl Timeouts {
-    /// The timeouts of a flow of which nothing is known.
+    /// Returns the timeouts for a flow of which it is unknown whether it was closed.
     pub(super) fn without_closing(&self) -> Self {
         Self { closed: self.inactive, ..*self }
     }
 
-    /// Whether a timeout may end the flow before a packet of this time, or before a packet that arrived
-    /// between the two, although packets may be late.
+    /// Returns true if a timeout may end the flow before a packet of this time, or before an
+    /// unknown packet between the two, considering that packets may be late.
     fn may_end_near(&self, flow: &Flow, time: u64) -> bool {
         let timeout = if flow.can_close() { self.closed } else { self.inactive };
         let is_cut = self.clock > 0 && self.cuts(flow.first, flow.last, time.saturating_add(LATE));

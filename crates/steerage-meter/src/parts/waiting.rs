@@ -1,14 +1,16 @@
-//! Fragments whose datagrams may have begun before the part.
+//! Fragments whose datagrams may have begun before the part of the recording.
 //!
-//! Only the first fragment of a datagram has ports. If a part begins between the fragments of a
-//! datagram, only the parts before it know the flow of the later fragments. Therefore a fragment
-//! *waits* if it is not the first one, if its datagram is new to the part, and if the part has begun
-//! so recently that the datagram may have begun earlier. Further fragments of the same datagram wait
-//! with it. A first fragment waits too if it arrives so soon after the beginning of the part that other
-//! fragments of its datagram may have overtaken it.
+//! Only the first fragment of a datagram contains ports. If a part begins between the fragments of
+//! a datagram, the flow of the later fragments is known only from the parts before it. Therefore a
+//! fragment *waits* under three conditions: it is not the first fragment, its datagram is new to
+//! the part, and the part has begun so recently that the datagram may have begun earlier. Further
+//! fragments of a datagram wait if one of its fragments waits. A first fragment waits too if it
+//! arrives so soon after the beginning of the part that other fragments of its datagram may have
+//! overtaken it.
 //!
-//! The edges of a part have the fragments that wait, and the datagrams at the end of the part. Joining
-//! gives fragments of the later part to the flows of datagrams of the earlier part, by the rule of
+//! The edges of a part contain the waiting fragments, and the datagrams that are known at the end
+//! of the part. When two parts are joined, fragments of the later part are assigned to the flows of
+//! datagrams of the earlier part, by the rule of
 //! [`Datagram::follow`].
 
 use std::collections::hash_map::Entry;
@@ -24,29 +26,31 @@ use crate::flow::{Flow, Seen, code_tunnel};
 use crate::fragments::{FlowsOfDatagrams, alone};
 use crate::key::{Directed, Key};
 
-/// The largest number of fragments of a part that wait. Any further fragments are counted by what the
-/// part alone knows, so that a flood of fragments cannot exhaust the memory.
+/// The maximum number of fragments of a part that wait. Any further fragments are counted with the
+/// knowledge of the part alone, so that a flood of fragments cannot exhaust the memory.
 const WAITING_MAX: usize = 16_384;
 
-/// First fragments wait only if fewer fragments than this wait already. The datagrams that a cut
-/// separates are among the first ones of a part.
+/// The first fragment of a datagram waits only if fewer fragments than this number wait already. If
+/// a cut between two parts divides a datagram, the datagram is among the first datagrams of the
+/// later part.
 const FIRST_MAX: usize = 1024;
 
-/// How long after the beginning of a part first fragments wait: in time for fragments that are late on
-/// both sides of the cut.
+/// The time after the beginning of a part during which first fragments wait: fragments may be late
+/// on both sides of the cut.
 const FIRST_WINDOW: u64 = 2 * LATE;
 
-/// How long after the beginning of a part fragments wait. A datagram that began earlier, or whose first
-/// fragment waits, is over by then.
+/// The time after the beginning of a part during which fragments wait. After this time, a datagram
+/// that began before the part, or whose first fragment waits, is complete or has timed out.
 const WINDOW: u64 = FRAGMENT_TIME.as_nanos() as u64 + FIRST_WINDOW;
 
-/// How long after the beginning of a part a flow may begin to which fragments belong that wait.
+/// The time after the beginning of a part during which a flow may begin to which waiting fragments
+/// belong.
 pub(super) const EARLY: u64 = WINDOW + 2 * LATE;
 
-/// A fragment that waits. `seen.flow` is the flow of the fragment's own headers.
+/// A fragment that waits. `seen.flow` is the flow that the fragment's own headers show.
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
-    /// The number of fragments of the part that waited before this one.
+    /// The number of the part's fragments that waited before this fragment.
     number: u64,
     datagram: FlowKey,
     is_first: bool,
@@ -55,13 +59,14 @@ struct Waiting {
 
 impl Waiting {
     fn fragment(&self) -> Fragment {
-        // Only the name and the question whether the fragment is the first one decide about its flow.
+        // Only the datagram's name, and whether the fragment is the first fragment, determine the
+        // fragment's flow.
         let bytes = if self.is_first { 0..8 } else { 8..16 };
         Fragment::new(0, 0, bytes, true, self.datagram)
     }
 
-    /// The number of the fragment, and the fragment with its flow, by what is known about its datagram.
-    /// Updates `known`.
+    /// Returns the number of the fragment, and the fragment with its flow, according to the
+    /// datagrams in `known`. Updates `known`.
     fn settle(mut self, known: &mut HashMap<FlowKey, Datagram<Directed>>) -> (u64, Seen) {
         let (fragment, own) = (self.fragment(), self.seen.flow);
         let own = if self.is_first { own } else { alone(own, &fragment) };
@@ -73,11 +78,12 @@ impl Waiting {
     }
 }
 
-/// The hosts whose fragments wait.
+/// The hosts between which waiting fragments were sent.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Hosts {
     hosts: HashSet<Key>,
-    /// Whether a fragment carries an encapsulated packet, whose flow may be between any hosts.
+    /// True if a waiting fragment carries an encapsulated packet, whose flow may be between any
+    /// hosts.
     has_carriers: bool,
 }
 
@@ -89,15 +95,15 @@ impl Hosts {
             !matches!(key.protocol(), protocol::TCP | protocol::UDP | protocol::ICMP | protocol::ICMP6);
     }
 
-    /// Whether fragments that wait may belong to the flow. The flow of fragments that carry a tunnel is
-    /// between the hosts in the tunnel.
+    /// Returns true if waiting fragments may belong to the flow. If fragments carry a tunnel, their
+    /// flow is between the hosts inside the tunnel.
     pub(super) fn may_have(&self, flow: &Flow) -> bool {
         let is_inside = self.has_carriers || flow.tunnel().is_some();
         !self.hosts.is_empty() && (is_inside || self.hosts.contains(&flow.key.hosts()))
     }
 }
 
-/// The fragments that wait while a part is metered.
+/// The waiting fragments while a part is metered.
 #[derive(Debug, Default)]
 pub(super) struct Keeping {
     waiting: Vec<Waiting>,
@@ -105,20 +111,23 @@ pub(super) struct Keeping {
     hosts: Hosts,
 }
 
-/// The datagrams of the fragments that wait, and whether the first fragment is among them.
+/// The datagrams of the waiting fragments. The value is true if the first fragment of the datagram
+/// is among them.
 #[derive(Debug, Default)]
 struct Unknown(HashMap<FlowKey, bool>);
 
 impl Unknown {
-    /// Whether the next fragment of a datagram waits, and notes it if so. `since_begin` is the time since
-    /// the beginning of the part, and `is_known` means that the part knows the datagram.
+    /// Returns true if the next fragment of a datagram waits, and records the datagram in this
+    /// case. `since_begin` is the time since the beginning of the part. `is_known` returns true if
+    /// the datagram is known in the part.
     fn waits(&mut self, datagram: &FlowKey, is_first: bool, since_begin: u64, is_known: impl FnOnce() -> bool) -> bool {
         if since_begin >= WINDOW {
             return false;
         }
         match self.0.entry(*datagram) {
             Entry::Occupied(first_came) if is_first && *first_came.get() => {
-                // A second first fragment begins another datagram, whatever came before the part.
+                // If a second first fragment arrives, it begins another datagram, whatever packets
+                // came before the part.
                 first_came.remove();
                 false
             }
@@ -138,8 +147,8 @@ impl Unknown {
 }
 
 impl Keeping {
-    /// Keeps the fragment if an earlier part may know its flow, and returns true. `since_begin` is the
-    /// time since the beginning of the part.
+    /// Keeps the fragment and returns true if an earlier part may know the fragment's flow.
+    /// `since_begin` is the time since the beginning of the part.
     pub(super) fn keep(
         &mut self,
         fragment: &Fragment,
@@ -149,7 +158,7 @@ impl Keeping {
     ) -> bool {
         let count = self.waiting.len();
         let is_first = fragment.offset == 0;
-        // A SYN may begin another record, and therefore does not wait.
+        // A fragment with a SYN may begin another record, and therefore does not wait.
         let may_wait = count < WAITING_MAX && !seen.opens();
         let is_known = || known.knows(fragment) || is_first && count >= FIRST_MAX;
         if !may_wait || !self.datagrams.waits(&fragment.datagram, is_first, since_begin, is_known) {
@@ -165,7 +174,7 @@ impl Keeping {
         &self.hosts
     }
 
-    /// What the edges need. `datagrams` are those at the end of the part.
+    /// What the edges need. `datagrams` are the known datagrams at the end of the part.
     pub(super) fn ended(self, datagrams: Vec<Datagram<Directed>>) -> Fragments {
         let known = datagrams.into_iter().map(|known| (*known.name(), known)).collect();
         Fragments { count: self.waiting.len() as u64, waiting: self.waiting, known }
@@ -175,11 +184,11 @@ impl Keeping {
 /// The fragments at the edges of a part.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Fragments {
-    /// Those that wait for an earlier part, in the order of their arrival.
+    /// The fragments that wait for an earlier part, in the order of their arrival.
     waiting: Vec<Waiting>,
-    /// The number of fragments that have waited, with those whose flow has become known.
+    /// The number of fragments that have waited, including those whose flow has become known.
     count: u64,
-    /// The datagrams at the end of the part.
+    /// The datagrams that are known at the end of the part.
     known: HashMap<FlowKey, Datagram<Directed>>,
 }
 
@@ -198,20 +207,20 @@ impl Fragments {
         hosts
     }
 
-    /// Removes the datagrams to which no fragment after the time `end` belongs.
+    /// Removes the datagrams that are too old for fragments after the time `end`.
     pub(super) fn forget(&mut self, end: u64) {
         self.known.retain(|_, known| !known.is_old(end.saturating_sub(LATE)));
     }
 
-    /// Appends the fragments of the next part, which ends at the time `end`. `begin` is the beginning
-    /// of this part. Returns those fragments of the next part whose flows are certain now, with the
-    /// numbers that they have in the next part.
+    /// Appends the fragments of the next part, which ends at the time `end`. `begin` is the
+    /// beginning of this part. Returns those fragments of the next part whose flows have become
+    /// known, with the numbers that the fragments have in the next part.
     pub(super) fn join(&mut self, later: Self, begin: u64, end: u64) -> Vec<(u64, Seen)> {
         let (before, mut settled, mut unknown) = (self.count, Vec::new(), Unknown::default());
         self.waiting.iter().for_each(|one| *unknown.0.entry(one.datagram).or_default() |= one.is_first);
         for one in later.waiting {
-            // By the rule of one part: whatever waits is close to the beginning, as the margins of all
-            // decisions assume.
+            // The joined part follows the rule of a single part: all waiting fragments are close to
+            // its beginning, as the margins of all decisions assume.
             let since_begin = one.seen.time.abs_diff(begin);
             let is_known = self.known.contains_key(&one.datagram);
             if !is_known && unknown.waits(&one.datagram, one.is_first, since_begin, || false) {
@@ -226,7 +235,7 @@ impl Fragments {
         settled
     }
 
-    /// The flows of the fragments that wait, if no part comes before.
+    /// Returns the flows of the waiting fragments for the case that no earlier part exists.
     pub(super) fn finish(&mut self) -> Vec<(u64, Seen)> {
         let mut known = HashMap::new();
         self.waiting.drain(..).map(|one| one.settle(&mut known)).collect()
@@ -243,7 +252,7 @@ impl Fragments {
             one.seen.code(coder)
         })?;
         let mut known: Vec<_> = self.known.values().copied().collect();
-        // The order of a hash table differs between runs.
+        // The datagrams are sorted, because the order of a hash table differs between runs.
         known.sort_unstable_by_key(|known| (known.since(), known.value.key, name_bytes(known.name())));
         let nobody = Datagram::new(FlowKey::from_bytes(&[]), Key::other(), 0, false);
         list(coder, &mut known, nobody, |coder, known| {
@@ -260,7 +269,8 @@ impl Fragments {
     }
 }
 
-/// Codes the number of values and each value. `empty` is a value to read into.
+/// Writes or reads the number of values and each value. `empty` is the initial value of each value
+/// that is read.
 fn list<C: Coder, T: Copy>(
     coder: &mut C,
     values: &mut Vec<T>,
@@ -285,7 +295,7 @@ fn name_bytes(name: &FlowKey) -> ([u8; 40], usize) {
     }
 }
 
-/// Codes the name of a datagram: its bytes, of which IPv4 has 11 and IPv6 has 36.
+/// Writes or reads the name of a datagram: its bytes, which are 11 for IPv4 and 36 for IPv6.
 fn code_name(coder: &mut impl Coder, name: &mut FlowKey) -> Result<(), MalformedEdges> {
     let (mut bytes, len) = name_bytes(name);
     let mut len = len as u64;
@@ -297,7 +307,8 @@ fn code_name(coder: &mut impl Coder, name: &mut FlowKey) -> Result<(), Malformed
 }
 
 impl Seen {
-    /// Writes or reads a fragment, which has no TCP segment. The hash belongs to a run, and is left out.
+    /// Writes or reads a fragment, which has no TCP segment. The hash of the flow is valid only
+    /// within a run, and is therefore left out.
     fn code(&mut self, coder: &mut impl Coder) -> Result<(), MalformedEdges> {
         self.flow.code(coder)?;
         coder.number(&mut self.time)?;

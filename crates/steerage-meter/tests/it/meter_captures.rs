@@ -32,8 +32,9 @@ const FIELDS: [&str; 17] = [
     "icmpv6.echo.identifier",
 ];
 
-/// Addresses, ports and protocol, from the sender to the receiver. `None` for all packets without
-/// IP, because tshark assigns them to no flow.
+/// One direction of a flow: the sender's address and port, the receiver's address and port, and the
+/// protocol. The value is `None` for all packets without IP, because tshark assigns these packets
+/// to no flow.
 type Way = Option<(SocketAddr, SocketAddr, u8)>;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -169,14 +170,14 @@ fn metered(records: &[FlowRecord]) -> Ways {
     ways
 }
 
-/// Timeouts that no flow reaches, so that all records are written at the end.
+/// Returns options with timeouts that no flow reaches, so that all records are written at the end.
 pub(crate) fn endless() -> MeterOptions {
     let long = Duration::from_secs(1 << 32);
     MeterOptions { active: long, inactive: long, ..default() }
 }
 
 fn default() -> MeterOptions {
-    // The run takes place long after the recording.
+    // The meter runs long after the packets were recorded.
     let epoch = WallTime::from_nanos(4_000_000_000_000_000_000);
     MeterOptions { top: usize::from(u16::MAX), epoch, ..MeterOptions::default() }
 }

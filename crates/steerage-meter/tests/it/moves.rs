@@ -32,7 +32,7 @@ fn a_flow_that_moves_does_not_time_out_before_its_waiting_packets_come() {
     assert_eq!(metered.total, 3, "flow 1 until second 10, flow 1 again, and flow 2");
 }
 
-/// The flows of a bucket time out again soon after the bucket has moved, before the run ends.
+/// Soon after a bucket has moved, its flows can time out again, even before the run ends.
 #[test]
 fn a_flow_that_has_moved_times_out() {
     let records = Arc::<Mutex<Vec<FlowRecord>>>::default();
@@ -47,7 +47,7 @@ fn a_flow_that_has_moved_times_out() {
     let mut tester = tester(metering);
     tester.handle([packet(1, 0)]);
     tester.move_to(CpuId(1));
-    // Some packets of other flows can come before those that waited for the move.
+    // Some packets of other flows can be handled before the packets that waited for the move.
     for second in 1000..1100 {
         tester.handle((0..64).map(|_| packet(2, second)));
     }

@@ -46,8 +46,8 @@ fn capture(name: &str, packets: &[(Option<u64>, Vec<u8>)]) -> PathBuf {
     path
 }
 
-/// For each source port, the number of records, the number of packets, and the times of the first
-/// and the last packet in seconds.
+/// Returns four values for each source port: the number of records, the number of packets, and the
+/// times of the first and the last packet in seconds.
 fn flows(capture: &Path, cpus: usize) -> BTreeMap<u16, (usize, u64, u64, u64)> {
     let mut flows = BTreeMap::new();
     let seconds = |time: WallTime| (time.as_nanos() / 1_000_000_000).wrapping_sub(START);

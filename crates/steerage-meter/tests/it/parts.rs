@@ -1,4 +1,5 @@
-//! Parts of a recording that are metered apart and joined give the flows of the whole.
+//! If the parts of a recording are metered separately and then joined, the flows are those of the
+//! whole recording.
 
 use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
@@ -24,7 +25,8 @@ fn options(clock: Option<Duration>) -> MeterOptions {
     MeterOptions { active, active_by_clock, names: true, flows_max: 256, ..MeterOptions::default() }
 }
 
-/// Runs meters over frames. Returns the records that the meter passed on, and the meter's report.
+/// Runs meters over frames. Returns the records that the meter passed to its writer, and the
+/// meter's report.
 fn meter(
     frames: &[Frame],
     metering: impl FnOnce(steerage_meter::Exporter) -> Metering,
@@ -66,7 +68,7 @@ fn bytes(edges: &Edges) -> Vec<u8> {
     PartEdges { first: 7, last: 9, edges: edges.clone() }.to_bytes()
 }
 
-/// The edges of one part, whose rows another process wrote.
+/// Reads the edges of one part from bytes, as if another process had written them.
 fn read(bytes: &[u8]) -> Edges {
     let mut parts = PartEdges::read(bytes).unwrap();
     assert_eq!(parts.len(), 1);
@@ -75,7 +77,7 @@ fn read(bytes: &[u8]) -> Edges {
     part.edges
 }
 
-/// What must be equal, in an order that does not depend on the order of records.
+/// Returns those fields of the records that must be equal, as sorted lines of text.
 fn rows(records: &[FlowRecord]) -> Vec<String> {
     let row = |record: &FlowRecord| {
         format!(
@@ -106,24 +108,25 @@ struct Step {
     vlan: Option<u16>,
     pause: u64,
     late: u64,
-    /// Of a datagram in fragments: after how many steps each of its later fragments comes.
+    /// For a datagram in fragments: the number of steps after which each later fragment arrives.
     fragments: Vec<usize>,
     first: First,
     has_name: bool,
 }
 
-/// Of a datagram in fragments, when the first one comes.
+/// When the first fragment of a fragmented datagram arrives.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum First {
     Before,
-    /// One fragment overtakes the first one.
+    /// One later fragment arrives before the first fragment.
     Between,
     Never,
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let flags = prop::sample::select(vec![ACK, ACK, ACK, ACK, SYN, SYN | ACK, FIN | ACK, FIN | ACK, RST]);
-    // Around the timeouts of 2 s and 60 s, and around these with the time by which packets may be late.
+    // The pauses are close to the timeouts of 2 s and 60 s, or close to these timeouts plus the
+    // time by which packets may be late.
     let pause = prop::sample::select(vec![
         0, 0, 1, 100, 500, 900, 1500, 1999, 2000, 2500, 2999, 3000, 3500, 9000, 30_000, 57_000, 59_000, 59_999, 60_000,
         60_500, 61_000, 62_500, 130_000,
@@ -150,10 +153,10 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..60)
 }
 
-/// The flow of [`steps`] that has DNS messages.
+/// The number of the flow in [`steps`] that has DNS messages.
 const DNS: u16 = 5;
 
-/// A query for a name of one byte, or the response to it without an answer.
+/// Returns a DNS query for a name of one byte, or a response to this query without an answer.
 fn dns_message(id: u16, is_response: bool, name: u8) -> Vec<u8> {
     let flags = if is_response { 0x8183 } else { 0x0100 };
     let header = [id, flags, 1, 0, 0, 0].map(u16::to_be_bytes).concat();
@@ -163,7 +166,7 @@ fn dns_message(id: u16, is_response: bool, name: u8) -> Vec<u8> {
 fn frames(steps: &[Step]) -> Vec<Frame> {
     let mut now = START + 1000 * MS;
     let mut frames = Vec::new();
-    // Fragments that come later: after which step, and their frames.
+    // For each later fragment: the step after which the fragment arrives, and its frame.
     let mut later: Vec<(usize, Vec<u8>)> = Vec::new();
     for (nth, step) in steps.iter().enumerate() {
         now += step.pause * MS;
@@ -171,7 +174,7 @@ fn frames(steps: &[Step]) -> Vec<Frame> {
         let (host, server) = (([10, 0, 0, 1], 1000 + step.flow), ([192, 0, 2, 1], if is_dns { 53 } else { 443 }));
         let (from, to) = if step.is_reply { (server, host) } else { (host, server) };
         let tag = |builder| step.vlan.into_iter().fold(builder, FrameBuilder::vlan);
-        // The last flows have no connections.
+        // The flows with the numbers 3 and above use UDP, so they have no connections.
         let (protocol, header, packet) = if step.flow >= 3 {
             (protocol::UDP, 8, FrameBuilder::udp(from, to))
         } else {
@@ -193,7 +196,7 @@ fn frames(steps: &[Step]) -> Vec<Frame> {
                 let ip = tag(FrameBuilder::ip(from.0, to.0, protocol));
                 (nth + after, later_fragment(ip, id, (3 + at, at < last)))
             });
-            // The first fragment of a SYN never waits.
+            // No later fragment of a SYN overtakes the first fragment.
             let is_syn = step.flow < 3 && step.flags == SYN;
             if step.first == First::Between && !is_syn {
                 due.extend(rest.next().map(|(_, frame)| frame));
@@ -217,23 +220,26 @@ fn first_fragment(datagram: FrameBuilder, id: u16, data: &[u8]) -> Vec<u8> {
     datagram.with_ip(|ip| (ip.identification, ip.fragment) = (id, MORE_FRAGMENTS)).frame(data)
 }
 
-/// A fragment at an offset in units of eight bytes, and whether more fragments follow.
+/// Returns a fragment with an offset in units of eight bytes. `more` is true if more fragments
+/// follow.
 fn later_fragment(ip: FrameBuilder, id: u16, (offset, more): (u16, bool)) -> Vec<u8> {
     let flags = if more { MORE_FRAGMENTS } else { 0 };
     ip.with_ip(|ip| (ip.identification, ip.fragment) = (id, flags | offset)).frame(b"fragment")
 }
 
-/// The number of random recordings. A recording has up to 17 parts, each of which runs a meter.
+/// The number of random recordings. A recording has up to 17 parts, and a meter runs for each part.
 fn cases() -> u32 {
     std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(64)
 }
 
-/// The seed of a failure is written to `tests/proptest-regressions` after the shrinking, which therefore must come to an end.
+/// proptest writes the seed of a failed case to `tests/proptest-regressions` only after it has
+/// shrunk the case. Therefore the number of shrinking steps is limited.
 fn config() -> ProptestConfig {
     ProptestConfig { max_shrink_iters: 2000, ..ProptestConfig::with_cases(cases()) }
 }
 
-/// Prints the first case that fails before it is shrunk, so that it is not lost if the test is stopped.
+/// Prints the first failed case before it is shrunk, so that the case is not lost if the test is
+/// stopped.
 #[expect(clippy::print_stderr, reason = "the case would be lost")]
 fn print_first_failure(case: impl FnOnce() -> String) {
     static FIRST: Once = Once::new();
@@ -261,7 +267,8 @@ proptest! {
             records.extend(more);
             edges
         }).collect();
-        // Neighbours are joined in the order of a random tree, as bytes that other processes wrote.
+        // Adjacent parts are joined in the order of a random tree. Before each join, their edges
+        // are written to bytes and read again, as between processes.
         for at in tree.iter().take(parts.len() - 1) {
             let at = at.index(parts.len() - 1);
             let later = read(&bytes(&parts.remove(at + 1)));
@@ -286,7 +293,8 @@ fn at(second: u64, from_client: bool, flags: u16) -> Frame {
     Frame::new(builder.frame(b"")).with_time(WallTime::from_nanos(START + second * 1000 * MS))
 }
 
-/// A packet of a UDP flow. Of a fragment: the identification, the offset and whether more fragments follow.
+/// A packet of a UDP flow. `fragment` has the identification, the offset, and true if more
+/// fragments follow.
 fn udp(second: u64, fragment: Option<(u16, u16, bool)>) -> Frame {
     let (from, to) = (([10, 0, 0, 1], 1000), ([192, 0, 2, 1], 53));
     let frame = match fragment {
@@ -297,7 +305,8 @@ fn udp(second: u64, fragment: Option<(u16, u16, bool)>) -> Frame {
     Frame::new(frame).with_time(WallTime::from_nanos(START + second * 1000 * MS))
 }
 
-/// Joins the parts after the first one from left to right, and then the first part with these.
+/// Joins all parts except the first part from left to right, and then joins the first part with the
+/// result.
 fn rows_of_parts(frames: &[Frame], cuts: &[usize]) -> Vec<String> {
     let begins = [0].into_iter().chain(cuts.iter().copied());
     let ends = cuts.iter().copied().chain([frames.len()]);
@@ -313,8 +322,9 @@ fn rows_of_parts(frames: &[Frame], cuts: &[usize]) -> Vec<String> {
     rows(&records)
 }
 
-/// The packet before the first cut is later than the packet after it, and the last packet is late as well. So to the part between
-/// them, the pause looks longer than the timeout, by up to 2 s.
+/// The packet before the first cut has a later time than the packet after the cut, and the last
+/// packet of the recording is late as well. Therefore, in the part between these packets, the
+/// flow's pause seems to exceed the timeout by up to 2 s.
 #[test]
 fn late_packets_on_both_sides_of_a_pause_keep_a_flow() {
     let frame = |millis: u64, port: u16| {
@@ -333,7 +343,7 @@ fn late_packets_on_both_sides_of_a_pause_keep_a_flow() {
     }
 }
 
-/// The middle part neither begins nor ends the datagram.
+/// The middle part contains neither the beginning nor the end of the datagram.
 #[test]
 fn fragments_after_a_cut_are_in_the_flow_of_their_first_one() {
     let frames = [
@@ -347,7 +357,8 @@ fn fragments_after_a_cut_are_in_the_flow_of_their_first_one() {
         udp(31, Some((7, 4, false))),
     ];
     let whole = rows(&whole(&frames, None));
-    // Five packets of the flow, two of the datagram without a first fragment, and one that came too late.
+    // The three flows have five packets of the UDP flow, two fragments of the datagram without a
+    // first fragment, and one fragment that came too late.
     assert_eq!(whole.len(), 3);
     assert!(whole.iter().any(|row| row.contains("10.0.0.1:1000") && row.contains("packets: 5")), "{whole:?}");
     for cuts in [[2, 4], [2, 5], [3, 4], [2, 6], [3, 7], [4, 6], [1, 2]] {
@@ -355,7 +366,8 @@ fn fragments_after_a_cut_are_in_the_flow_of_their_first_one() {
     }
 }
 
-/// The first fragment of the datagram is not there. Its fragments are one flow, though each of them is 40 s after the one before.
+/// The first fragment of the datagram is missing. The other fragments are one flow, although each
+/// fragment arrives 40 s after the previous fragment.
 #[test]
 fn fragments_long_after_the_beginning_do_not_wait() {
     let fragment = |second, offset| udp(second, Some((9, offset, true)));
@@ -367,11 +379,12 @@ fn fragments_long_after_the_beginning_do_not_wait() {
     }
 }
 
-/// In the part after the cut, the flow pauses for longer than its timeout, unless the fragment is its own.
+/// In the part after the cut, the flow pauses for longer than its timeout, unless the fragment
+/// belongs to the flow.
 #[test]
 fn a_fragment_of_an_earlier_datagram_keeps_a_flow_from_ending() {
     let before = [udp(0, Some((7, 0, true))), udp(1, None), udp(25, Some((7, 1, false)))];
-    // Time-outs are checked between batches.
+    // The meter checks the timeouts of flows between batches.
     let others = vec![at(65, true, ACK); 200];
     let frames = [&before[..], &others, &[udp(70, None), udp(80, None)]].concat();
     let whole = whole(&frames, None);
@@ -381,8 +394,9 @@ fn a_fragment_of_an_earlier_datagram_keeps_a_flow_from_ending() {
     }
 }
 
-/// The flow is closed, and its packets pause for longer than a closed flow may, but a fragment is between them. The part after the cut
-/// cannot know that.
+/// The flow is closed. The pause between two of its packets is longer than the timeout of a closed
+/// flow, but a fragment arrives between these packets. The part after the cut cannot know that the
+/// fragment belongs to the flow.
 #[test]
 fn a_fragment_keeps_a_closed_connection() {
     let of_tcp = |millis: u64, frame: Vec<u8>| Frame::new(frame).with_time(WallTime::from_nanos(START + millis * MS));
@@ -409,8 +423,9 @@ fn a_fragment_keeps_a_closed_connection() {
     }
 }
 
-/// The flow is closed, and a fragment that waits begins its next record. The packet at the end belongs to that record, although no
-/// part knows this before the first fragment has its flow.
+/// The flow is closed, and a fragment whose first fragment is in an earlier part begins the flow's
+/// next record. The last packet belongs to the same record, but no part can know this before the
+/// flow of the first fragment is known.
 #[test]
 fn a_fragment_that_waits_begins_a_record() {
     let of_tcp =
@@ -429,7 +444,8 @@ fn a_fragment_that_waits_begins_a_record() {
     }
 }
 
-/// The fragments are between the gateways of a tunnel, and their flow is between the hosts in the tunnel.
+/// The fragments have the addresses of a tunnel's gateways, and their flow has the addresses of the
+/// hosts in the tunnel.
 #[test]
 fn fragments_of_a_tunnel_keep_the_flow_in_it() {
     let inner = FrameBuilder::udp(([10, 0, 0, 1], 1000), ([10, 0, 0, 2], 53)).packet(b"data");
@@ -447,7 +463,7 @@ fn fragments_of_a_tunnel_keep_the_flow_in_it() {
     }
 }
 
-/// Fragments that have no beginning in the recording could be any number.
+/// A recording can have any number of fragments whose first fragment is missing.
 #[test]
 fn the_fragments_that_wait_are_limited() {
     let frames: Vec<Frame> = (0..20_000u32).map(|nth| udp(0, Some((nth as u16, 1, false)))).collect();
@@ -465,20 +481,21 @@ fn a_flow_that_was_closed_before_the_cut_ends_after_it() {
     let (mut one, first) = part(&frames[..2]);
     let (two, second) = part(&frames[2..]);
     assert!(first.is_empty() && second.is_empty());
-    // A part before the first one may continue the first flow, so the flow stays at the edge.
+    // The first flow may have begun in a part before the first part, so the flow stays in the
+    // edges.
     assert!(one.join(two).unwrap().is_empty());
     let records = one.finish();
     assert_eq!(records.len(), 2);
     assert_eq!((records[0].forth().packets, records[0].back().packets), (2, 1));
-    // The rest is a flow of its own, so its source is the server.
+    // The packets after the pause are a separate flow, so the source of this flow is the server.
     assert_eq!((records[1].forth().packets, records[1].source()), (2, "192.0.2.1:443".to_owned()));
 }
 
 #[test]
 fn finished_flows_leave_the_edges() {
     let (edges, records) = part(&[at(0, true, ACK), at(100, true, ACK), at(200, true, ACK), at(300, true, ACK)]);
-    // The first record may continue a flow of an earlier part, and a later part may continue the
-    // last record.
+    // The flow of the first record may have begun in an earlier part, and a later part may continue
+    // the last record.
     assert_eq!((records.len(), edges.flows()), (2, 1));
     assert_eq!(edges.finish().len(), 2);
 }
@@ -505,7 +522,7 @@ fn other_bytes_and_other_timeouts_are_refused() {
     for at in 0..written.len() {
         let mut changed = written.clone();
         changed[at] ^= 0xff;
-        // Any bytes give edges or an error, and no panic.
+        // For any bytes, `PartEdges::read` returns edges or an error, and does not panic.
         for part in PartEdges::read(&changed).into_iter().flatten() {
             drop(part.edges.finish());
         }
@@ -517,7 +534,8 @@ fn other_bytes_and_other_timeouts_are_refused() {
     }
 }
 
-/// A flow that pauses for longer than a closed flow may, again and again, needs few pieces.
+/// A flow that often pauses for longer than the timeout of a closed flow needs only a few pieces in
+/// the edges.
 #[test]
 fn a_connection_with_pauses_stays_small() {
     let frames: Vec<Frame> = (0..500).map(|n| at(10 * n, n % 2 == 0, ACK)).collect();
@@ -537,7 +555,8 @@ fn fin_of_one_side_before_the_cut_and_of_the_other_after_it_close_the_flow() {
     assert_eq!(records.len(), 2);
 }
 
-/// The clock cuts at multiples of its time since 1970, and not at that time after the first packet.
+/// With `clock`, records are cut at multiples of a time since 1970, and not when this time has
+/// passed since the first packet.
 #[test]
 fn the_clock_cuts_records_at_its_multiples() {
     let clock = Some(Duration::from_secs(60));
@@ -553,7 +572,8 @@ fn the_clock_cuts_records_at_its_multiples() {
     let server = || "192.0.2.1:443".to_owned();
     assert_eq!(shown(&records), [(0, 1, server()), (40, 1, server())]);
     assert_eq!(records.iter().filter(|record| record.end() == FlowEnd::Active).count(), 1);
-    // The records after the cut keep the source that only the part before knows.
+    // The records after the cut keep their source, although only the part before the cut shows
+    // which endpoint is the source.
     let (mut one, mut parts) = part_by(&frames[..1], clock);
     let (two, more) = part_by(&frames[1..], clock);
     parts.extend(more);
@@ -562,7 +582,8 @@ fn the_clock_cuts_records_at_its_multiples() {
     assert_eq!(rows(&parts), rows(&records));
 }
 
-/// Each row has the state of its piece, so rows may come in any order, but all of them have to come.
+/// Each row contains the state of its piece of a flow. Therefore the rows may be in any order, but
+/// all rows must be present.
 #[test]
 fn the_rows_of_edges_are_all_needed() {
     let frames = [at(0, true, ACK), at(1, false, SYN), at(40, true, ACK)];

@@ -17,10 +17,10 @@ use crate::meter_captures::{endless, meter};
 /// 2023-11-14 22:13:20 UTC.
 const START: u64 = 1_700_000_000;
 
-/// Retransmissions, out-of-order segments, zero windows and resets of a direction. The key is the
-/// pair of the direction's endpoints.
+/// For each direction of a connection: the numbers of retransmissions, out-of-order segments, zero
+/// windows and resets. The key is the sender and the receiver of the direction.
 type Counts = BTreeMap<(String, String), [u64; 4]>;
-/// The handshake time in microseconds. The key is the pair of endpoints, the source first.
+/// The handshake time in microseconds. The key is the flow's source and destination.
 type Handshakes = BTreeMap<(String, String), u64>;
 
 /// A simulated connection whose packets are recorded.
@@ -42,7 +42,7 @@ impl Connection {
         self.now += micros;
     }
 
-    /// Records a segment that `side` sends, with these values.
+    /// Records a segment that `side` sends.
     fn segment(&mut self, side: usize, sequence: u32, flags: u16, bytes: usize, window: u16) {
         let ends = [([10, 0, 0, 1], self.client), ([10, 0, 0, 2], 80)];
         let (from, to) = (ends[side], ends[1 - side]);
@@ -67,7 +67,7 @@ impl Connection {
         self.segment(0, self.next[0], ACK, 0, 1000);
     }
 
-    /// Records data segments that one side sends, with a random event on their way.
+    /// Records data segments that one side sends, with a random event such as a loss.
     fn data(&mut self, side: usize, random: &mut Rng) {
         let (first, bytes) = (self.next[side], 100 + random.usize(..900));
         let second = first.wrapping_add(bytes as u32);
@@ -213,7 +213,7 @@ fn made_connections() {
     let (mut frames, mut closed) = (Vec::new(), BTreeMap::new());
     for nth in 0..400 {
         let mut connection = Connection::begin(20_000 + nth, START * 1_000_000 + random.u64(..5_000_000), &mut random);
-        // The recording of some connections begins too late.
+        // The recording of some connections begins only after the handshake.
         if random.u64(..8) != 0 {
             connection.open(&mut random);
         }
@@ -222,7 +222,7 @@ fn made_connections() {
             connection.data(side, &mut random);
         }
         let by = connection.close(&mut random);
-        // The source is the endpoint that sent first.
+        // The source of a flow is the endpoint that sent the first packet.
         if connection.frames.first().is_some_and(|(_, first)| first[29] == 1) {
             closed.insert(format!("10.0.0.1 {}", connection.client), by);
         }
@@ -308,8 +308,9 @@ fn lawless(client: u16, random: &mut Rng) -> Connection {
     connection
 }
 
-/// tshark and steerage agree on segments that no real TCP sends. Only the time of the handshake may
-/// differ, because tshark also takes it from acknowledgements that do not belong to the handshake.
+/// tshark and steerage agree even on segments that no real TCP implementation sends. Only the
+/// handshake time may differ, because tshark also derives this time from acknowledgements that do
+/// not belong to the handshake.
 #[test]
 fn lawless_connections() {
     let mut random = Rng::with_seed(54);
@@ -323,8 +324,8 @@ fn lawless_connections() {
     let total = |nth: usize| counts.values().map(|counts| counts[nth]).sum::<u64>();
     assert!((0..4).all(|nth| total(nth) > 200), "{:?}", [0, 1, 2, 3].map(total));
     let wrong: Vec<_> = counts.iter().filter(|(key, counts)| found.get(key) != Some(counts)).collect();
-    // If a SYN is repeated, Wireshark takes the time of the handshake from another acknowledgement.
-    // Therefore few directions may differ.
+    // If a SYN is repeated, Wireshark derives the handshake time from another acknowledgement than
+    // steerage. Therefore the counts of a few directions may differ.
     assert!(wrong.len() * 100 < counts.len(), "{} of {}: {wrong:?}", wrong.len(), counts.len());
 }
 

@@ -1,4 +1,4 @@
-//! Tests the rules of single phases, one by one.
+//! Tests the rules of each phase of a move, one by one.
 
 use crate::MoveCause;
 
@@ -59,8 +59,8 @@ fn a_part_of_a_slice_wakes_those_of_the_next_phase_alone() {
     mask(&mut moves, &[0], &[1]);
     mask(&mut moves, &[1], &[1]);
     mask(&mut moves, &[2], &[3]);
-    // Queue 1 joins the group of queue 0. Queue 1 moves before the other queues that wait. Queue 2
-    // waits until the move of queue 1 is done.
+    // Queue 1 joins the group of queue 0. Queue 1 moves before the other queues that wait for a
+    // move. Queue 2 waits until the move of queue 1 is done.
     assert_eq!(on(&mut moves, Event::Overdue { by: 0, open: &[] }).wake, [0; 0]);
     assert_eq!(parked(&mut moves, 0).wake, [0]);
     assert_eq!(left(&mut moves, 0, &[0]).wake, [1]);
@@ -130,7 +130,7 @@ fn the_late_are_suspected_but_not_whoever_asks_nor_the_dead() {
     let mut moves = moves(&[&[0, 1], &[0, 1]]);
     mask(&mut moves, &[0, 1], &[2, 3]);
     let asks = |moves: &mut Moves, by, open: &[CpuIndex]| on(moves, Event::Overdue { by, open }).asks;
-    // The phase waits for queues that have not parked, and for CPUs that still have frames to
+    // The park phase waits for queues that have not parked, and for CPUs that still have frames to
     // finish.
     assert_eq!(asks(&mut moves, 0, &[0, 3]), [Ask::Declare(3), Ask::Declare(1)]);
     parked(&mut moves, 0);
@@ -235,7 +235,7 @@ fn a_cpu_that_is_back_takes_part_in_what_moves_now() {
     on(&mut ended, Event::Closed { queue: 0 });
     assert_eq!(comes_back(&ended), [1]);
     parked(&mut moves, 1);
-    // If old CPUs die, they have no state to return.
+    // An old CPU that dies has no state to return.
     assert_eq!((phase(&moves), waits(&moves)), (Some(MovePhase::Leave), vec![0, 1]));
     assert_eq!(comes_back(&moves), [1]);
     left(&mut moves, 0, &[0, 1, 2, 3]);
@@ -393,8 +393,8 @@ fn what_a_dead_cpu_gave_up_or_took_does_not_count() {
         (phase(&moves), waits(&moves), with_state(&moves)),
         (Some(MovePhase::Arrive), vec![2], vec![0, 1, 2, 3])
     );
-    // A queue that joins a group takes the group's map unchanged. So state for the dead CPU does
-    // not move.
+    // A queue that joins a group takes the group's map unchanged. Therefore state for the dead CPU
+    // does not move to another CPU.
     on(&mut moves, Event::Died(2));
     assert_eq!(phase(&moves), Some(MovePhase::Release));
     let mut moves = self::moves(&[&[0], &[2, 3]]);
@@ -432,7 +432,8 @@ fn nothing_is_overdue_if_nothing_moves_or_a_source_can_wait() {
     assert_eq!(overdue(&mut moves), (false, vec![], false));
     mask(&mut moves, &[0, 1], &[2]);
     assert_eq!(overdue(&mut moves), (false, vec![], false));
-    // Queue 1 could wait, so that the slice had no time limit. Queue 1 ends, so there is a limit.
+    // The slice had no time limit, because queue 1 could wait. After queue 1 has ended, the slice
+    // has a time limit.
     on(&mut moves, Event::Closed { queue: 1 });
     assert_eq!(overdue(&mut moves), (true, vec![Ask::Declare(1)], true));
 }

@@ -1,4 +1,4 @@
-//! Runs larger worlds on random paths.
+//! Runs random sequences of events in worlds that are too large to visit every state.
 
 use proptest::prelude::*;
 

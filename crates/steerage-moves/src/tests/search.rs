@@ -21,15 +21,16 @@ fn fingerprint(world: &World) -> u128 {
 
 #[derive(Default)]
 struct Graph {
-    /// For each step: the state before it, the state after it, and the CPU that takes it.
+    /// For each step: the state before the step, the state after the step, and the CPU that takes
+    /// the step.
     steps: Vec<(u32, u32, Option<CpuIndex>)>,
     is_over: Vec<bool>,
     is_settled: Vec<bool>,
     holds_up: Vec<Vec<bool>>,
 }
 
-/// Visits all states, and checks that the end can be reached from each of them. Returns the number
-/// of states.
+/// Visits all states, and checks that the end state can be reached from each state. Returns the
+/// number of states.
 fn search(scenario: &Scenario) -> usize {
     let mut numbers: HashMap<u128, u32> = HashMap::new();
     let mut graph = Graph { holds_up: vec![Vec::new(); scenario.cpus], ..Graph::default() };
@@ -107,8 +108,8 @@ fn queue(owner: CpuIndex, mask: &[CpuIndex]) -> QueueSetup {
     QueueSetup { owner, can_wait: false, mask: mask.to_vec() }
 }
 
-/// Three CPUs have two queues. Two buckets move one after another. If `STEERAGE_MOVES_PACKETS` is
-/// set, each queue has more packets.
+/// Three CPUs have two queues. Two buckets move, one after the other. Each queue has 2 packets, or
+/// as many as the environment variable `STEERAGE_MOVES_PACKETS` says.
 fn scenario(queues: [QueueSetup; 2], requests: Vec<Request>) -> Scenario {
     let more: usize = std::env::var("STEERAGE_MOVES_PACKETS").ok().and_then(|more| more.parse().ok()).unwrap_or(2);
     let packets = |first: u16| (0..more).map(|nth| (nth as u16 + first) % 2).collect();

@@ -1,7 +1,8 @@
-//! A small instance around the state machine: queues, rings, parking lots, handlers and gates.
+//! A model of a small instance around the state machine: queues, rings, parking lots, handlers and
+//! gates.
 //!
-//! All actions that can happen in any order are [`Step`]s. A CPU that takes no steps has stalled. A
-//! CPU that does not get the control lock takes its step later.
+//! All actions that can happen in any order are [`Step`]s. A CPU that takes no steps models a
+//! stalled CPU. A step that is taken later models a CPU that did not get the control lock at once.
 
 mod participant;
 mod queue;
@@ -21,8 +22,8 @@ pub(super) struct Scenario {
     pub(super) slice_buckets: usize,
     pub(super) queues: Vec<QueueSetup>,
     pub(super) packets: Vec<Vec<u16>>,
-    /// The steps of control threads, in this order. Each step of a control thread can happen at any
-    /// time.
+    /// The steps of control threads, in the order in which they happen. A control thread's next
+    /// step can happen at any time.
     pub(super) requests: Vec<Request>,
     /// The number of CPUs that may be declared dead.
     pub(super) deaths: usize,
@@ -37,12 +38,13 @@ pub(super) enum Request {
     Owner(usize, CpuIndex),
 }
 
-/// A handler's state of one queue's flows in a bucket: group, bucket, queue. The handler identifies
-/// the state by the group's number.
+/// Identifies the state that a handler has for the flows of one queue in one bucket: group, bucket,
+/// queue. A handler identifies state by the number of the group.
 type FlowState = (u16, u16, usize);
 
-/// The state of one queue's flows in a bucket on its way to another handler: bucket, queue. The
-/// handler to which the state goes may identify it by a different group.
+/// Identifies state of the flows of one queue in one bucket, while the state moves to another
+/// handler: bucket, queue. The group is not included, because the new handler may identify the
+/// state by a different group.
 type Moved = (u16, usize);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -63,10 +65,11 @@ enum Report {
 #[derive(Clone, Debug, Hash)]
 struct Cpu {
     busy: Busy,
-    /// True if the gate was closed while the CPU was in its handler.
+    /// True if the CPU's gate was closed (it was declared dead) while the CPU was in its handler.
     is_declared_dead: bool,
     pending_report: Report,
-    /// The state in the handler, and state on its way between the handler and the machine.
+    /// `has` is the state in the handler, and `carries` is the state that moves between the handler
+    /// and the state machine.
     has: BTreeSet<FlowState>,
     carries: Vec<Moved>,
 }
@@ -80,12 +83,12 @@ pub(super) struct World {
     /// State that was created or has moved since the last death of a CPU. Therefore it must still
     /// exist.
     known: BTreeSet<FlowState>,
-    /// For each queue, the requested mask.
+    /// The requested mask of each queue.
     masks: Vec<Vec<CpuIndex>>,
-    /// For each queue, the CPU that should poll it.
+    /// For each queue, the CPU that should poll the queue from now on.
     wanted: Vec<Option<CpuIndex>>,
-    /// For each queue, the CPU that may take the queue from its owner. No CPU polls a released
-    /// queue before the CPU takes it.
+    /// For each queue, the CPU that may take the queue from its owner. After the owner has released
+    /// a queue, no CPU polls it until a CPU takes it.
     offered: Vec<Option<CpuIndex>>,
     requests_done: usize,
     deaths: usize,
@@ -99,13 +102,15 @@ pub(super) enum Step {
     Take(CpuIndex, usize),
     Return(CpuIndex),
     Follow(CpuIndex),
-    /// The CPU detects that the current phase takes too long. In addition, the second CPU of the
-    /// step is declared dead, if there is one.
+    /// The CPU detects that the current phase takes too long. If the step has a second CPU, that
+    /// CPU is declared dead.
     Hurry(CpuIndex, Option<CpuIndex>),
     Close(usize),
-    /// The CPU that owns the queue releases it for the CPU that should poll it.
+    /// The CPU that owns the queue releases the queue, so that the CPU that should poll it can take
+    /// it.
     Offer(usize),
-    /// The CPU takes a queue that was released for it, or takes back a queue that it has released.
+    /// The CPU takes a queue that was released for this CPU, or takes back a queue that it has
+    /// released.
     Adopt(CpuIndex, usize),
 }
 
@@ -185,7 +190,7 @@ impl World {
                 steps.push(Step::Offer(at));
             }
             // A queue that can wait is not polled while there is no room for its frames. In this
-            // model, there is no room while frames are parked.
+            // model, a queue has no room for frames while frames are parked.
             let waits = scenario.queues[at].can_wait && queue.parked.is_some();
             if self.is_free(owner) && queue.fates.contains(&Fate::ToCome) && !waits {
                 steps.push(Step::Receive(at));
@@ -255,8 +260,8 @@ impl World {
             && fates.into_iter().all(|fate| matches!(fate, Fate::Delivered | Fate::Dropped))
     }
 
-    /// Returns true if this CPU is in its handler, and a CPU that is alive waits for it and may
-    /// declare it dead.
+    /// Returns true if `cpu` is in its handler, and another CPU that is alive waits for `cpu` and
+    /// may declare `cpu` dead.
     pub(super) fn is_held_up_by(&self, scenario: &Scenario, cpu: CpuIndex) -> bool {
         let others_watch = (0..self.cpus.len() as CpuIndex)
             .any(|other| other != cpu && self.owned(other).any(|at| self.watches_on(at)));
@@ -271,13 +276,14 @@ impl World {
             && !has_frames_that_wait
     }
 
-    /// Returns true if the CPU that owns the queue watches the move, now and later. A queue that
-    /// has ended is closed. After a queue was closed, its owner does not watch the move.
+    /// Returns true if the CPU that owns the queue watches the move now and will still watch it
+    /// later. A queue that has ended will be closed. After a queue was closed, its owner does not
+    /// watch the move.
     fn watches_on(&self, queue: usize) -> bool {
         self.moves.awaits_move(queue) && !self.queues[queue].has_ended()
     }
 
-    /// Takes a step. Panics if something has happened that must not happen.
+    /// Takes a step. Panics if the step has violated a rule of the protocol.
     pub(super) fn take(&mut self, step: Step, scenario: &Scenario) {
         match step {
             Step::Request => self.request(scenario),
@@ -377,7 +383,8 @@ impl World {
         }
     }
 
-    /// The handler returns. If the CPU was declared dead in the meantime, the batch does not count.
+    /// The handler returns. If the CPU was declared dead while it was in the handler, the batch
+    /// does not count.
     fn returns(&mut self, index: CpuIndex, scenario: &Scenario) {
         let cpu = &mut self.cpus[usize::from(index)];
         let counts = !cpu.is_declared_dead;
@@ -420,7 +427,8 @@ impl World {
         let elsewhere =
             self.cpus.iter().enumerate().find(|(at, other)| *at != usize::from(cpu) && other.has.contains(&state));
         let is_on_its_way = self.in_transit.1.contains(&(state.1, state.2)) && self.is_moving_group(state.0);
-        // State in the handler of a dead CPU is ignored, because this handler will be replaced.
+        // State in the handler of a dead CPU is ignored, because the dead CPU's handler will be
+        // replaced.
         let elsewhere = elsewhere.filter(|(_, other)| !other.is_declared_dead);
         assert!(elsewhere.is_none() && !is_on_its_way, "CPU {cpu} handles {state:?}, whose state is elsewhere");
         if self.cpus[usize::from(cpu)].has.insert(state) {
@@ -436,13 +444,13 @@ impl World {
     }
 
     fn is_moving_group(&self, group: u16) -> bool {
-        // State that remains after the arrive phase is lost: it was for a dead CPU that no other
-        // CPU replaces.
+        // State that no handler has taken by the end of the arrive phase was for a dead CPU that no
+        // other CPU replaces. This state is lost.
         let is_under_way = |slice: &Slice| slice.epoch == self.in_transit.0 && slice.phase != MovePhase::Release;
         self.moves.slice().is_some_and(|slice| slice.group_after == group && is_under_way(slice))
     }
 
-    /// Loses a packet, to show that the check detects the loss.
+    /// Loses a packet, to show that `check` detects the loss.
     pub(super) fn lose_a_packet(mut self, scenario: &Scenario) {
         self.queues.iter_mut().flat_map(|queue| &mut queue.rings).for_each(|ring| ring.waiting.clear());
         self.check(scenario);
@@ -468,7 +476,8 @@ impl World {
         }
     }
 
-    /// If every mask is in force, no open queue sends frames to a CPU outside of its mask.
+    /// Checks that, if every mask is in force, no open queue sends frames to a CPU outside of the
+    /// queue's mask.
     fn check_settled(&self) {
         if !self.moves.is_settled() {
             return;
@@ -480,7 +489,8 @@ impl World {
         }
     }
 
-    /// A bucket is on only one CPU at a time. Frames of the bucket on dead CPUs are not counted.
+    /// Checks that a bucket is on only one CPU at a time. Frames of the bucket on dead CPUs are
+    /// ignored.
     fn check_bucket(&self, at: usize, bucket: u16) {
         let (map, _) = self.moves.map_of(at);
         let target = self.queues[at].table[usize::from(bucket)];

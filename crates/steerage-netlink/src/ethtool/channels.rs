@@ -59,8 +59,9 @@ impl Ethtool {
         })
     }
 
-    /// Changes the numbers of an interface's queues. A number that is `None` stays as it is. Many
-    /// drivers take the link down for a moment when the numbers change.
+    /// Changes the numbers of an interface's queues. If a given number is `None`, the interface
+    /// keeps its number of these queues. Many drivers take the link down for a moment when the
+    /// numbers change.
     ///
     /// # Errors
     /// Fails without `CAP_NET_ADMIN`, or if the driver refuses a number.

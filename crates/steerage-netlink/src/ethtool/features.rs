@@ -1,4 +1,5 @@
-//! The features of an interface, which are mostly offloads (`ethtool -k`, `ethtool -K`).
+//! Reads and changes the features of an interface, which are mostly offloads (`ethtool -k`,
+//! `ethtool -K`).
 
 use std::io;
 
@@ -23,7 +24,7 @@ const ETHTOOL_A_BITSET_BIT_VALUE: u16 = 3;
 pub struct Features {
     /// The features that are on.
     pub on: Vec<String>,
-    /// The features that can be switched on and off.
+    /// The features that can be turned on and off.
     pub changeable: Vec<String>,
 }
 

@@ -43,8 +43,8 @@ impl Ethtool {
         })
     }
 
-    /// Changes the sizes of an interface's descriptor rings. A size that is `None` stays as it is.
-    /// Many drivers take the link down for a moment when the sizes change.
+    /// Changes the sizes of an interface's descriptor rings. If a given size is `None`, the rings
+    /// keep their size. Many drivers take the link down for a moment when the sizes change.
     ///
     /// # Errors
     /// Fails without `CAP_NET_ADMIN`, or if the driver refuses a size.

@@ -12,7 +12,7 @@ const ETHTOOL_A_RSS_INDIR: u16 = 4;
 const ETHTOOL_A_RSS_HKEY: u16 = 5;
 
 /// How a network card spreads packets over its receive queues. A field is empty if the driver does
-/// not report it.
+/// not report its value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rss {
     /// The receive queue of each entry of the indirection table.

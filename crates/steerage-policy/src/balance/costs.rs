@@ -1,7 +1,7 @@
-//! The costs of a packet in nanoseconds, and how uncertain they are. One filter updates all
-//! estimates (a Kalman filter without covariances). An observation is a measured time, which is a
-//! weighted sum of costs. If an observation differs from the expected sum, each cost is corrected
-//! in proportion to its uncertainty.
+//! Estimates of the costs of a packet in nanoseconds, and the uncertainty of each estimate. A
+//! Kalman filter without covariances updates all estimates. An observation is a measured time,
+//! which is a weighted sum of costs. If an observation differs from the expected sum, the estimate
+//! of each cost is corrected in proportion to its uncertainty.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::limits::Tuning;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Estimate {
     pub(crate) mean: f64,
-    /// The variance, which is infinite if nothing is known about the number.
+    /// The variance, which is infinite if nothing is known about the estimated number.
     pub(crate) var: f64,
 }
 
@@ -34,8 +34,8 @@ impl Estimate {
         observe(&mut [(self, 1.0)], seen, noise);
     }
 
-    /// Combines two independent estimates of the same number. The result is their mean, weighted by
-    /// their inverse variances.
+    /// Combines two independent estimates of the same number. The result is the mean of the two
+    /// estimates, weighted by their inverse variances.
     pub(crate) fn with(self, other: Self) -> Self {
         match (self.is_known(), other.is_known()) {
             (_, false) => self,
@@ -55,16 +55,17 @@ impl Estimate {
     }
 }
 
-/// Updates these estimates with an observation. The observed weighted sum of the estimated costs is
-/// `seen`, with a standard deviation of `noise`. Returns the difference between the observed and
-/// the expected sum, in standard deviations. Returns `None` if a cost was unknown, so that no sum
-/// was expected.
+/// Updates the estimates in `parts` with an observation. `seen` is the observed weighted sum of the
+/// costs, and `noise` is the standard deviation of this observation. Returns the difference between
+/// the observed and the expected sum, in standard deviations. Returns `None` if one of the costs
+/// was unknown, so that there was no expected sum.
 pub(crate) fn observe(parts: &mut [(&mut Estimate, f64)], seen: f64, noise: f64) -> Option<f64> {
     let expected: f64 = parts.iter().map(|(part, weight)| part.mean * weight).sum();
     let error = seen - expected;
     let unknown = parts.iter().filter(|(part, weight)| !part.is_known() && *weight != 0.0).count() as f64;
     if unknown > 0.0 {
-        // The known costs are subtracted from the sum, and the unknown costs share the difference.
+        // The known costs are subtracted from the observed sum. The remainder is divided equally
+        // among the unknown costs.
         let known: f64 = parts.iter().filter(|(part, _)| part.is_known()).map(|(part, a)| part.var * a * a).sum();
         for (part, weight) in parts.iter_mut().filter(|(part, weight)| !part.is_known() && *weight != 0.0) {
             part.mean = (error / unknown / *weight).max(0.0);
@@ -84,10 +85,10 @@ pub(crate) fn observe(parts: &mut [(&mut Estimate, f64)], seen: f64, noise: f64)
     Some(error / var.sqrt())
 }
 
-/// Like [`observe`], but for the case that some of the costs occur for the first time. If the
-/// observation differs by more than `sure` deviations, the previous estimates of those costs were
-/// wrong. Each new cost may then change by up to its bound, as the observation requires. A cost
-/// with a bound of 0 keeps its estimate.
+/// Like [`observe`], but for observations in which some of the costs occur for the first time. If
+/// the observation differs from the expected sum by more than `sure` standard deviations, the
+/// previous estimates of the new costs were wrong. Each new cost may then change by up to its bound
+/// in `bounds`, as far as the observation requires. A cost with a bound of 0 keeps its estimate.
 pub(crate) fn observe_new(parts: &mut [(&mut Estimate, f64)], bounds: &[f64], seen: f64, noise: f64, sure: f64) {
     let before: Vec<Estimate> = parts.iter().map(|(part, _)| **part).collect();
     let error = seen - before.iter().zip(parts.iter()).map(|(before, (_, weight))| before.mean * weight).sum::<f64>();
@@ -100,17 +101,18 @@ pub(crate) fn observe_new(parts: &mut [(&mut Estimate, f64)], bounds: &[f64], se
     }
 }
 
-/// The costs of handing a packet over, between CPUs at one distance.
+/// The costs of handing a packet from one CPU to another, for all pairs of CPUs at the same
+/// distance.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Crossing {
-    /// The distance: how long a cache line takes from one CPU to the other. `None` if the time of a
-    /// cache line was not measured.
+    /// The distance of the two CPUs: the time that a cache line takes from one CPU to the other.
+    /// The value is `None` if the time of a cache line was not measured.
     pub(crate) apart: Option<Duration>,
     pub(crate) prior: f64,
-    /// The time in which the first CPU hands a packet over.
+    /// The time that the first CPU needs to hand a packet over.
     pub(crate) give: Estimate,
-    /// The additional time that the second CPU needs for a packet, compared with the time that the
-    /// owner would need.
+    /// The additional time that the second CPU needs for a packet, compared with the CPU that polls
+    /// the queue (the owner).
     pub(crate) take: Estimate,
 }
 
@@ -122,11 +124,11 @@ pub struct Costs {
     /// The additional cost of receiving if packets are hashed.
     pub(crate) hash: Estimate,
     pub(crate) work: Estimate,
-    /// The costs of handing a packet over, for each distance. The first entry is for distances that
-    /// were not measured.
+    /// The costs of handing a packet over, with one entry for each distance. The first entry is for
+    /// distances that were not measured.
     pub(crate) crossings: Vec<Crossing>,
-    /// For each CPU, its time for a packet, as a multiple of the owners' time. A CPU is slow if its
-    /// sibling thread is busy or its clock is lower.
+    /// For each CPU, the time that it needs for a packet, as a multiple of the time that the owners
+    /// of queues need. A CPU is slow if its sibling thread is busy or its clock frequency is lower.
     pub(crate) slowness: Vec<Estimate>,
 }
 
@@ -144,10 +146,10 @@ impl Costs {
         costs
     }
 
-    /// Creates costs that are known exactly: the costs of receiving, of hashing (if several CPUs
-    /// have buckets), and of the packet function. The list `crossings` has one entry for each class
-    /// of distances: the cost of a packet for the CPU that hands it over, and the additional cost
-    /// for the CPU that takes it.
+    /// Creates costs that are known exactly, in nanoseconds: the costs of receiving, of hashing (if
+    /// several CPUs have buckets), and of the packet function. The list `crossings` has one entry
+    /// for each class of distances. An entry has the cost of a packet for the CPU that hands it
+    /// over, and the additional cost for the CPU that takes it.
     pub fn exact(receive: f64, hash: f64, work: f64, crossings: &[(f64, f64)]) -> Self {
         let [receive, hash, work] = [receive, hash, work].map(|cost| Estimate::new(cost, 0.0));
         let crossing = |(give, take): &(f64, f64)| {
@@ -157,8 +159,8 @@ impl Costs {
         Self { receive, hash, work, crossings: crossings.iter().map(crossing).collect(), slowness: Vec::new() }
     }
 
-    /// Returns the index of the entry in `crossings` for this distance. A distance that equals no
-    /// known distance gets a new entry.
+    /// Returns the index of the entry in `crossings` for the distance `apart`. A distance that
+    /// equals no known distance gets a new entry.
     pub(crate) fn class(&mut self, apart: Option<Duration>, tuning: &Tuning) -> usize {
         if let Some(known) = self.known_class(apart, tuning) {
             return known;
@@ -208,19 +210,19 @@ pub struct PathCosts {
     /// The cost of hashing a packet and choosing its CPU.
     pub hash: f64,
     /// The time that the receiving CPU needs to hand a packet over. The first number is for a CPU
-    /// that shares a cache with the receiving CPU, and the second is for any other CPU.
+    /// that shares a cache with the receiving CPU, and the second number is for any other CPU.
     pub hand_over: [f64; 2],
-    /// The time that the other CPU needs to take a packet over, in the same order.
+    /// The time that the other CPU needs to take a packet over. The order is as in `hand_over`.
     pub take_over: [f64; 2],
 }
 
 impl PathCosts {
-    /// The costs on the machine that docs/performance.md describes. `lab/scale/zen5.toml` says how
-    /// these costs follow from the table on that page.
+    /// The costs on the machine that docs/performance.md describes. `lab/scale/zen5.toml` explains
+    /// how these costs are derived from the table in docs/performance.md.
     pub const MEASURED: Self = Self { receive: 4.9, hash: 2.8, hand_over: [2.1, 8.1], take_over: [2.4, 8.0] };
 
-    /// Combines these costs with the work of a packet function. CPUs that share a cache with the
-    /// receiving CPU are in class 0, and all other CPUs are in class 1.
+    /// Combines the costs of the packet path with `work`, the cost of a packet function. CPUs that
+    /// share a cache with the receiving CPU are in class 0, and all other CPUs are in class 1.
     pub fn with_work(&self, work: f64) -> Costs {
         let [near, far] = [0, 1].map(|class| (self.hand_over[class], self.take_over[class]));
         Costs::exact(self.receive, self.hash, work, &[near, far])

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use steerage_flow::Timestamp;
 
-/// The peak of the demand, in packets per nanosecond.
+/// The peak of the demand (the load that the group has to handle), in packets per nanosecond.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Demand {
-    /// The peaks of the current period and of the previous period. A period lasts for one dwell, so
-    /// the two periods together cover one to two dwells.
+    /// The peaks of the current period and of the previous period. A period lasts for the time
+    /// `dwell`, so the two periods together cover one to two times `dwell`.
     now: f64,
     before: f64,
     since: Timestamp,
@@ -18,9 +18,9 @@ pub(super) struct Demand {
 }
 
 impl Demand {
-    /// Records a load check. Returns true if the group is pressed: it was short of time in two load
-    /// checks within a dwell, or in one late load check, which counts as two. A single load check
-    /// is not enough, because it may have been disturbed.
+    /// Records a load check. Returns true if the group is pressed: its CPUs were short of time in
+    /// two load checks within the time `dwell`, or in one late load check, which counts as two. A
+    /// single load check in time is not enough, because it may have been disturbed.
     pub(super) fn note(&mut self, now: Timestamp, rate: f64, is_short: bool, is_late: bool, dwell: Duration) -> bool {
         if now.since(self.since) >= dwell {
             (self.before, self.now, self.since) = (self.now, 0.0, now);

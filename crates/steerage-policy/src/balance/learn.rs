@@ -1,5 +1,5 @@
-//! Learns from the load checks: the costs of a packet, the throughput of the regimes that were
-//! tried, and from both the value of each regime.
+//! Learns the costs of a packet and the throughput of the regimes that were tried from the load
+//! checks. From the costs and the throughput, it derives the value of each regime.
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ use crate::packing::members;
 #[derive(Clone, Debug, PartialEq)]
 struct RegimeKey {
     kind: RegimeKind,
-    /// The CPUs that own no queue, in ascending order. Each CPU comes with the index of its entry
-    /// in `crossings`.
+    /// The CPUs that own no queue, in ascending order. The second number of each pair is the index
+    /// of the CPU's entry in `crossings`.
     others: Vec<(u16, usize)>,
 }
 
@@ -23,12 +23,12 @@ struct RegimeKey {
 pub(super) struct Choice {
     pub(super) regime: Regime,
     pub(super) value: Estimate,
-    /// True if the value is a multiple of the current throughput. A relative value has the same
-    /// error as the current throughput.
+    /// True if the value was predicted as a multiple of the current throughput. A value that is
+    /// relative has the same relative error as the current throughput.
     pub(super) is_relative: bool,
     pub(super) predicted: Estimate,
-    /// The share of the packets that all owners together get, and the share of each other CPU, in
-    /// the order of the regime's CPUs.
+    /// The share of the packets that all owners of queues together get, and the share of each other
+    /// CPU, in the order of `Regime::others`.
     pub(super) shares: (f64, Vec<f64>),
 }
 
@@ -37,11 +37,11 @@ pub(super) struct Choice {
 pub(super) struct Known {
     pub(super) costs: Costs,
     measured: Vec<(RegimeKey, Estimate)>,
-    /// The regime whose probe failed last. The group returns to a refuted regime only in another
-    /// probe, even if the prediction for this regime is good.
+    /// The regime whose probe was the last to fail. The group enters a refuted regime again only in
+    /// another probe, even if the prediction for the regime is good.
     refuted: Option<RegimeKey>,
-    /// The number of load checks in a row that differed from the measurements by more than random
-    /// error.
+    /// The number of load checks in a row whose throughput differed from the earlier measurements
+    /// by more than random error.
     surprises: u32,
 }
 
@@ -54,12 +54,13 @@ impl Known {
         let seconds = time.as_secs_f64();
         self.costs.forget(seconds, tuning.drift);
         self.measured.iter_mut().for_each(|(_, rate)| rate.forget(seconds, tuning.drift));
-        // If an estimate's deviation is as large as its mean, the estimate is worthless.
+        // If the standard deviation of an estimate is as large as its mean, the estimate is
+        // worthless.
         self.measured.retain(|(_, rate)| rate.sd() < rate.mean);
     }
 
-    /// This function is called after the work or the CPUs have changed. Earlier measurements no
-    /// longer count, and any cost may be wrong.
+    /// Starts to learn again, after the work per packet or the CPUs have changed. After such a
+    /// change, earlier measurements no longer count, and any cost may be wrong.
     pub(super) fn start_over(&mut self) {
         self.measured.clear();
         self.refuted = None;
@@ -95,8 +96,8 @@ impl Known {
         self.costs.class(seen.load.apart[usize::from(cpu)], tuning)
     }
 
-    /// Returns the index of the entry in `crossings` for this distance. If there is no entry, the
-    /// distance counts as unmeasured.
+    /// Returns the index of the entry in `crossings` for this distance. If `crossings` has no entry
+    /// for the distance, the distance counts as unmeasured.
     pub(super) fn class_of(&self, apart: Option<Duration>, tuning: &Tuning) -> usize {
         self.costs.known_class(apart, tuning).unwrap_or(0)
     }
@@ -120,8 +121,8 @@ impl Known {
     pub(super) fn learn_rate(&mut self, seen: &Seen<'_>, tuning: &Tuning) -> bool {
         let measured = self.measured(seen, &seen.regime, tuning);
         let surprise = observe(&mut [(measured, 1.0)], seen.rate, tuning.noise * seen.rate);
-        // Random error cannot explain a difference of this number of standard deviations. A
-        // disturbance cannot explain a large difference in two load checks in a row.
+        // A difference of more than `sure * sure` standard deviations cannot be a random error. A
+        // large difference in two load checks in a row cannot be the effect of a short disturbance.
         let is_surprise = surprise.is_some_and(|surprise| surprise.abs() > tuning.sure * tuning.sure);
         self.surprises = if is_surprise { self.surprises + 1 } else { 0 };
         self.surprises > 1
@@ -133,8 +134,9 @@ impl Known {
         self.surprises > 0
     }
 
-    /// Updates the throughput of the current regime while its CPUs have time left, so that its
-    /// maximum is unknown. The observed throughput counts only if it is higher than the estimate.
+    /// Updates the throughput of the current regime while its CPUs have time left, so that the
+    /// maximum throughput is unknown. The observed throughput counts only if it is higher than the
+    /// estimate.
     pub(super) fn learn_enough(&mut self, seen: &Seen<'_>, tuning: &Tuning) {
         let value = self.choice(seen, seen.regime.clone(), tuning).value;
         if value.is_known() && seen.rate > value.mean {
@@ -151,15 +153,15 @@ impl Known {
         let classes: Vec<usize> = regime.others.iter().map(|cpu| self.class(seen, *cpu, tuning)).collect();
         // With small batches, a packet costs more. Therefore an observation with small batches
         // counts only as long as little is known about the costs. `noise` returns the standard
-        // deviation of the cost `seen`. Only some rounds were timed, which adds the deviation
-        // `timed`.
+        // deviation of the measured cost `seen`. `timed` is an additional deviation, because only
+        // some rounds were timed.
         let noise = |is_full: bool, seen: f64, timed: f64, known: &[Estimate]| {
             let is_vague =
                 known.iter().any(|cost| !cost.is_known() || cost.sd() > cost.mean * tuning.noise * tuning.sure);
             (is_full || is_vague).then(|| (seen * if is_full { tuning.noise } else { 1.0 }).hypot(timed))
         };
-        // In the first load checks at this distance, only the costs of a hand-over can be wrong by
-        // much.
+        // In the first load checks at a new distance, only the costs of a hand-over can be far from
+        // their estimates.
         let measured = *self.measured(seen, &seen.regime, tuning);
         let is_new = !measured.is_known() || measured.sd() * tuning.sure > measured.mean * tuning.noise;
         let sure = if is_new { tuning.sure * tuning.sure } else { f64::INFINITY };
@@ -204,17 +206,18 @@ impl Known {
             let (take, slowness) = (&mut crossings[*class].take, &mut slowness[usize::from(*cpu)]);
             let known = [*work, Estimate { mean: work.mean, ..*take }];
             if let Some(noise) = noise(is_full, worked, 0.0, &known) {
-                // The product of a cost and a factor, linearised at the current values of both.
+                // The time of the CPU is the product of a cost and a factor, linearised at the
+                // current values of both.
                 let (factor, cost) = (slowness.mean, work.mean + take.mean);
                 let parts = &mut [(&mut *work, factor), (take, factor), (slowness, cost)];
-                // A hand-over may cost a few times as much as assumed. The rest of the difference
-                // is attributed to the slowness of this CPU.
+                // A hand-over may cost a few times as much as was assumed before the first
+                // measurement. The remaining difference is attributed to the slowness of the CPU.
                 let bounds = [0.0, prior * tuning.sure * tuning.sure, f64::INFINITY];
                 observe_new(parts, &bounds, worked + factor * cost, noise, sure);
             }
         }
-        // All uncertain costs are corrected for one common error, but no cost is negative. A CPU
-        // that is faster than the owners has a slowness below 1.
+        // The correction of all uncertain costs for one common error can make a cost negative, but
+        // no real cost is negative. A CPU that is faster than the owners has a slowness below 1.
         self.costs.all_mut().for_each(|cost| cost.mean = cost.mean.max(0.0));
     }
 
@@ -245,16 +248,18 @@ impl Known {
         let (workers, slowness_var) = self.workers(seen, &regime, tuning);
         let owners = seen.owners.iter().map(|cpu| seen.capacity(*cpu, tuning)).sum();
         let Prediction { mut rate, kept, kept_most, .. } = predict(&self.costs, regime.kind, owners, &workers);
-        // The model does not include caches, threads that share a core, and many other effects.
+        // The model does not include caches, threads that share a core, and many other effects, so
+        // the prediction gets an additional variance.
         rate.var += rate.mean.powi(2) * (tuning.noise.powi(2) + slowness_var);
         let predicted = rate;
         let here = *self.measured(seen, &seen.regime, tuning);
         let mut is_relative = false;
         if [regime.kind, seen.regime.kind] == [RegimeKind::Spread; 2] && here.is_known() && rate.is_known() {
-            // Some errors are the same for any number of CPUs: effects that the model does not
-            // include (uneven buckets, or a flow that fills a CPU), and costs about which little is
-            // known. The model therefore predicts only the ratio of two throughputs. If the number
-            // of CPUs doubles, the error of this ratio is assumed to be `noise`.
+            // Some errors of a prediction are the same for any number of CPUs. The causes of these
+            // errors are effects that the model does not include (uneven buckets, or a flow that
+            // fills a CPU), and costs about which little is known. Therefore the model predicts
+            // only the ratio of the two regimes' throughputs. If the number of CPUs doubles, the
+            // error of this ratio is assumed to be `noise`.
             let (now, _) = self.workers(seen, &seen.regime, tuning);
             let ratio = predict_relative(&self.costs, RegimeKind::Spread, owners, &workers, Some(&now)).rate;
             let cpus = |others: usize| (seen.owners.len() + others) as f64;
@@ -269,9 +274,9 @@ impl Known {
         let measured = measured.unwrap_or(Estimate::UNKNOWN);
         let value = rate.with(measured);
         is_relative &= !measured.is_known();
-        // If one CPU that owns no queue takes all packets, the regime is like a collector, except
-        // that packets are hashed. Spreading over one other CPU is worth a try only if the owners
-        // may have time for a part of the work.
+        // If one CPU that owns no queue takes all packets in the regime spread, the regime is like
+        // a collector, except that packets are hashed. Spreading over one other CPU is worth a try
+        // only if the owners may have time for a part of the work.
         let kept = if regime.others.len() == 1 { kept_most } else { kept };
         let mut shares = Vec::new();
         for cpu in &regime.others {
@@ -285,35 +290,37 @@ impl Known {
         Choice { regime, value, is_relative, predicted, shares: (kept, shares) }
     }
 
-    /// Returns all possible regimes, with the smallest numbers of CPUs first. For each number of
-    /// CPUs, only the best set of CPUs is included.
+    /// Returns all regimes that the group could enter, with the smallest numbers of CPUs first. For
+    /// each number of CPUs, only the best set of CPUs is included.
     pub(super) fn choices(&mut self, seen: &Seen<'_>, tuning: &Tuning) -> Vec<Choice> {
         let candidates = self.candidates(seen, tuning);
         let mut regimes = vec![Regime::inline()];
         regimes.extend(candidates.first().map(|cpu| Regime { kind: RegimeKind::Collector, others: vec![*cpu] }));
         let spread = |count| Regime { kind: RegimeKind::Spread, others: candidates[..count].to_vec() };
-        // A receiving CPU has to wake all CPUs that join. After it has woken the last of them, it
-        // must hand packets to the first one before that CPU sleeps again.
+        // A receiving CPU has to wake all CPUs that join. After the receiving CPU has woken the
+        // last of these CPUs, it must hand packets to the first of them before the first CPU sleeps
+        // again.
         let now = seen.regime.others.len();
         let most = candidates.len().min(now + seen.owners.len() * JOIN_AT_ONCE);
         regimes.extend(counts(most, now).map(spread));
         let choices = regimes.into_iter().map(|regime| self.choice(seen, regime, tuning));
-        // If all packets are spread over one other CPU, the regime is the collector, apart from the
-        // hash.
+        // A spread regime that hands all packets to one other CPU is left out, because the
+        // collector does the same without the hash.
         let is_spread = |choice: &Choice| choice.regime.kind == RegimeKind::Spread;
         choices.filter(|choice| !is_spread(choice) || choice.regime.others.len() > 1 || choice.shares.0 > 0.0).collect()
     }
 
     /// Returns the CPUs that own no queue. The CPU that saves the owners the most time comes first.
-    /// A CPU with buckets is replaced only if another CPU is better by more than `noise`.
+    /// A CPU that already has buckets is replaced only if another CPU is better by more than
+    /// `noise`.
     fn candidates(&mut self, seen: &Seen<'_>, tuning: &Tuning) -> Vec<u16> {
         let (mut candidates, takes_part): (Vec<(f64, u16)>, _) = (Vec::new(), members(&seen.regime.others));
         for cpu in &seen.load.order[seen.owners.len()..] {
             let class = self.class(seen, *cpu, tuning);
             let (crossing, work) = (&self.costs.crossings[class], self.costs.work.mean);
             let stays = if takes_part(cpu) { 1.0 + tuning.noise } else { 1.0 };
-            // A hand-over costs both CPUs. CPUs are ordered by the sum of both costs, even if no
-            // CPU would help.
+            // A hand-over costs both CPUs. CPUs are ordered by the sum of the costs of both CPUs,
+            // even if no CPU would save the owners any time.
             let cost = (work + crossing.take.mean + crossing.give.mean).max(1.0);
             candidates.push((self.capacity(seen, *cpu, tuning) * stays / cost, *cpu));
         }
@@ -323,7 +330,7 @@ impl Known {
 }
 
 /// Returns the numbers of other CPUs that the model considers: all small numbers, and larger
-/// numbers in steps of an eighth. With many CPUs, one CPU more or less makes no difference.
+/// numbers in steps of an eighth. With many CPUs, one CPU more or less makes hardly any difference.
 fn counts(most: usize, now: usize) -> impl Iterator<Item = usize> {
     let step = |count: &usize| Some(count + 1 + count / MIN_SAMPLES as usize);
     let steps = std::iter::successors(Some(1), step).take_while(move |count| *count < most);

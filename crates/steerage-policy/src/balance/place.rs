@@ -27,7 +27,7 @@ impl Balance {
         let shares =
             seen.owners.iter().map(|cpu| (*cpu, kept)).chain(others.iter().copied().zip(handed.iter().copied()));
         // `pack` distributes buckets until all CPUs are equally busy. Therefore each CPU is assumed
-        // to have a base load, so that only its share of the work remains for buckets.
+        // to have a base load, and only the CPU's share of the work remains for buckets.
         let largest = shares.clone().map(|(_, share)| share).fold(0.0, f64::max);
         let mut base = vec![0.0; load.cpus.len()];
         shares.for_each(|(cpu, share)| base[usize::from(cpu)] = (largest - share) * all);
@@ -39,8 +39,7 @@ impl Balance {
     /// random error.
     pub(super) fn even_out(&mut self, seen: &Seen<'_>, window: &Window<'_>) -> Option<MapRequest> {
         let (load, tuning) = (seen.load, &self.tuning);
-        // The CPUs that receive are always included, even if all of their buckets are on other
-        // CPUs.
+        // The CPUs that receive packets are always included, even if they have no buckets.
         let active: Vec<u16> = seen.owners.iter().chain(&seen.regime.others).copied().collect();
         let is_saturated =
             |cpu: &u16| window.cpus[usize::from(*cpu)].busy >= tuning.fill && seen.is_full(&[*cpu], tuning);
@@ -59,18 +58,19 @@ impl Balance {
         if active.len() < 2 || seen.regime.kind == RegimeKind::Collector {
             return None;
         }
-        // The work of CPUs is counted and not sampled. However, it is random which packets arrive.
+        // The work of CPUs is measured completely, and not by samples. However, which packets
+        // arrive is random, so the work has a random error.
         let packets: u64 = active.iter().map(|cpu| window.cpus[usize::from(*cpu)].packets).sum();
         let mut chance = tuning.sure / (packets as f64 / active.len() as f64).max(1.0).sqrt();
         let (all, largest) =
             window.buckets.iter().fold((0.0, 0.0_f64), |(all, most), load| (all + load, most.max(*load)));
         if largest >= best / 2.0 && all > 0.0 {
-            // If the largest bucket has half of the best possible load, that load depends on this
-            // one bucket, which is sampled.
+            // If the largest bucket has at least half of the best possible load, the best possible
+            // load depends on this one bucket, whose work is only sampled.
             chance = chance.max(tuning.sure / (window.samples as f64 * largest / all).max(1.0).sqrt());
         }
         // A saturated CPU does not handle the packets that exceed its capacity. If the busiest CPU
-        // still has idle time, its higher load costs nothing.
+        // still has idle time, its higher load loses no packets.
         let fine = active.iter().any(is_saturated);
         let least = if fine { tuning.noise / 4.0 } else { tuning.noise };
         if uneven < 1.0 + least + chance {
@@ -78,15 +78,15 @@ impl Balance {
         }
         let map = loads.pack(1.0 + least / 2.0);
         let after = Loads { map: &map, ..loads }.busiest();
-        // Buckets move only if the moves help. Only a switch of the regime may move all buckets to
-        // one CPU.
+        // Buckets move only if the moves reduce the load of the busiest CPU. Only a switch of the
+        // regime may move all buckets to one CPU.
         let helps = after < busiest - least * best / 4.0 && map.iter().any(|cpu| *cpu != map[0]);
         helps.then_some(MapRequest { map, cause: MoveCause::Balance })
     }
 }
 
 fn base(load: &GroupLoad<'_>, window: &Window<'_>, saturated: impl Iterator<Item = u16>) -> Vec<f64> {
-    // Other programs take their share of the time that steerage does not use.
+    // Other programs use their share of the time that steerage does not use.
     let with_others = |(cpu, seen): (&CpuLoad, &CpuLoad)| cpu.busy + seen.others * (1.0 - cpu.busy).max(0.0);
     let all: Vec<f64> = window.cpus.iter().zip(load.cpus).map(with_others).collect();
     let mut base = all.clone();
@@ -94,8 +94,8 @@ fn base(load: &GroupLoad<'_>, window: &Window<'_>, saturated: impl Iterator<Item
         base[usize::from(*cpu)] -= load;
     }
     // The packets that wait in the device of a saturated CPU are not counted in its load. Therefore
-    // half of the idle time of the least busy CPU is added to the saturated CPU's load. With more
-    // idle time, a larger step can be tried.
+    // half of the idle time of the least busy CPU is added to the saturated CPU's load. The more
+    // idle time there is, the larger is the step that can be tried.
     let has_buckets = members(load.map);
     let active = load.order.iter().filter(|cpu| has_buckets(cpu));
     let least = active.map(|cpu| all[usize::from(*cpu)]).fold(1.0, f64::min);

@@ -1,4 +1,4 @@
-//! The regimes, and the throughput that is predicted for each from the costs.
+//! The regimes, and the throughput of each regime as predicted from the costs.
 
 use std::fmt;
 
@@ -7,10 +7,10 @@ use super::costs::{Costs, Estimate};
 /// A regime: the way in which the packets of a group are spread over CPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RegimeKind {
-    /// The CPUs that receive do all work.
+    /// The CPUs that receive packets do all work.
     Inline,
-    /// The CPUs that receive do nothing else. One other CPU has all buckets, so that packets are
-    /// not hashed.
+    /// The CPUs that receive packets do nothing else. One other CPU has all buckets, so that
+    /// packets are not hashed.
     Collector,
     /// Several CPUs have buckets.
     Spread,
@@ -26,7 +26,7 @@ impl RegimeKind {
     }
 }
 
-/// A regime. `others` are the CPUs that take part and own no queue, in the order in which they
+/// A regime. `others` are the CPUs that handle packets and own no queue, in the order in which they
 /// joined.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Regime {
@@ -46,17 +46,19 @@ impl fmt::Display for Regime {
     }
 }
 
-/// CPUs that do not receive, all at the same distance from the CPUs that receive.
+/// CPUs that handle packets but do not receive them, all at the same distance from the receiving
+/// CPUs.
 #[derive(Clone, Copy, Debug)]
 pub struct Workers {
     /// The capacity of these CPUs in the time that other programs leave. 1 is the capacity of one
-    /// CPU that is as fast as the CPUs that receive.
+    /// CPU that is as fast as the receiving CPUs.
     pub capacity: f64,
-    /// The index of this distance in the [`Costs`].
+    /// The index of the distance's entry in the [`Costs`].
     pub class: usize,
-    /// The share of the packets in the buckets of these CPUs. With `None`, these CPUs take as many
-    /// packets as they have time for. If all workers have a share, the shares are the map in the
-    /// regime `Spread`, and the CPUs that receive keep the rest.
+    /// The share of the packets that are in the buckets of these CPUs. The value `None` means that
+    /// these CPUs take as many packets as they have time for. If all workers have a share, the
+    /// shares determine the map in the regime `Spread`, and the receiving CPUs keep the remaining
+    /// packets.
     pub share: Option<f64>,
 }
 
@@ -66,10 +68,11 @@ pub struct Prediction {
     /// Packets per nanosecond.
     pub(crate) rate: Estimate,
     pub(crate) kept: f64,
-    /// The largest share of packets that the owners may keep, given the uncertainty of the costs.
+    /// The largest share of packets that the owners of queues may keep, given the uncertainty of
+    /// the costs.
     pub(crate) kept_most: f64,
-    /// True if the CPUs that receive have no time left at this throughput. If false, only another
-    /// CPU has no time left.
+    /// True if the receiving CPUs have no time left at the predicted throughput. The value is false
+    /// if only another CPU has no time left.
     pub is_limited_by_receiving: bool,
 }
 
@@ -81,7 +84,8 @@ impl Prediction {
 }
 
 impl Costs {
-    /// The prediction for owners with the time of `owners` CPUs, if all costs are certain.
+    /// Returns the prediction for the case that all costs are certain, and that the owners of
+    /// queues have the time of `owners` CPUs.
     fn predict(&self, kind: RegimeKind, owners: f64, workers: &[Workers]) -> Prediction {
         let hash = if kind == RegimeKind::Spread { self.hash.mean.max(0.0) } else { 0.0 };
         let (receive, work) = (self.receive.mean.max(0.0) + hash, self.work.mean.max(0.0));
@@ -96,7 +100,8 @@ impl Costs {
             // `f64::max` ignores 0 / 0.
             fullest = fullest.max(weight / rate);
         }
-        // The number of packets that the workers can take, and the cost of handing one packet over.
+        // The number of packets that the workers can take per nanosecond, and the cost of handing
+        // one packet over.
         let (takes, give) = if all > 0.0 { (all / fullest, gives / all) } else { (0.0, 0.0) };
         let handed = match (kind, fixed) {
             (RegimeKind::Inline, _) => 0.0,
@@ -106,7 +111,7 @@ impl Costs {
                 // For each packet that another CPU takes, the owners save the work and pay for the
                 // hand-over.
                 let all = (owners + takes * (work - give)) / (receive + work).max(1.0);
-                // If `all` is not greater, the owners only have time for receiving.
+                // If `all` is not greater than `takes`, the owners only have time for receiving.
                 if all > takes { takes / all } else { 1.0 }
             }
         };
@@ -117,7 +122,7 @@ impl Costs {
     }
 }
 
-/// Predicts the throughput in a regime from these costs. The CPUs that receive have the time of
+/// Predicts the throughput in a regime from `costs`. The receiving CPUs together have the time of
 /// `owners` CPUs. For a collector, `workers` has one entry. For inline, it is empty.
 /// `lab/notes/balance.md` contains the formulas.
 ///
@@ -139,14 +144,14 @@ impl Costs {
 ///
 /// # Panics
 ///
-/// Panics if the costs have no entry for the class of a worker.
+/// Panics if `costs` has no entry for the distance class of a worker.
 pub fn predict(costs: &Costs, kind: RegimeKind, owners: f64, workers: &[Workers]) -> Prediction {
     predict_relative(costs, kind, owners, workers, None)
 }
 
 /// Like [`predict`]. The variance is computed by the delta method for the logarithm, because a cost
-/// about which little is known may be a fraction or a multiple of its mean. With `than`, the result
-/// is the throughput as a multiple of the throughput with the workers in `than`.
+/// about which little is known may be a fraction or a multiple of its mean. If `than` is given, the
+/// result is the throughput as a multiple of the throughput with the workers in `than`.
 pub(crate) fn predict_relative(
     costs: &Costs,
     kind: RegimeKind,
@@ -171,8 +176,9 @@ pub(crate) fn predict_relative(
             varied.all_mut().skip(nth).take(1).for_each(|cost| cost.mean = mean);
             at(&varied)
         };
-        // One standard deviation is a wide step. A small step would miss the point at which another
-        // CPU becomes the limit and the throughput changes its slope.
+        // The derivative is computed with a wide step of one standard deviation. A small step would
+        // miss the point at which another CPU becomes the limit and the throughput changes its
+        // slope.
         let (less, more) = (with(cost.mean - cost.sd()), with(cost.mean + cost.sd()));
         with(cost.mean);
         var += ((more.rate.mean / less.rate.mean).ln() / 2.0).powi(2);
@@ -214,8 +220,8 @@ mod tests {
             2.0 * (r + w) / (r + w + h + c),
         );
         assert_near(rate(&even, RegimeKind::Spread, 1), rate(&even, RegimeKind::Collector, 1));
-        // Receiving is cheap, so the owner also does a part of the work. Both CPUs are also full if
-        // receiving is cheap.
+        // Receiving is cheap, so the owner also does a part of the work. If receiving is cheap,
+        // both CPUs are full too.
         let (r, w) = (20.0, 200.0);
         let cheap = predict(&costs(r, 10.0, w, h, c), RegimeKind::Spread, 1.0, &workers(1));
         let handed = 1.0 - cheap.kept;
@@ -242,7 +248,7 @@ mod tests {
             predict(&costs, RegimeKind::Spread, 1.0, &[(0, near), (1, far)].map(worker))
         };
         let best = map(None, None);
-        // Both CPUs are full, so their shares have the same ratio as their rates.
+        // Both workers are full, so their shares have the same ratio as their rates.
         let near = (1.0 - best.kept) * 260.0 / (260.0 + 220.0);
         let far = 1.0 - best.kept - near;
         assert_near(map(Some(near), Some(far)).rate.mean, best.rate.mean);
@@ -251,7 +257,7 @@ mod tests {
             assert!(other.rate.mean < 0.95 * best.rate.mean, "{other:?}, {best:?}");
             assert_eq!(other.is_limited_by_receiving, receiving, "{other:?}");
         }
-        // All packets are on one CPU, and the other CPUs wait.
+        // One CPU gets all packets, and the other CPUs are idle.
         assert_near(map(Some(0.0), Some(1.0)).rate.mean, 1.0 / 260.0);
         assert_near(map(Some(0.0), Some(0.0)).rate.mean, 1.0 / 225.0);
     }

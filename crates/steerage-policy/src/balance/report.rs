@@ -1,4 +1,5 @@
-//! The report of the policy: costs, values of regimes, and the reason for the current regime.
+//! The report of the policy `balance`: the costs, the values of the regimes, and the reason for the
+//! current regime.
 
 use super::Balance;
 use super::learn::Choice;
@@ -6,14 +7,14 @@ use super::regime::RegimeKind;
 use super::seen::Seen;
 use steerage_core::placement::{CostEstimate, RegimeEstimate};
 
-/// Why the group is in its current regime.
+/// The reason why the group is in its current regime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reason {
     /// The group began with the current regime.
     Start,
-    /// The policy was certain that this regime has a better value.
+    /// The policy was certain that the current regime has a better value than the previous regime.
     Predicted,
-    /// A probe has shown that this regime is better.
+    /// A probe has shown that the current regime is better than the previous regime.
     Measured,
     /// A probe of another regime has shown no improvement.
     ProbeFailed,
@@ -34,8 +35,8 @@ impl Reason {
 }
 
 impl Balance {
-    /// Updates the report. The report contains the current regime, inline, collector, and the best
-    /// of the `spread` regimes.
+    /// Updates the report. The report contains the current regime, the regimes inline and
+    /// collector, and the best of the regimes spread.
     pub(super) fn report(&mut self, seen: &Seen<'_>) {
         let estimate = |choice: &Choice| {
             let per_second = |rate: f64| rate * 1e9;
@@ -59,7 +60,7 @@ impl Balance {
         self.findings.regimes =
             shown.filter(|choice| choice.value.is_known()).map(|choice| estimate(&choice)).collect();
         let costs = &self.known.costs;
-        // The hand-over costs of the CPUs that take part, or of the CPU that would join next.
+        // The hand-over costs of the first CPU that has joined, or of the CPU that would join next.
         let cpu = seen.regime.others.first().or(seen.load.order.get(seen.owners.len()));
         let apart = cpu.and_then(|cpu| seen.load.apart[usize::from(*cpu)]);
         self.findings.apart = apart;

@@ -10,13 +10,13 @@ const FAIR_SHARE: f64 = 0.5;
 #[derive(Debug)]
 pub(super) struct Seen<'a> {
     pub(super) load: &'a GroupLoad<'a>,
-    /// The CPUs that receive. The receiving CPUs come first in the group's order of CPUs.
+    /// The CPUs that receive. In the group's order of CPUs, the receiving CPUs are first.
     pub(super) owners: &'a [u16],
     pub(super) regime: Regime,
     /// The number of packets that were handled per nanosecond.
     pub(super) rate: f64,
-    /// The number of packets that were offered per nanosecond: handled packets, and packets that
-    /// full backlogs dropped.
+    /// The number of packets that were offered per nanosecond: the handled packets, and the packets
+    /// that were dropped because backlogs were full.
     pub(super) offered: f64,
     /// True if the receiving CPUs or all other CPUs are short of time.
     pub(super) is_short: bool,
@@ -53,11 +53,12 @@ impl<'a> Seen<'a> {
 
     /// The share of a CPU's time that the group may use.
     ///
-    /// One of the other programs may be the sender of a live device. Therefore the other programs
-    /// get all the time that they want. Devices that wait have no sender that competes for the CPU.
-    /// Therefore the group takes its fair share. On a CPU that steerage keeps busy, the group's
-    /// share is the time that the other programs leave. On a CPU that is not busy, the group's
-    /// share is at least half.
+    /// One of the other programs may be the program that sends packets to a live device. Therefore,
+    /// with live devices, the other programs get all the time that they want. Devices that can
+    /// wait, such as files, have no sender that competes for the CPU. Therefore, if the devices can
+    /// wait, the group takes its fair share. On a CPU that steerage keeps busy, the group's share
+    /// is the time that the other programs leave. On a CPU that is not busy, the group's share is
+    /// at least half.
     pub(super) fn capacity(&self, cpu: u16, tuning: &Tuning) -> f64 {
         let seen = self.cpu(cpu);
         let others = match self.load.can_wait {
@@ -68,13 +69,13 @@ impl<'a> Seen<'a> {
         (1.0 - others).clamp(0.0, 1.0)
     }
 
-    /// Returns how much time these CPUs spent, without the time that other programs took, as a sum
-    /// over the CPUs. 1 is the time of one CPU.
+    /// Returns how much time `cpus` spent on `of`, without the time that other programs took, as a
+    /// sum over the CPUs. 1 is the time of one CPU.
     pub(super) fn time(&self, cpus: &[u16], of: fn(&CpuLoad) -> f64) -> f64 {
         cpus.iter().map(|cpu| of(self.cpu(*cpu)).min(1.0) * (1.0 - self.cpu(*cpu).others).clamp(0.0, 1.0)).sum()
     }
 
-    /// The number of rounds on which the measured receiving time of these CPUs is based.
+    /// Returns the number of rounds in which the receiving time of `cpus` was measured.
     pub(super) fn timed(&self, cpus: &[u16]) -> f64 {
         cpus.iter().map(|cpu| self.cpu(*cpu).timed).sum::<f64>().max(f64::MIN_POSITIVE)
     }

@@ -1,7 +1,7 @@
 //! A simulated machine. All times are in nanoseconds. The machine has CPUs in two packages, threads
-//! that share a core, and CPUs that are slow or partly used by other programs. Traffic comes as
-//! fast as the machine can process it, at a constant rate, or in bursts. The machine can compute
-//! which of all masks is best.
+//! that share a core, and CPUs that are slow or partly used by other programs. Traffic arrives as
+//! fast as the machine can process it, at a constant rate, or in bursts. The model can compute the
+//! best throughput of all masks.
 
 use std::time::Duration;
 
@@ -13,20 +13,21 @@ use steerage_core::ids::MoveCause;
 use steerage_core::limits::BUCKETS;
 use steerage_flow::Timestamp;
 
-/// What the receive path costs per packet, in nanoseconds. Pairs are the costs for near CPUs and
-/// for far CPUs.
+/// The costs of the receive path per packet, in nanoseconds. Each pair has the cost for near CPUs
+/// and the cost for far CPUs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Path {
     pub(super) receive: f64,
     pub(super) hash: f64,
     pub(super) give: [f64; 2],
     pub(super) take: [f64; 2],
-    /// The time that a cache line takes between CPUs.
+    /// The time that a cache line takes from one CPU to another.
     pub(super) apart: [u64; 2],
 }
 
 impl Path {
-    /// An older version of the receive path, on the machine that docs/performance.md calls Zen 4.
+    /// The costs of an older version of the receive path, on the machine that docs/performance.md
+    /// calls Zen 4.
     const SLOW: Self = Self { receive: 30.0, hash: 9.0, give: [9.0, 28.0], take: [10.0, 26.0], apart: [55, 200] };
 }
 
@@ -40,27 +41,28 @@ pub(super) struct Machine {
     pub(super) speed: Vec<f64>,
     /// The share of each CPU's time that other programs take. The policy knows it.
     pub(super) stolen: Vec<f64>,
-    /// The share of each CPU's time that competing programs want. A fair scheduler gives the other
-    /// programs half of a CPU that steerage uses.
+    /// The share of each CPU's time that competing programs want. A fair scheduler gives the
+    /// competing programs half of a CPU that steerage uses.
     pub(super) wanted: Vec<f64>,
-    /// CPUs 2n and 2n + 1 share a core. If both are busy, the speed of each is multiplied by this
-    /// factor.
+    /// CPUs 2n and 2n + 1 share a core. If two CPUs that share a core are both busy, the speed of
+    /// each CPU is multiplied by this factor.
     pub(super) shared_core: f64,
-    /// For each bucket, its share of the packets, and the time of its packets as a multiple of the
-    /// mean time.
+    /// `share` has each bucket's share of the packets. `heavy` has the time per packet of each
+    /// bucket, as a multiple of the mean time.
     pub(super) share: Vec<f64>,
     pub(super) heavy: Vec<f64>,
-    /// True if the input waits until there is room, as a file does. If false, packets are dropped
-    /// if there is no room for them.
+    /// True if the input can wait until there is room for its packets, as a file can. If the input
+    /// cannot wait, packets are dropped if there is no room for them.
     pub(super) waits: bool,
     /// The number of sleeping CPUs that the receiving CPU can wake before the first of them sleeps
-    /// again. If more CPUs join at once, CPU 0 does nothing but wake CPUs from then on.
+    /// again. If more CPUs join at once, CPU 0 spends the rest of the test on wake-ups.
     pub(super) wakes_at_most: usize,
     only_wakes: bool,
     pub(super) offered: fn(&Machine, Timestamp) -> f64,
     pub(super) rate: f64,
     pub(super) period: Duration,
-    /// The share of full rounds of a busy CPU, and the minimum load of a CPU that has full rounds.
+    /// `full` is the share of full rounds of a busy CPU, and `full_from` is the minimum load of a
+    /// CPU that has full rounds.
     pub(super) full: f64,
     pub(super) full_from: f64,
     pub(super) noise: f64,
@@ -135,8 +137,8 @@ impl Machine {
         self
     }
 
-    /// The time per packet differs between buckets. Its distribution is log-normal with a deviation
-    /// of 1.
+    /// The time per packet differs between buckets. The distribution of the times is log-normal,
+    /// with a standard deviation of 1 in the logarithm.
     pub(super) fn heavy_tailed(mut self) -> Self {
         for heavy in &mut self.heavy {
             *heavy = self.chance.normal().exp();
@@ -174,7 +176,7 @@ impl Machine {
         (0..self.cpus() as u16).filter(|cpu| self.map.contains(cpu)).collect()
     }
 
-    /// The factor by which a CPU is slower if these CPUs are busy.
+    /// Returns the factor by which a CPU is slower if each CPU has the load in `busy`.
     fn slowness(&self, cpu: usize, busy: &[f64]) -> f64 {
         let sibling = busy.get(cpu ^ 1).copied().unwrap_or(0.0).min(1.0);
         let shared = 1.0 + (1.0 / self.shared_core - 1.0) * sibling;
@@ -185,8 +187,8 @@ impl Machine {
         if cpu == 0 { 0.0 } else { self.path.take[usize::from(self.is_far[cpu])] }
     }
 
-    /// By CPU: its time per packet of the whole machine, for the given shares of packets and of the
-    /// packet function's time: `(all, receiving)`.
+    /// Returns, for each CPU, its time per packet that the whole machine receives, for the given
+    /// shares of packets and of the packet function's time: `(all, receiving)`.
     fn times(&self, shares: &[(f64, f64)], busy: &[f64]) -> Vec<(f64, f64)> {
         let is_hashed = shares.iter().all(|(packets, _)| *packets < 1.0 - 1e-9);
         let given: f64 =
@@ -218,8 +220,8 @@ impl Machine {
         shares
     }
 
-    /// Returns the best throughput of all regimes and numbers of CPUs for this offered rate. Work
-    /// can be divided freely, except for the largest bucket.
+    /// Returns the best throughput of all regimes and numbers of CPUs for this offered rate. The
+    /// calculation assumes that work can be divided freely, except for the largest bucket.
     pub(super) fn best(&self, offered: f64) -> f64 {
         let by = |merit: &dyn Fn(usize) -> f64| {
             let mut order: Vec<usize> = (1..self.cpus()).collect();
@@ -258,8 +260,8 @@ impl Machine {
             }
             let times = self.times(&shares, &busy);
             let (rates, received) = self.rates(&shares, &times, offered);
-            // The CPU with the largest bucket limits the throughput. A mask cannot change which CPU
-            // has the largest bucket.
+            // The CPU with the largest bucket limits the throughput. No mask can divide the largest
+            // bucket.
             let time = |cpu: usize| self.slowness(cpu, &busy) * (self.work + self.take(cpu));
             let bound = 1.0 / (largest * (0..self.cpus()).map(time).fold(0.0, f64::max));
             let sum: f64 = rates.iter().sum();
@@ -296,7 +298,7 @@ impl Machine {
         let mut times = self.times(&shares, &self.busy);
         times.iter_mut().for_each(|(all, receive)| (*all, *receive) = (*all * slow, *receive * slow));
         let (mut rates, received) = self.rates(&shares, &times, offered);
-        // The measured value of each CPU differs slightly from its true value.
+        // The measured load of each CPU differs slightly from its true load.
         times.iter_mut().for_each(|(all, receive)| {
             let slow = error(&mut self.chance, self.noise / 3.0);
             (*all, *receive) = (*all * slow, *receive * slow);
@@ -336,8 +338,8 @@ impl Machine {
         (load.now, load.window, load.can_wait) = (self.now, window, self.waits);
         if let Some(wish) = self.policy.refine(&load) {
             self.is_moving = true;
-            // Counts only CPUs other than CPU 0. The shares decide whether CPU 0 also does a part
-            // of the work.
+            // Only CPUs other than CPU 0 are counted as joining or leaving. Whether CPU 0 also does
+            // a part of the work depends only on the shares.
             let others = |active: Vec<u16>| active.into_iter().filter(|cpu| *cpu != 0).collect::<Vec<u16>>();
             let before = others(self.active());
             (self.map, self.shares) = (wish.map, None);

@@ -61,15 +61,15 @@ fn bursts(cpus: usize, work: f64, millis: u64) -> Machine {
     machine.bursts(Duration::from_millis(millis), rate)
 }
 
-/// Runs all cases on a machine with this number of CPUs. The group begins inline. With `collects`,
-/// the next CPU has all buckets at the beginning, as it does with files.
+/// Runs all cases on a machine with `cpus` CPUs. The group begins inline. If `collects` is true,
+/// the group begins as a collector: the next CPU has all buckets, as it has if the input is a file.
 fn all_cases(cpus: usize, collects: bool) {
     let mut missed = Vec::new();
     let machines = CASES.iter().flat_map(|(name, make)| [20.0, 100.0, 400.0, 2000.0].map(|work| (*name, make, work)));
     for (name, make, work) in some(machines.collect()) {
         let mut machine = make(cpus, work);
-        // Only groups with files begin as a collector, and only if the next CPU is not a thread of
-        // the same core.
+        // Only groups whose input is a file begin as a collector, and only if the next CPU is not a
+        // thread of the same core.
         if collects && (!machine.waits || machine.shared_core < 1.0 && cpus == 2) {
             continue;
         }
@@ -89,8 +89,8 @@ fn all_cases(cpus: usize, collects: bool) {
         let before = machine.changes.len();
         let part = machine.run(steady);
         let changes = machine.changes.len() - before;
-        // For each CPU that receives, three CPUs join at once. So when there are many CPUs, their
-        // joining takes a part of each burst and trial.
+        // Only three CPUs join at once for each CPU that receives packets. Therefore, if there are
+        // many CPUs, a part of each burst and of each trial passes before all CPUs have joined.
         let enough = match name {
             "bursts of 10 s" if cpus == 64 => 0.92,
             "shared cores" if collects => 0.92,
@@ -139,8 +139,9 @@ fn files_that_begin_on_another_cpu_do_what_the_best_mask_does() {
     }
 }
 
-/// Other programs want to use the CPUs too. A fair scheduler gives steerage half of each CPU, and a
-/// fixed mask uses all of these halves. Files have no sender that would need the CPU.
+/// In this test, other programs also want to use the CPUs. A fair scheduler gives steerage half of
+/// each CPU, and a fixed mask uses the half of every CPU. If the input is a file, there is no
+/// sender that would need a CPU.
 #[test]
 fn files_use_their_fair_share_of_busy_cpus() {
     for work in [100.0, 2000.0] {
@@ -158,7 +159,8 @@ fn files_use_their_fair_share_of_busy_cpus() {
 }
 
 /// Waking a CPU takes 7 us. After 50 us without packets, a CPU sleeps again. If many CPUs join at
-/// once, the receiving CPU has to wake them again and again, and has no time to receive.
+/// once, the receiving CPU has to wake them again and again, and has no time left to receive
+/// packets.
 #[test]
 fn no_more_cpus_join_at_once_than_the_receiving_cpu_can_wake() {
     for cpus in [32, 64] {

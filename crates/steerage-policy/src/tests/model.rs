@@ -11,7 +11,7 @@ use steerage_core::limits::BUCKETS;
 use steerage_flow::Timestamp;
 use steerage_testing::SplitMix64;
 
-/// The same seed gives the same run.
+/// A random number generator. With the same seed, a test runs in the same way.
 pub(super) struct Chance(SplitMix64);
 
 impl Chance {
@@ -19,7 +19,8 @@ impl Chance {
         Self(SplitMix64::new(seed))
     }
 
-    /// An approximately normal random number with a deviation of 1.
+    /// Returns an approximately normal random number with a mean of 0 and a standard deviation of
+    /// 1.
     pub(super) fn normal(&mut self) -> f64 {
         (0..12).map(|_| self.share()).sum::<f64>() - 6.0
     }
@@ -44,18 +45,19 @@ pub(super) struct Model {
     pub(super) cost: f64,
     /// The additional cost of handing over a packet, as a fraction of the packet function's time.
     pub(super) hand_over: f64,
-    /// The factor on the cost of a hand-over if the other CPU is far, at more than 100 ns.
+    /// The factor by which a hand-over costs more if the other CPU is far, which means at a
+    /// distance of more than 100 ns.
     pub(super) far: f64,
     /// The additional cost of every packet if several CPUs have buckets, as a fraction of the
     /// packet function's time.
     pub(super) tell_apart: f64,
-    /// The share of each CPU's time that other programs want. If the load on a CPU exceeds the
-    /// remaining time, these programs become slower. These programs send the packets, so fewer
-    /// packets arrive.
+    /// The share of each CPU's time that other programs want. If steerage needs more than the
+    /// remaining time of a CPU, the other programs become slower. The other programs send the
+    /// packets, so fewer packets arrive if they become slower.
     pub(super) others: Vec<f64>,
     pub(super) apart: Vec<Option<Duration>>,
     pub(super) sampled: Vec<f64>,
-    /// The number of samples in `sampled`, without discarded samples.
+    /// The number of samples in `sampled`. Discarded samples are not counted.
     pub(super) samples: f64,
     pub(super) chance: Chance,
     /// The maximum delay of a load check. Half of the load checks are late.
@@ -65,7 +67,8 @@ pub(super) struct Model {
     /// The load that was handled in the last load check, and the load that was offered. 1 is the
     /// time of one CPU.
     pub(super) handled: (f64, f64),
-    /// For each move: its cause, how many buckets moved, and how many flows were in them.
+    /// For each change of the map: its cause, the number of moved buckets, and the number of flows
+    /// in these buckets.
     pub(super) requests: Vec<(MoveCause, usize, usize)>,
 }
 
@@ -138,8 +141,8 @@ impl Model {
         if apart.is_some_and(|apart| apart > Duration::from_nanos(100)) { self.far } else { 1.0 }
     }
 
-    /// The true load of the busiest CPU, divided by the best possible load with the CPUs that have
-    /// buckets.
+    /// Returns the true load of the busiest CPU, divided by the best possible load with the CPUs
+    /// that have buckets.
     pub(super) fn uneven(&self) -> f64 {
         let (buckets, base) = (self.buckets(), self.base());
         let active: Vec<u16> = self.active();
@@ -151,7 +154,8 @@ impl Model {
         (0..self.cpus as u16).filter(|cpu| self.map.contains(cpu)).collect()
     }
 
-    /// Samples packets at random, as a window does. Earlier windows keep their weight.
+    /// Samples packets at random, as the load meter does during a window. The samples of earlier
+    /// windows keep a part of their weight.
     pub(super) fn sample(&mut self) {
         let mut ends = Vec::with_capacity(self.flows.len());
         let mut total = 0.0;
@@ -159,8 +163,9 @@ impl Model {
             total += load;
             ends.push(total);
         }
-        // A search of all flows for each sample would take most of the time of these tests. For each
-        // of equal parts of the total, `firsts` has the flow at which a search of this part begins.
+        // A search of all flows for each sample would take most of the time of these tests.
+        // Therefore the total load is divided into equal parts. For each part, `firsts` has the
+        // flow at which a search in this part begins.
         let parts = self.flows.len();
         let mut firsts = Vec::with_capacity(parts);
         let mut first = 0;

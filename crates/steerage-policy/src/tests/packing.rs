@@ -1,4 +1,4 @@
-//! Tests the assignment of buckets to CPUs, with up to 1,024 CPUs, when each CPU has four buckets.
+//! Tests the assignment of buckets to up to 1,024 CPUs. With 1,024 CPUs, each CPU has four buckets.
 
 use steerage_core::limits::BUCKETS;
 
@@ -20,8 +20,8 @@ impl Case {
         Loads { map: &self.map, buckets: &self.buckets, base: &self.base, active: &self.active }
     }
 
-    /// At first, the buckets are all on one CPU or on random CPUs. Some CPUs should have no
-    /// buckets, and each CPU also has other work.
+    /// Creates a case in which the buckets are either all on one CPU or on random CPUs. Some CPUs
+    /// should have no buckets, and each CPU also has other work.
     fn random(cpus: usize, chance: &mut Chance) -> Self {
         let mut map = Box::new([0; BUCKETS]);
         if chance.below(2) == 0 {
@@ -43,15 +43,15 @@ impl Case {
     }
 }
 
-/// Returns true if a bucket could move from the busiest CPU with buckets to the least busy CPU, and
-/// both would then be less busy than the busiest CPU was.
+/// Returns true if a move of a single bucket from the busiest CPU to the least busy CPU would make
+/// both CPUs less busy than the busiest CPU is.
 fn is_improved_by_a_move(case: &Case, map: &[u16; BUCKETS]) -> bool {
     let packed = Loads { map, ..case.loads() };
     let cpus = packed.of_cpus();
     let busiest = packed.busiest();
     let least = case.active.iter().map(|cpu| cpus[usize::from(*cpu)]).fold(f64::INFINITY, f64::min);
     let on_the_busiest = |cpu: &u16| cpus[usize::from(*cpu)] >= busiest;
-    // A move is made only if it gains a 64th of the CPU's load.
+    // A move counts only if it reduces the busiest CPU's load by more than a 32nd.
     map.iter().zip(&case.buckets).any(|(cpu, load)| on_the_busiest(cpu) && least + load < busiest * (1.0 - 1.0 / 32.0))
 }
 
@@ -78,8 +78,8 @@ fn all_buckets_go_to_active_cpus_as_evenly_as_moves_allow() {
     }
 }
 
-/// With equal buckets, each of 1,024 CPUs gets about four. The CPU that had all buckets keeps its
-/// share, and each other bucket moves away from it once.
+/// If all buckets have the same load, each of 1,024 CPUs gets about four buckets. The CPU that had
+/// all buckets keeps its share, and each other bucket moves to another CPU only once.
 #[test]
 fn equal_buckets_are_dealt_out_with_one_move_each() {
     for cpus in CPUS {
@@ -92,7 +92,7 @@ fn equal_buckets_are_dealt_out_with_one_move_each() {
         let map = case.loads().pack(1.0);
         let mut held = vec![0; cpus];
         map.iter().for_each(|cpu| held[usize::from(*cpu)] += 1);
-        // A move that gains less than a 64th is not made.
+        // Buckets do not move if the move gains less than a 64th of the CPU's load.
         let (least, most) = (BUCKETS / cpus, BUCKETS.div_ceil(cpus));
         let near = most / 64 + 1;
         assert!(held.iter().all(|held| (least - near..=most + near).contains(held)), "{cpus} CPUs: {held:?}");

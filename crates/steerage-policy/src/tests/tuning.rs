@@ -1,5 +1,5 @@
-//! Each constant matters: if it is halved or doubled, the result of at least one of these runs is
-//! out of its range.
+//! Tests that each constant of `Tuning` matters: if a constant is halved or doubled, the result of
+//! at least one of these runs is out of its range.
 
 use std::time::Duration;
 

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::{BindToDevice, DontRoute};
 
-/// The minimum time between two empty datagrams to the same neighbour. The kernel also probes a
-/// neighbour that does not answer once per second.
+/// The minimum time between two empty datagrams to the same neighbour. The kernel uses the same
+/// interval: it probes a neighbour that does not answer once per second.
 const EVERY: Duration = Duration::from_secs(1);
 
 const DISCARD_PORT: u16 = 9;
@@ -37,7 +37,7 @@ impl NeighbourProbes {
     pub(super) fn new(interfaces: &[(String, u32)]) -> io::Result<Self> {
         let bound = |name: &str, socket: UdpSocket| -> io::Result<UdpSocket> {
             setsockopt(&socket, BindToDevice, &name.into())?;
-            // The neighbour is on the interface's link. Therefore the kernel must not use its
+            // A probed neighbour is on the interface's link. Therefore the kernel must not use its
             // routing table to send the datagram.
             setsockopt(&socket, DontRoute, &true)?;
             socket.set_nonblocking(true)?;

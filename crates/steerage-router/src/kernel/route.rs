@@ -20,9 +20,9 @@ use crate::{Hop, Target};
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// The destination addresses of the route.
+    /// The destination prefix of the route.
     pub prefix: IpNet,
-    /// The action for packets whose destination is in the prefix.
+    /// The action for packets whose destination address is in the prefix.
     pub next_hop: NextHop,
 }
 
@@ -32,8 +32,8 @@ pub enum NextHop {
     /// The router sends the packets through an interface. At least one of the fields `gateway` and
     /// `device` is set.
     Via {
-        /// The address of the next router. If `gateway` is `None`, the destination itself is a
-        /// neighbour.
+        /// The address of the next router (the gateway). If `gateway` is `None`, the destination
+        /// itself is a neighbour.
         gateway: Option<IpAddr>,
         /// The name of the interface. If `device` is `None`, packets leave through the interface
         /// whose network contains the gateway.
@@ -106,7 +106,8 @@ impl FromStr for Route {
 }
 
 /// Parses the prefix of a route. `default` is a prefix of the gateway's address family, or of IPv4
-/// if there is no gateway. An address without a prefix length is the prefix of this single address.
+/// if there is no gateway. An address without a prefix length becomes a prefix that contains only
+/// this address.
 fn prefix(text: &str, gateway: Option<IpAddr>) -> Option<IpNet> {
     match (text, gateway) {
         ("default", Some(IpAddr::V6(_))) => "::/0".parse().ok(),
@@ -116,7 +117,7 @@ fn prefix(text: &str, gateway: Option<IpAddr>) -> Option<IpNet> {
 }
 
 /// Replaces the interface names in the user's routes by indices of `interfaces`. `member_of`
-/// returns the interface whose network contains an address.
+/// returns the index of the interface whose network contains an address.
 pub(super) fn resolve(
     routes: &[Route],
     interfaces: &[RouterInterface],
@@ -139,7 +140,8 @@ pub(super) fn resolve(
         Ok((route.prefix, Target::Via(vec![Hop { interface, gateway, weight: 1 }])))
     };
     // If several routes have the same prefix, the router spreads flows over the next hops of all
-    // these routes. In `ip route`, a route with several `nexthop`s has the same effect.
+    // these routes. Several routes to one prefix have the same effect as one route with several
+    // `nexthop`s in `ip route`.
     let mut all: Vec<(IpNet, Target)> = Vec::with_capacity(routes.len());
     for route in routes {
         let (prefix, target) = target_of(route)?;

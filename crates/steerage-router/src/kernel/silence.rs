@@ -4,12 +4,12 @@
 //! With IP forwarding off, the kernel silently drops IPv4 packets for other machines. For an IPv6
 //! packet, however, the kernel sends an ICMPv6 error if it has no route to the destination, or if
 //! the route is `unreachable` or `prohibit` (`ip6_pkt_drop` in net/ipv6/route.c). The packet's
-//! sender would get this error although the router forwards the packet. If the router also sends an
-//! error, the sender would get two errors. Therefore this module adds a routing rule `iif INTERFACE
-//! blackhole` between the kernel's rules for the tables `local` and `main`. With this rule, the
-//! kernel drops the packets of the interface without an error. This machine still receives its own
-//! packets, because their routes are in the table `local`. Packets that this machine itself sends
-//! do not match the rule.
+//! sender would get the kernel's error although the router forwards the packet. If the router also
+//! sends an ICMPv6 error, the sender would get two errors. Therefore this module adds a routing
+//! rule `iif INTERFACE blackhole` between the kernel's rules for the tables `local` and `main`.
+//! With the blackhole rule, the kernel drops the packets of the interface without an ICMPv6 error.
+//! This machine still receives packets for its own addresses, because the routes to these addresses
+//! are in the table `local`. Packets that this machine itself sends do not match the rule.
 
 use std::fs::File;
 use std::io;
@@ -21,8 +21,8 @@ use nix::fcntl::{Flock, FlockArg};
 use steerage_netlink::{Rtnetlink, Rule, RuleTo};
 
 /// The protocol number that marks the routing rules of this module. If a run was killed before it
-/// removed its rule, a later run recognizes the rule by this number. In iproute2's `rt_protos`, no
-/// other program has this number.
+/// removed its rule, a later run recognizes the rule by this protocol number. In iproute2's
+/// `rt_protos`, no other program has the number 115.
 const PROTOCOL: u8 = 115;
 
 const TABLE_MAIN: u32 = 254;
@@ -34,28 +34,28 @@ const MAIN_PRIORITY: u32 = 32_766;
 const HAND_OVER: Duration = Duration::from_secs(3);
 
 /// Routing rules that make the kernel silently drop the packets of some interfaces, so that only
-/// the router handles the packets. The rules are removed when this value is dropped.
+/// the router handles the packets. The rules are removed when the [`SilentKernel`] is dropped.
 #[derive(Debug)]
 pub struct SilentKernel {
     kernel: Rtnetlink,
     rules: Vec<Rule>,
-    /// The locks of the interfaces, which are released after the rules are removed.
+    /// The locks of the interfaces, which are released after the rules have been removed.
     _locks: Vec<Flock<File>>,
 }
 
 impl SilentKernel {
-    /// Returns the routing rules that a run needs for these interfaces, without rules that the user
-    /// has already added. A rule that another run of this module added is included, because that
-    /// run removes its rule at its end.
+    /// Returns the routing rules that a run needs for `interfaces`, without rules that the user has
+    /// already added. A rule that another run of steerage added is included in the result, because
+    /// the other run removes its rule when it ends.
     ///
     /// # Errors
-    /// Returns an error if the kernel does not list its rules. Also returns an error if no rule can
-    /// be inserted between the rules for the tables `local` and `main`.
+    /// Returns an error if the kernel does not list its rules. The function also returns an error
+    /// if no rule can be inserted between the rules for the tables `local` and `main`.
     pub fn missing(interfaces: &[String]) -> io::Result<Vec<Rule>> {
         missing_of(interfaces, &Rtnetlink::open()?.rules()?)
     }
 
-    /// Adds the [missing](Self::missing) routing rules for these interfaces. The caller needs
+    /// Adds the [missing](Self::missing) routing rules for `interfaces`. The caller needs
     /// `CAP_NET_ADMIN`.
     ///
     /// # Errors
@@ -70,8 +70,8 @@ impl SilentKernel {
                 silent.kernel.add_rule(&rule)?;
             }
             silent.rules.push(rule.clone());
-            // This process holds the lock of the interface. Therefore the process that added
-            // `other` has ended.
+            // This process holds the lock of the interface. Therefore the process that added the
+            // rule `other` has ended.
             let is_left = |other: &&Rule| {
                 (other.protocol, &other.interface) == (PROTOCOL, &rule.interface) && other.priority != rule.priority
             };
@@ -131,9 +131,9 @@ fn missing_of(interfaces: &[String], there: &[Rule]) -> io::Result<Vec<Rule>> {
     Ok(missing.map(rule).collect())
 }
 
-/// Takes the lock of an interface. The lock file belongs to the interface in its network namespace.
-/// Only a process with `CAP_NET_ADMIN` can open the file. If the process is killed, the kernel
-/// releases the lock.
+/// Takes the lock of an interface. The lock file is in /proc, and belongs to the interface in its
+/// network namespace. Only a process with `CAP_NET_ADMIN` can open the lock file. If the process is
+/// killed, the kernel releases the lock.
 fn lock(interface: &str) -> io::Result<Flock<File>> {
     let path = format!("/proc/sys/net/ipv6/conf/{interface}/stable_secret");
     let mut file = File::open(&path).map_err(|error| io::Error::new(error.kind(), format!("{path}: {error}")))?;

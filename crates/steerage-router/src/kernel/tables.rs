@@ -1,5 +1,5 @@
 //! A copy of the kernel's links, addresses, routes and neighbours. The router's forwarding table is
-//! built from this copy.
+//! built from this copy of the kernel's tables.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -14,8 +14,8 @@ use steerage_netlink::{self as netlink, Change, Entry, Link, NeighbourState, Rou
 /// which the kernel searches the tables.
 const TABLES: [u32; 3] = [255, 254, 253];
 
-/// If the list of targets is longer than this limit, the routes are rebuilt, because most of these
-/// targets are no longer used by any route.
+/// If the list of route targets becomes longer than this limit, the routes are rebuilt, because no
+/// route uses most of these targets any more.
 const TARGETS_MAX: usize = 1 << 16;
 
 #[derive(Clone, Debug)]
@@ -34,8 +34,8 @@ struct LinkState {
 }
 
 /// If the kernel has failed to resolve a neighbour, the neighbour counts as silent for this number
-/// of checks (one per second). After these checks, the neighbour counts as unknown. As in the
-/// kernel, the first packet to an unknown neighbour starts a new resolution and causes no ICMP
+/// of checks (one per second). After this number of checks, the neighbour counts as unknown. As in
+/// the kernel, the first packet to an unknown neighbour starts a new resolution and causes no ICMP
 /// error.
 const SILENT_CHECKS: u8 = 5;
 
@@ -94,7 +94,8 @@ impl KernelTables {
         self.remake_routes();
     }
 
-    /// Begins a dump of the kernel's tables. The messages between this call and
+    /// Begins a dump of the kernel's tables. The messages between the call of `begin_dump` and the
+    /// call of
     /// [`end_dump`](Self::end_dump) contain all entries of the tables.
     pub(super) fn begin_dump(&mut self) {
         self.asking = true;
@@ -176,7 +177,7 @@ impl KernelTables {
         let entries = self.prefixes.entry(prefix).or_default();
         let at = entries.iter().position(|(other, _)| *other == order);
         match (at, is_there) {
-            // The change concerns only one of the route's next hops.
+            // The kernel's message concerns only one of the route's next hops.
             (Some(at), _) if route.is_appended || !is_there && entries[at].1 != target => self.changed.all = true,
             (Some(at), true) => entries[at].1 = target,
             (None, true) => {
@@ -195,8 +196,8 @@ impl KernelTables {
         (self.changed.any, self.changed.routes) = (true, true);
     }
 
-    /// Returns the prefix of a kernel route, the rank of the route among the routes to this prefix,
-    /// and the target. Returns `None` if the route is not used for forwarding.
+    /// Returns three values of a kernel route: its prefix, its rank among the routes to this
+    /// prefix, and its target. Returns `None` if the route is not used for forwarding.
     fn read_route(&self, route: &netlink::Route) -> Option<(IpNet, u64, Target)> {
         let nth = TABLES.iter().position(|known| *known == route.table)? as u64;
         if route.is_special {
@@ -258,8 +259,8 @@ impl KernelTables {
         let key = (member, address);
         let mac: Option<Mac> = link_address.and_then(|address| address.try_into().ok());
         let mac: Option<Option<Mac>> = match state {
-            // If a dump contains a failed neighbour that was unknown before, the kernel probably
-            // failed to resolve it long ago.
+            // If a dump contains a failed neighbour that was unknown before the dump, the kernel
+            // probably failed to resolve the neighbour long ago.
             NeighbourState::Failed if is_there && (!self.asking || self.past.contains_key(&key)) => Some(None),
             NeighbourState::Incomplete | NeighbourState::None | NeighbourState::Failed => None,
             _ if is_there => mac.map(Some),
@@ -283,8 +284,9 @@ impl KernelTables {
     }
 
     /// Returns the neighbours to which the router sent packets and which the kernel marks as stale.
-    /// The kernel does not see the packets of the router. Without a check of these neighbours, it
-    /// might forget them. The caller must call this function once per second.
+    /// The kernel does not see the packets of the router. If the router did not check its
+    /// neighbours, the kernel might forget them. The caller must call `check_neighbours` once per
+    /// second.
     pub(super) fn check_neighbours(&mut self) -> Vec<(u16, IpAddr)> {
         let before = self.neighbours.len();
         self.neighbours.retain(|_, known| {
@@ -298,7 +300,7 @@ impl KernelTables {
 
     /// Returns true if a new forwarding table must be built, because something has changed since
     /// the last call of [`take_changed`](Self::take_changed). Returns false during a dump, because
-    /// this copy is incomplete then.
+    /// the copy of the kernel's tables is incomplete during a dump.
     pub(super) fn is_changed(&self) -> bool {
         !self.asking && (self.changed.any || self.changed.all)
     }
@@ -351,8 +353,8 @@ impl KernelTables {
 mod tests {
     use super::*;
 
-    /// Returns the kernel's report that the neighbour 10.0.0.2 of the first interface is in this
-    /// state.
+    /// Returns the kernel's report that the neighbour 10.0.0.2 of the first interface is in the
+    /// state `state`.
     fn neighbour(state: NeighbourState) -> Change {
         let link_address = (state == NeighbourState::Reachable).then(|| vec![2, 0, 0, 0, 0, 2]);
         let address = [10, 0, 0, 2].into();
@@ -372,7 +374,8 @@ mod tests {
     #[test]
     fn a_neighbour_is_silent_for_seconds_and_then_unknown() {
         let mut kernel = KernelTables::new(vec![Member { index: 7, output: TxId(0), ethernet: true }]);
-        // A failed neighbour in the first dump is an old entry, so the neighbour counts as unknown.
+        // A failed neighbour in the first dump is an old entry of the kernel, so the neighbour
+        // counts as unknown.
         kernel.begin_dump();
         kernel.apply(neighbour(NeighbourState::Failed));
         kernel.end_dump();

@@ -14,8 +14,8 @@ const STEPS_MAX: u64 = 50_000_000;
 
 const WORK: Duration = Duration::from_micros(50);
 
-/// Runs a load of `load` CPUs for `seconds` on `cpus` CPUs. Returns the ledger after half of the
-/// time and at the end.
+/// Runs traffic that needs the time of `load` CPUs, on `cpus` CPUs and for `seconds` seconds.
+/// Returns the ledger after half of the packets and at the end.
 fn play(cpus: usize, load: f64, zipf: f64, seconds: f64, seed: u64) -> (Snapshot, Snapshot) {
     let gap = Duration::from_nanos((WORK.as_nanos() as f64 / load) as u64);
     let frames = (seconds / gap.as_secs_f64()) as u64;

@@ -1,5 +1,5 @@
-//! Many CPUs in virtual time. No packet is reordered or lost, and a seed always gives the same
-//! history.
+//! Many CPUs in virtual time. The tests check that no packet is reordered or lost, and that a seed
+//! always results in the same history.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -18,22 +18,22 @@ use steerage_sim::{Chance, Control, Costs, Mood, TrafficOptions, Wire, Witness, 
 
 use crate::seeds::{all_run, seeds};
 
-/// The maximum number of phases of a run: about 20 times the usual number.
+/// The maximum number of phases of a run, which is about 20 times the usual number.
 const STEPS_MAX: u64 = 20_000_000;
 
-/// Four ways to spread buckets: by hash, by load, and two random ways.
+/// Four policies for tests: `Hash`, `Balance`, and two policies that choose CPUs at random.
 #[derive(Debug)]
 enum Any {
     Hash(Hash),
     Load(Box<Balance>),
     Restless(Chance),
-    /// Lets CPUs join and leave: one CPU has all buckets, then a few CPUs share them, and then one
-    /// CPU again.
+    /// A policy that lets CPUs join and leave: one CPU has all buckets, then a few CPUs share the
+    /// buckets, and then one CPU has all buckets again.
     Breathing(Chance),
 }
 
-/// How often a policy [`Any::Breathing`] ran in each of two states: one CPU had all buckets and
-/// handled all packets, or several CPUs had buckets.
+/// The number of load checks of the policy [`Any::Breathing`] in two states: one CPU had all
+/// buckets (`ONE_WORKED`), or several CPUs had buckets (`SEVERAL_WORKED`).
 static ONE_WORKED: AtomicU64 = AtomicU64::new(0);
 static SEVERAL_WORKED: AtomicU64 = AtomicU64::new(0);
 
@@ -141,8 +141,8 @@ struct Run {
     masks_once_in: u64,
     single_queues: bool,
     policy: u64,
-    /// True if the receive path records arrival numbers and checks them. Without this check, only
-    /// the witnesses detect packets out of order.
+    /// True if the receive path records arrival numbers and checks them. Without the check of
+    /// arrival numbers, only the witnesses detect packets that are out of order.
     check_order: bool,
     always_hash: bool,
     coalesce: bool,
@@ -172,8 +172,8 @@ fn instance(run: &Run, witness: &Arc<Witness>) -> (Instance<WitnessHandler>, Arc
     (instance.unwrap(), wire)
 }
 
-/// Sets a random mask, which is rarely empty. In one of eight calls, the mask is that of a single
-/// queue.
+/// Sets a random mask, which is rarely empty. In one of eight calls, only the mask of a single
+/// queue is set.
 fn change_a_mask(handle: &Handle, run: &Run, chance: &mut Chance) {
     let mut mask: CpuMask = (0..run.cpus as u16).filter(|_| chance.below(2) == 0).map(CpuId).collect();
     if !chance.once_in(16) || !run.single_queues {
@@ -202,7 +202,7 @@ fn count_receivers(ledger: &Snapshot, run: &Run) {
 
 fn change_limits(handle: &Handle, queues: usize, chance: &mut Chance) {
     let mut below = |most: u64| 1 + chance.below(most) as usize;
-    // Rings begin with 128 slots. With most of the larger backlogs, the rings therefore grow while
+    // Rings begin with 128 slots. Therefore, with most of the larger backlogs, the rings grow while
     // masks change.
     let (backlog, dev_weight, budget) = (below(128) * below(8), below(64), below(300));
     granted(backlog, |backlog| {
@@ -219,8 +219,9 @@ fn change_limits(handle: &Handle, queues: usize, chance: &mut Chance) {
     granted(pages, |pages| handle.set_queue_limits(queue, |limits| limits.lpc_pages = pages).unwrap().lpc_pages);
 }
 
-/// Sets the backlog limit. The new limit may be below the requested value only if memory allows no
-/// more. With 64 CPUs, the memory reaches its cap. Memory in huge pages does not grow.
+/// Sets the backlog limit. The new limit may be below the requested value only if the memory does
+/// not suffice for more. With 64 CPUs, the instance's memory reaches its maximum. Memory in huge
+/// pages does not grow.
 fn granted(wanted: usize, set: impl Fn(usize) -> usize) {
     let now = set(wanted);
     if now != wanted {
@@ -228,8 +229,8 @@ fn granted(wanted: usize, set: impl Fn(usize) -> usize) {
     }
 }
 
-/// Runs to the end, and returns the history. With `deaths`, CPUs may be declared dead, and other
-/// CPUs then get their buckets.
+/// Runs a world to the end, and returns the hash of its history. If `deaths` is true, CPUs may be
+/// declared dead, and other CPUs then get the buckets of the dead CPUs.
 fn play(run: &Run, deaths: bool) -> u64 {
     let witness = Witness::new(run.mood);
     let (instance, wire) = instance(run, &witness);
@@ -289,8 +290,8 @@ fn play(run: &Run, deaths: bool) -> u64 {
     history
 }
 
-/// Control is called on time, late, never, or while another thread holds the control lock. The
-/// choice is independent of the policy that `seed` selects.
+/// Chooses how control is called: on time, late, never, or with another thread that sometimes holds
+/// the control lock. This choice is independent of the policy that `seed` selects.
 fn control(seed: u64) -> Control {
     match seed / 4 % 4 {
         0 => Control::OnTime,
@@ -338,8 +339,9 @@ fn small(seed: u64) -> Run {
 }
 
 /// If CPUs die, the packets that a handler sees prove nothing about order, because the actions of a
-/// dead CPU have no effect. In this case, only the outputs and the receive path's own check can
-/// detect reordering. Therefore some packets must be sent.
+/// dead CPU have no effect. If CPUs die, only the outputs and the receive path's own check can
+/// detect reordering. Therefore, if the receive path does not check the order, some packets must be
+/// sent to outputs.
 fn with_deaths(seed: u64) -> Run {
     let mut run = small(seed);
     if !run.check_order {
@@ -362,9 +364,9 @@ fn many_small_histories() {
     assert!(merged > 500 || !all_run(100), "hardly any packets were merged: {merged}");
 }
 
-/// The default mode: one CPU does everything and hashes no packet. Other CPUs join under load, and
-/// leave again, while masks change. In every second run, CPUs join and leave at random, and in the
-/// other runs by load.
+/// Tests the default policy: at first, one CPU does all work and hashes no packet. Other CPUs join
+/// when the load grows, and leave again, while masks change. In every second run, CPUs join and
+/// leave at random. In the other runs, they join and leave depending on the load.
 #[test]
 fn cpus_join_and_leave_under_load() {
     quiet_panics();
@@ -373,14 +375,15 @@ fn cpus_join_and_leave_under_load() {
         let mut chance = Chance::new(seed ^ 0x0010_1D00);
         run.cpus = [2, 3, 4, 8][chance.below(4) as usize];
         run.policy = [1, 3][seed as usize % 2];
-        // Without control, no CPU joins, so control is on time in at least half of the runs.
+        // If control is not called, no CPU joins, so control is called on time in at least half of
+        // the runs.
         if seed / 2 % 2 == 0 {
             run.costs.control = Control::OnTime;
         }
         run.always_hash = false;
-        // The load is between half a CPU and four CPUs. A CPU joins after a few intervals without
-        // idle time, and its trial takes some time. Therefore these runs last tens or hundreds of
-        // milliseconds.
+        // The load needs the time of half a CPU to four CPUs. A CPU joins after a few check
+        // intervals without idle time, and the trial of this CPU takes some time. Therefore these
+        // runs last tens or hundreds of milliseconds.
         let slower = if run.policy == 1 { 10 } else { 1 };
         run.traffic.frames = 20_000;
         run.traffic.gap = Duration::from_nanos(slower * (1_000 + chance.below(5_000)));
@@ -437,8 +440,8 @@ fn sixty_four_cpus_one_seed_one_history() {
     assert_ne!(first, play(&run(8), false), "another seed gave the same history: the seed does nothing");
 }
 
-/// Handlers stall for tens of milliseconds. Moves reach their time limit, packets are dropped
-/// (`moving` and `revoked`), and the order is kept.
+/// Handlers stall for tens of milliseconds. Moves of buckets reach their time limit, packets are
+/// dropped (`moving` and `revoked`), and the order of the remaining packets is kept.
 #[test]
 fn stalls_are_waited_for_and_revoked() {
     let mut dropped = 0;
@@ -473,8 +476,8 @@ fn stalls_are_waited_for_and_revoked() {
     assert!(dropped > 0 || !all_run(25), "no move ever took too long: this tests nothing");
 }
 
-/// Handlers do not return for seconds. The CPUs that run these handlers are declared dead, and
-/// later continue. The actions of a CPU that was declared dead have no effect.
+/// In this test, handlers do not return for seconds. The CPUs that run these handlers are declared
+/// dead, and later continue. The actions of a CPU that was declared dead have no effect.
 #[test]
 fn the_dead_are_left_and_come_back() {
     let mut deaths = 0;

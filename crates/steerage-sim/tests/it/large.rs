@@ -1,4 +1,4 @@
-//! The largest possible server: 1,024 CPUs and 256 queues.
+//! Tests the largest possible server, with 1,024 CPUs and 256 queues.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -51,8 +51,9 @@ impl Handler for Counts {
     fn finish(self, _: &mut Cpu) {}
 }
 
-/// The instance is built with 2 GiB, spreads packets over all CPUs in order, follows a new mask,
-/// and settles. The rings of most of the 262,144 pairs of queue and CPU are never used.
+/// The instance is built with 2 GiB of memory, spreads packets over all CPUs in order, and puts a
+/// new mask in force. There are 262,144 pairs of a queue and a CPU, and the rings of most pairs are
+/// never used.
 #[test]
 fn a_server_of_1024_cpus_and_256_queues() {
     let queue = |nth: usize| Box::new(Flows { next: (nth as u32) << 20, left: FRAMES }) as Box<dyn RxQueue>;
@@ -85,7 +86,7 @@ fn a_server_of_1024_cpus_and_256_queues() {
     assert_at_rest(&end);
 }
 
-/// Records how busy the busiest CPU was in any load check.
+/// A policy that records how busy the busiest CPU was in each load check.
 #[derive(Clone, Debug, Default)]
 struct Records(Arc<Mutex<Vec<f64>>>);
 
@@ -108,8 +109,8 @@ impl Policy for Records {
     }
 }
 
-/// Adds a million packets to the counts of all rings of an instance, without any CPU that has
-/// counted these packets.
+/// Adds a million packets to two counts of every ring of an instance, although no CPU has handled
+/// these packets.
 fn plant(handle: &Handle) {
     for ring in handle.ledgers().queues.iter().flat_map(|queue| &queue.rings) {
         ring.by_producer.backlog_full.add(1_000_000);
@@ -117,9 +118,10 @@ fn plant(handle: &Handle) {
     }
 }
 
-/// A server with 1,024 CPUs and 256 queues has 262,144 rings, and reading all of them takes 50 ms.
-/// Therefore a snapshot reads only rings that were used, and a load check reads only the rings of
-/// queues that lost packets. If a count contains the added packets, its ring was read.
+/// A server with 1,024 CPUs and 256 queues has 262,144 rings, and it takes 50 ms to read all of
+/// them. Therefore a snapshot reads only rings that were used, and a load check reads only the
+/// rings of queues that lost packets. If a count contains packets that the test has added, the ring
+/// of this count was read.
 #[test]
 fn snapshots_and_load_checks_leave_out_rings_that_cannot_count() {
     let queue = |nth: usize| Box::new(Flows { next: (nth as u32) << 20, left: 200_000 }) as Box<dyn RxQueue>;

@@ -11,7 +11,8 @@ use steerage_sim::{Chance, Control, Costs, Mood, TrafficOptions, Witness, Witnes
 
 use crate::seeds::seeds;
 
-/// The maximum number of phases until a request is fulfilled: about 20 times the usual number.
+/// The maximum number of phases until a request is fulfilled, which is about 20 times the usual
+/// number.
 const STEPS_MAX: u64 = 2_000_000;
 
 fn traffic(queues: usize, frames: u64, seed: u64) -> TrafficOptions {
@@ -79,7 +80,7 @@ fn devices_with_masks_of_their_own_are_apart_from_the_start() {
 }
 
 /// A queue's mask is changed repeatedly while its buckets are moving. The mask that was set last
-/// takes effect: the handle returns it, and only its CPUs get packets.
+/// takes effect: the handle returns this mask, and only the CPUs of this mask get packets.
 #[test]
 fn the_mask_set_last_comes_into_force() {
     for seed in seeds(15) {
@@ -91,14 +92,14 @@ fn the_mask_set_last_comes_into_force() {
             .input_on(traffic(2, 1_000_000, seed).input(), &[CpuId(0), CpuId(1)], None)
             .build(move |cpu| for_handlers.handler(cpu, seed))
             .unwrap();
-        // In every second run, other threads hold the control lock for a long time. If a CPU drops
-        // a request while the lock is held, the request is not repeated.
+        // In every second run, other threads hold the control lock for a long time. Nothing repeats
+        // a request that a CPU drops because another thread holds the lock.
         let control = [Control::OnTime, Control::Racing { once_in: 50, phases: 200 }][seed as usize % 2];
         let mut world = World::new(instance, Costs { control, ..Costs::default() }, seed);
         let mut last = mask(&[3]);
         for _ in 0..1 + chance.below(4) {
-            // In half of the cases, the new mask is that of the other queue, so the queue joins its
-            // group.
+            // In half of the cases, the new mask is the mask of the other queue, so queue 0 joins
+            // the group of the other queue.
             last = if chance.below(2) == 0 { mask(&[3]) } else { at_random(4, &mut chance) };
             world.handle().set_queue_rps_cpus(0, &last).unwrap();
             for _ in 0..chance.below(400) {
@@ -142,8 +143,8 @@ fn queues_end_however_fast_masks_change() {
     }
 }
 
-/// One CPU handles all packets, and each batch takes longer than the time limit of a round. Its own
-/// queue and the queues of three other CPUs all make progress.
+/// One CPU handles all packets, and each batch takes longer than the time limit of a round.
+/// Nevertheless, the queue of this CPU and the queues of the three other CPUs all make progress.
 #[test]
 fn every_queue_has_its_turn_though_rounds_end_early() {
     let witness = Witness::new(Mood::default());

@@ -1,6 +1,6 @@
 //! The seeds that a test runs.
 //!
-//! `STEERAGE_SEED=n cargo test -p steerage-sim --test it history::` runs only that seed.
+//! `STEERAGE_SEED=n cargo test -p steerage-sim --test it history::` runs only the seed n.
 //! `STEERAGE_SEEDS=n` runs the first n seeds.
 
 pub(crate) fn seeds(count: u64) -> Vec<u64> {

@@ -1,6 +1,7 @@
-//! The tests of `history` on real threads: masks change at random while handlers stall and panic.
+//! Runs the tests of `history` on real threads: masks change at random while handlers stall and
+//! panic.
 //!
-//! CI runs 250 small runs, or the number in `STEERAGE_SEEDS`. For one long run, use
+//! CI executes 250 small runs, or the number of runs in `STEERAGE_SEEDS`. For one long run, use
 //! `STEERAGE_SECONDS=60 cargo test --release -p steerage-sim --test it stress::one_long_run`.
 
 use std::sync::Arc;
@@ -23,8 +24,8 @@ struct Run {
     traffic: TrafficOptions,
     mood: Mood,
     pause_between_masks: Duration,
-    /// True if the receive path records arrival numbers and checks them. Without this check, only
-    /// the witnesses detect packets out of order.
+    /// True if the receive path records arrival numbers and checks them. Without the check of
+    /// arrival numbers, only the witnesses detect packets that are out of order.
     check_order: bool,
 }
 
@@ -59,8 +60,8 @@ impl Run {
         }
     }
 
-    /// Runs to the end, or for `limit`, and checks everything. Returns the number of received
-    /// frames.
+    /// Runs an instance to its end, or for the time `limit`, and checks its results. Returns the
+    /// number of received frames.
     fn play(&self, limit: Option<Duration>) -> u64 {
         let witness = Witness::new(self.mood);
         let (for_handlers, seed) = (Arc::clone(&witness), self.seed);
@@ -107,7 +108,7 @@ impl Run {
         let (seed, ledger) = (self.seed, outcome.snapshot);
         assert_eq!((outcome.left_behind.len(), outcome.failed.len()), (0, 0), "seed {seed}");
         // When handlers end, they drop the packets that they kept. Therefore no packet is in flight
-        // now.
+        // after the handlers have ended.
         let ledger = if ledger.pages_free == ledger.pages { ledger } else { handle.snapshot() };
         assert_eq!((ledger.in_flight(), handle.held()), (0, 0), "seed {seed}");
         assert_eq!(ledger.received(), ledger.delivered() + ledger.dropped().total(), "seed {seed}");
@@ -146,7 +147,8 @@ fn many_small_runs() {
     assert_eq!(received, expected);
 }
 
-/// Half a second in CI, only to check the test itself. A minute when run by hand.
+/// In CI, the run lasts for half a second, only to check the test itself. A minute when run by
+/// hand.
 #[test]
 fn one_long_run() {
     quiet_panics();

@@ -1,19 +1,19 @@
-//! Compares mean waiting times with queueing theory: the real receive path runs on a simulated
+//! Compares mean waiting times with queueing theory. The real receive path runs on a simulated
 //! machine on which only the packet function takes time.
 
 use std::time::Duration;
 
 use steerage_sim::{Arrivals, Flows, Machine, Profile, ScaleRun, Scaled, Steering, Work};
 
-/// The work of a packet. A phase takes at least 1 ns. Therefore the work of a packet is long
-/// compared with a round.
+/// The work of a packet. A phase takes at least 1 ns. Therefore the work of a packet (10,000 ns)
+/// must be long compared with a round.
 const WORK: f64 = 10_000.0;
 
-/// The maximum relative difference between a measured mean and the theory.
+/// The maximum relative difference between a measured mean waiting time and the theory.
 const OFF_MAX: f64 = 0.02;
 
-/// Returns the mean waiting time of `packets` packets, as a multiple of a packet's work. The
-/// packets keep `servers` CPUs busy for the share `load` of their time.
+/// Returns the mean waiting time of `packets` packets, as a multiple of the mean work of a packet.
+/// The packets keep `servers` CPUs busy for the share `load` of their time.
 fn wait(servers: usize, load: f64, work: Work, packets: f64, seed: u64) -> f64 {
     let per_second = load * servers as f64 / WORK * 1e9;
     let (cpus, steering, kind) = match servers {
@@ -54,18 +54,19 @@ fn one_cpu_with_equal_works_waits_as_m_d_1() {
     }
 }
 
-/// Pollaczek and Khinchine: the mean square of an exponential work is twice the square of its mean.
+/// By the formula of Pollaczek and Khinchine. The mean square of an exponentially distributed work
+/// is twice the square of its mean.
 #[test]
 fn one_cpu_with_random_works_waits_as_m_g_1() {
     let load = 0.5;
     assert_near(wait(1, load, Work::Exponential(WORK), 400_000.0, 1), load / (1.0 - load));
 }
 
-/// Crommelin, 1932. The probabilities are those of Poisson's distribution.
+/// Crommelin, 1932. The probabilities in the formula are those of the Poisson distribution.
 fn m_d_c(servers: usize, load: f64) -> f64 {
     let mut wait = 0.0;
-    // For larger means, the probabilities would underflow to 0. At the loads of the test, they do
-    // not affect the result.
+    // For means above 600, the probabilities would underflow to 0. At the loads of the test, terms
+    // with such large means do not affect the result.
     for works in (1..).take_while(|works| *works as f64 * servers as f64 * load < 600.0) {
         let (count, mean) = (works * servers, (works * servers) as f64 * load);
         let (mut exactly, mut fewer) = ((-mean).exp(), 0.0);

@@ -16,9 +16,9 @@ impl Topology {
     /// For each pair, two pinned threads spin for at most
     /// [`PAIR_TIME_MAX`](crate::probe::PAIR_TIME_MAX), not counting the time in which they wait for
     /// their CPUs. At most [`PAIRS_MAX`](crate::probe::PAIRS_MAX) pairs are measured. If there are
-    /// more CPUs, only some CPUs of each cache are measured, and their results are used for all
-    /// CPUs of this cache. If a pair cannot be measured, because one of its CPUs is busy or must
-    /// not be used, its old result stays in use.
+    /// more pairs, only some CPUs of each cache are measured. Their results are used for all CPUs
+    /// of this cache. A pair cannot be measured if one of its CPUs is busy or must not be used.
+    /// Then the old result of the pair stays in use.
     ///
     /// On virtual machines, repeat the measurement from time to time, because the hypervisor moves
     /// virtual CPUs between physical CPUs. Two CPUs that were 60 ns apart may be 200 ns apart a
@@ -38,8 +38,8 @@ impl Topology {
         self.latencies.insert((one.min(other), one.max(other)), latency);
     }
 
-    /// Selects the CPUs to measure. If there are only a few candidates, selects all of them. If
-    /// there are many candidates, selects the same number of CPUs from each cache.
+    /// Selects the CPUs to measure. If there are only a few candidate CPUs, selects all candidates.
+    /// If there are many candidate CPUs, selects the same number of CPUs from each cache.
     pub(super) fn sample(&self, owner: CpuId, candidates: &CpuMask) -> Vec<CpuId> {
         let mut by_cache: BTreeMap<Option<CpuId>, Vec<CpuId>> = BTreeMap::new();
         for cpu in candidates.iter().filter(|cpu| *cpu != owner) {
@@ -56,11 +56,11 @@ impl Topology {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Nearness {
     /// For each receiving CPU, the other CPUs in the order in which they should take over work from
-    /// it. If a CPU does not receive, its list is empty.
+    /// it. The list is empty for a CPU that does not receive.
     pub orders: Vec<Vec<u16>>,
-    /// The measured time that a cache line takes from a receiving CPU to another CPU. Pairs that
-    /// were not measured are missing. Two threads of the same core are missing too, because sharing
-    /// the core's time matters more than their distance.
+    /// The measured time that a cache line takes from a receiving CPU to another CPU. Pairs of CPUs
+    /// that were not measured are missing from this map. Pairs of two hardware threads of a core
+    /// are missing too, because sharing the core's time matters more than the distance.
     pub apart: BTreeMap<(u16, u16), Duration>,
 }
 

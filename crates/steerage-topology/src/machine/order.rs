@@ -2,17 +2,19 @@
 //!
 //! Each additional CPU costs the receiving CPU time, mostly because the new CPU fetches cache lines
 //! from it. A cache line costs three times as much if the two CPUs share no cache
-//! (docs/performance.md). Therefore the order is:
+//! (docs/performance.md). Therefore the CPUs join in this order:
 //!
 //! 1. CPUs that share the last-level cache of the receiving CPU. Unused cores come before second
-//!    threads of used cores, because two threads share a core's execution units. A second thread
-//!    adds only a part of a CPU, and slows the first thread down. The second thread of the
-//!    receiving CPU's own core comes last, because a slower receiving CPU slows all CPUs down.
+//!    threads of used cores, because two threads share a core's execution units. The second
+//!    hardware thread of a core adds less than a whole CPU, and slows the first thread down. The
+//!    second thread of the receiving CPU's own core comes last, because a slower receiving CPU
+//!    slows all CPUs down.
 //! 2. CPUs of the same NUMA node that have another last-level cache.
 //! 3. CPUs of other NUMA nodes, the nearest node first. CPUs of other nodes are also far from the
 //!    memory of the packets.
 //!
-//! Slower cores of a hybrid machine come after the faster cores, but before second threads.
+//! In the order, the slower cores of a hybrid machine come after the faster cores, but before the
+//! second threads of cores.
 //!
 //! This order is best for handlers that do little work per packet, for which the choice of CPUs
 //! matters most. If a packet needs much work, an unused core with another cache adds more than the
@@ -27,8 +29,9 @@ use super::Topology;
 use crate::cpu::{CpuId, CpuMask};
 
 /// The measured latencies are sorted and divided into classes of distance. A latency that exceeds
-/// the next lower latency by this factor begins a new class. Latencies within a cache differ by
-/// less. Latencies to another cache are at least three times as long.
+/// the next lower latency by this factor begins a new class. Latencies between CPUs of the same
+/// cache differ by less than this factor. Latencies to a CPU of another cache are at least three
+/// times as long.
 const FARTHER: f64 = 1.5;
 
 /// The distance between two CPUs, as the kernel reports it.
@@ -37,8 +40,8 @@ enum Distance {
     /// The CPUs share a last-level cache.
     Cache,
     Node,
-    /// The CPUs belong to different NUMA nodes. The value is the distance between these nodes, as
-    /// the firmware reports it.
+    /// The CPUs belong to different NUMA nodes. The value is the distance between these NUMA nodes,
+    /// as the firmware reports it.
     Nodes(u32),
     Unknown,
 }
@@ -46,13 +49,13 @@ enum Distance {
 impl Topology {
     /// Returns the CPUs in `candidates` in the order in which they should join the receiving CPU
     /// `owner`. `owner` itself is not in the result. The nearest CPUs come first, and unused cores
-    /// come before second threads. Measured distances are used if there are any, and otherwise the
-    /// distances that the kernel reports. Isolated CPUs count like other CPUs, because the mask
-    /// contains them. Offline CPUs come last, because their distance is unknown.
+    /// come before second threads. Measured distances are used if they exist. Otherwise, the
+    /// distances that the kernel reports are used. Isolated CPUs count like other CPUs, because the
+    /// mask contains them. Offline CPUs come last, because their distance is unknown.
     pub fn joining_order(&self, owner: CpuId, candidates: &CpuMask) -> Vec<CpuId> {
         let classes = self.classes(owner, candidates);
-        // If any distance was measured, the CPUs without a measured distance come last. If none was
-        // measured, all CPUs are in the same class.
+        // If any distance was measured, the CPUs without a measured distance come last. If no
+        // distance was measured, all CPUs are in the same class.
         let unknown = if classes.is_empty() { 0 } else { usize::MAX };
         let mut taken: BTreeMap<CpuId, usize> = BTreeMap::from([(self.core(owner), 1)]);
         let mut keyed: Vec<_> = Vec::new();
@@ -70,7 +73,7 @@ impl Topology {
         keyed.into_iter().map(|key| key.6).collect()
     }
 
-    /// Returns the core of a CPU. A core is identified by the lowest of its CPUs.
+    /// Returns the core of a CPU. A core is identified by the lowest CPU number in the core.
     pub(super) fn core(&self, cpu: CpuId) -> CpuId {
         self.place(cpu).and_then(|place| place.siblings.first()).unwrap_or(cpu)
     }
@@ -116,8 +119,8 @@ impl Topology {
         others().filter_map(|cpu| Some((cpu, of(cpu)?))).collect()
     }
 
-    /// Returns how long a cache line takes from one of the two CPUs to the other, if this was
-    /// [measured](Self::measure).
+    /// Returns the time that a cache line takes from one of the two CPUs to the other, if this time
+    /// was [measured](Self::measure).
     pub fn latency(&self, one: CpuId, other: CpuId) -> Option<Duration> {
         self.latencies.get(&(one.min(other), one.max(other))).copied()
     }

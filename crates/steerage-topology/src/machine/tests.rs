@@ -22,7 +22,8 @@ fn two_sockets_with_odd_numbers() {
     let topology = made.topology(None);
     let cores = ["1,5,7,9,11,13,15", "17,21,23,25,27,29,31", "19", "0-14:1/2", "16-30:1/2"];
     assert_eq!(order(&topology, 3, "0-31"), cpus(&cores));
-    // If the first thread of a core is not a candidate, the second thread replaces it.
+    // If the first thread of a core is not a candidate, the second thread takes the position of the
+    // first.
     assert_eq!(order(&topology, 0, "0,2,16,18,20"), [2, 20, 18, 16]);
     let place = topology.place(CpuId(19)).unwrap();
     assert_eq!((place.node, place.package, place.capacity), (Some(1), Some(1), 1024));
@@ -46,7 +47,7 @@ fn small_cores_are_cores_all_the_same() {
     let expected = ["2,4,6", "8-11", "3,5,7", "1"];
     let told = hybrid(|cpu| Some(if cpu < 8 { 1024 } else { 600 }));
     assert_eq!(order(&told.topology(None), 0, "0-11"), cpus(&expected));
-    // Some kernels report which CPUs are efficient cores, but not their capacity.
+    // Some kernels report which CPUs are efficient cores, but not the capacity of these CPUs.
     let named = hybrid(|_| None);
     named.write("sys/devices/cpu_atom/cpus", "8-11");
     assert_eq!(order(&named.topology(None), 0, "0-11"), cpus(&expected));
@@ -94,10 +95,11 @@ fn what_is_not_ours_is_not_in_the_default() {
     let topology = made.topology(Some("4-31"));
     assert_eq!((topology.allowed(), topology.isolated()), (&list("8-29,31"), &list("10-12")));
     assert_eq!(topology.default_mask(), list("8-9,13-29,31"));
-    // If the user names isolated CPUs, they are added like other CPUs. An offline CPU comes last.
+    // If the user names isolated CPUs, the isolated CPUs are added like other CPUs. An offline CPU
+    // comes last.
     assert_eq!(order(&topology, 8, "8-12,30"), [10, 12, 9, 11, 30]);
     // If a process may use only isolated CPUs, the administrator has assigned these CPUs to the
-    // process. Therefore the default mask contains them.
+    // process. Therefore the default mask contains these isolated CPUs.
     assert_eq!(made.topology(Some("10-11")).default_mask(), list("10-11"));
     // A quota of three and a half CPUs gives three CPUs near the first CPU.
     made.write("sys/fs/cgroup/cpu.max", "350000 100000");
@@ -128,7 +130,7 @@ fn what_was_measured_goes_before_what_is_told() {
         assert_eq!(order(&topology, 0, "0-3"), [2, 3, 1]);
         assert_eq!(topology.latency(CpuId(0), CpuId(1)), Some(Duration::from_nanos(203)));
         assert_eq!(order(&topology, 2, "0-3"), [0, 1, 3]);
-        // After later measurements, all CPUs count as near again.
+        // After a later measurement with a short latency, all CPUs count as near again.
         set(&mut topology, 0, &[(1, 63)]);
         assert_eq!(order(&topology, 0, "0-3"), [1, 2, 3]);
     }
@@ -188,8 +190,8 @@ fn real_cpus_are_measured() {
     }
     assert_eq!(measured > 0, wanted > 0, "of {wanted} pairs");
     for cpu in ours.iter() {
-        // A latency is longer than a nanosecond. If the latency exceeded the upper limit, the
-        // measurement would have ended at its time limit.
+        // A measured latency is longer than zero. If the latency exceeded the upper limit of this
+        // assertion, the measurement would have ended at its time limit.
         if let Some(latency) = topology.latency(owner, cpu) {
             assert!(latency > Duration::ZERO && latency < PAIR_TIME_MAX / 64, "{owner} {cpu}: {latency:?}");
         }
@@ -216,15 +218,15 @@ fn the_watch_tells_each_change_once() {
     assert_eq!((watch.poll(), watch.living()), (None, &list("0-4,6-7")));
     made.write("sys/fs/cgroup/cpuset.cpus.effective", "2-31");
     assert_eq!(watch.poll(), Some(list("2-4,6-7")));
-    // CPU 5 is online again. CPUs outside of the cpuset are still absent, and CPUs that are not
-    // watched do not matter.
+    // CPU 5 is online again. CPUs outside of the cpuset still count as absent, and CPUs that are
+    // not watched do not matter.
     online("0-20");
     assert_eq!(watch.poll(), Some(list("2-7")));
     online("0-19");
     assert_eq!(watch.poll(), None);
     made.remove("sys/fs/cgroup/cpuset.cpus.effective");
     assert_eq!(watch.poll(), Some(list("0-7")));
-    // First the affinity loses CPUs, and then it cannot be read.
+    // First CPUs are removed from the affinity, and then the affinity cannot be read.
     tell.send(Some(list("4-31"))).unwrap();
     assert_eq!(watch.poll(), Some(list("4-7")));
     tell.send(None).unwrap();
@@ -233,7 +235,7 @@ fn the_watch_tells_each_change_once() {
     assert_eq!(watch.poll(), Some(CpuMask::new()));
 }
 
-/// The test is like `taskset -c 0 steerage --cpus 4-5`. The affinity limits the default CPUs, but
+/// The test simulates `taskset -c 0 steerage --cpus 4-5`. The affinity limits the default CPUs, but
 /// not the CPUs that the user names.
 #[test]
 fn an_affinity_that_was_gone_beyond_is_no_bound() {
@@ -241,6 +243,7 @@ fn an_affinity_that_was_gone_beyond_is_no_bound() {
     let mut affinity = [list("0"), list("0,4-5"), list("0,5")].into_iter().cycle();
     let mut watch = Watch::below(made.root(), list("4-5"), move || affinity.next());
     assert_eq!((watch.poll(), watch.poll()), (None, None));
-    // Once the affinity has contained a CPU, the watch reports when the affinity loses this CPU.
+    // Once the affinity has contained a CPU, the watch reports when this CPU is removed from the
+    // affinity.
     assert_eq!(watch.poll(), Some(list("5")));
 }

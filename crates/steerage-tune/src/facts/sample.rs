@@ -7,9 +7,9 @@ use steerage::CpuId;
 use super::interrupts;
 use crate::root::Root;
 
-/// The columns of /proc/net/softnet_stat (`softnet_seq_show` in net/core/net-procfs.c). The kernel
-/// omits the rows of offline CPUs. Since Linux 5.10, a separate column contains the number of the
-/// row's CPU.
+/// The columns of /proc/net/softnet_stat (`softnet_seq_show` in net/core/net-procfs.c). In this
+/// file, the kernel omits the rows of offline CPUs. Since Linux 5.10, a separate column contains
+/// the number of the row's CPU.
 const PROCESSED: usize = 0;
 const DROPPED: usize = 1;
 const TIME_SQUEEZE: usize = 2;
@@ -17,21 +17,21 @@ const RECEIVED_RPS: usize = 9;
 const FLOW_LIMIT: usize = 10;
 const CPU: usize = 12;
 
-/// The column of a CPU's line in /proc/stat that counts the time in the kernel, outside of
+/// The column of a CPU's line in /proc/stat that counts the CPU's time in the kernel, outside of
 /// interrupts (proc_stat(5)).
 const SYSTEM: usize = 2;
 const IDLE: [usize; 2] = [3, 4];
 const INTERRUPT: usize = 5;
 const SOFTIRQ: usize = 6;
-/// The number of columns in a CPU's line of /proc/stat up to the column `steal`. The later columns
-/// are already included in the earlier columns.
+/// The number of columns in a CPU's line of /proc/stat up to the column `steal`. The times in the
+/// columns after `steal` are already included in earlier columns.
 const COLUMNS: usize = 8;
 
 /// The length of a tick of /proc/stat in nanoseconds.
 const TICK_NS: f64 = 1e7;
 
 /// The time per packet is computed only if all packets together took at least this number of ticks.
-/// The result is then accurate to about a tenth.
+/// The error of the time per packet is then at most about a tenth.
 const TICKS_MIN: u64 = 20;
 
 /// The counters of an interface that count packets that arrived but were lost
@@ -46,8 +46,8 @@ pub struct CpuCounts {
     pub processed: u64,
     /// The number of packets that were dropped because the CPU's backlog was full.
     pub dropped: u64,
-    /// How often the CPU stopped polling because its budget was used up, although packets were
-    /// left.
+    /// The number of times that the CPU stopped polling although packets were left, because its
+    /// budget was used up.
     pub time_squeeze: u64,
     /// The number of interrupts that other CPUs sent to this CPU when they steered packets to it.
     pub received_rps: u64,
@@ -57,8 +57,8 @@ pub struct CpuCounts {
     pub interrupts: u64,
     /// The time that the CPU spent in hard and soft interrupts.
     pub softirq: u64,
-    /// The time that the CPU spent in the kernel outside of interrupts. This time includes the
-    /// threads of threaded NAPI.
+    /// The time that the CPU spent in the kernel outside of interrupts. This kernel time includes
+    /// the threads of threaded NAPI.
     pub system: u64,
     /// The time in which the CPU was not idle.
     pub busy: u64,
@@ -91,14 +91,14 @@ impl Sample {
             cpus.entry(cpu).or_default().interrupts = count;
         }
         let lost: u64 = LOST.iter().map(|name| counter(name)).sum();
-        // The numbers in /proc/uptime have two decimals: `350735.47 234388.90`.
+        // The numbers in /proc/uptime have two decimal places: `350735.47 234388.90`.
         let uptime = root.read("/proc/uptime").ok();
         let uptime = uptime.and_then(|text| text.split(' ').next()?.replace('.', "").parse().ok());
         Self { uptime: uptime.unwrap_or(0), packets: counter("rx_packets"), lost, cpus }
     }
 
     /// Returns the average time that CPUs spent in interrupts per packet, over all interfaces.
-    /// Returns `None` if the time was too short to be counted.
+    /// Returns `None` if the time in interrupts was too short to be measured.
     pub fn softirq_ns(&self) -> Option<f64> {
         let sum = |count: fn(&CpuCounts) -> u64| self.cpus.values().map(count).sum::<u64>();
         let (ticks, packets) = (sum(|cpu| cpu.softirq), sum(|cpu| cpu.processed));
@@ -134,7 +134,7 @@ impl Sample {
     }
 }
 
-/// Returns a counter of an interface, or 0 if it cannot be read.
+/// Returns a counter of an interface, or 0 if the counter cannot be read.
 pub(super) fn counter(root: &Root, interface: &str, name: &str) -> u64 {
     let text = root.read(&format!("/sys/class/net/{interface}/statistics/{name}")).ok();
     text.and_then(|text| text.parse().ok()).unwrap_or(0)

@@ -79,8 +79,8 @@ fn a_machine_of_128_cpus() {
     let sample = Sample::read(&root, "eth0");
     assert_eq!((sample.packets, sample.lost, sample.cpus.len(), sample.uptime), (1_000_000, 7, 127, 35_073_547));
     let cpu = sample.cpus[&CpuId(100)];
-    // The column with the CPU's number matters: without it, the row of CPU 100 would count as the
-    // row of CPU 99.
+    // The column with the CPU's number matters, because CPU 5 has no row. Without this column, the
+    // row of CPU 100 would count as the row of CPU 99.
     assert_eq!((cpu.processed, cpu.dropped, cpu.time_squeeze), (1100, 2, 3));
     assert_eq!((cpu.received_rps, cpu.flow_limit, cpu.interrupts), (9, 4, 0));
     assert_eq!((cpu.softirq, cpu.system, cpu.busy, cpu.all), (107, 20, 137, 1167));
@@ -114,7 +114,8 @@ fn a_machine_of_128_cpus() {
     );
 }
 
-/// The counters since `tune` began to listen take precedence over earlier counters.
+/// The increases of the counters since `tune` began to listen take precedence over the counters
+/// since the machine started.
 #[test]
 fn what_passed_while_tune_listened_counts_more() {
     let tree = large("lately");

@@ -10,8 +10,8 @@ use crate::facts::{Card, CpuCounts};
 use crate::knob::Knob;
 use crate::plan::{Change, Value};
 
-/// The load of the fake machine in one second: packets, lost packets, and ticks of CPU 0 and CPU 1.
-/// The load depends on the value of the machine's only knob.
+/// The load of the fake machine in one second: packets, lost packets, and busy ticks of CPU 0 and
+/// CPU 1. The load depends on the value of the machine's only knob.
 type Load = (u64, u64, [u64; 2]);
 
 /// A fake machine with a single knob. The value of the knob determines the load.
@@ -156,7 +156,7 @@ fn what_helps_is_kept_and_the_rest_taken_back() {
     }
 }
 
-/// The administrator has set a mask that makes the throughput worse, which happens often.
+/// The administrator has set a CPU mask that lowers the throughput. Such masks are common.
 #[test]
 fn an_unhelpful_mask_is_taken_off() {
     let loads = [("0", (100_000, 0, [30, 30])), ("3", (100_000, 0, [55, 55]))];
@@ -174,8 +174,8 @@ fn at_the_limit_throughput_decides() {
     assert_eq!((machine.knob, found.compared[0].verdict.as_ref().unwrap().at_limit), ("3", true));
 }
 
-/// A measurement window in which packets are dropped ends after a tenth of its time, and no second
-/// window follows.
+/// If packets are dropped in a measurement window, the window ends after a tenth of its time, and
+/// no second window follows.
 #[test]
 fn drops_end_a_window_at_once() {
     let mut machine = Machine::new("0", &[("0", (100_000, 0, [50, 0])), ("3", (100_000, 500, [10, 10]))]);
@@ -183,8 +183,8 @@ fn drops_end_a_window_at_once() {
     assert_eq!(machine.set, [(6_000, "3"), (7_500, "0")]);
 }
 
-/// A sender sends through a veth without a limit. With RPS, most of its packets are lost, but the
-/// machine handles more of its packets than without RPS.
+/// A sender sends through a veth at an unlimited rate. With RPS, most of the sender's packets are
+/// lost, but the machine handles more of the packets than without RPS.
 #[test]
 fn a_sender_without_a_limit_does_not_hide_the_better_mask() {
     let loads = [("0", (42_000, 0, [99, 0])), ("2", (75_000, 210_000, [80, 99])), ("1", (42_000, 240_000, [99, 30]))];
@@ -197,8 +197,8 @@ fn a_sender_without_a_limit_does_not_hide_the_better_mask() {
 #[test]
 fn an_end_restores_everything() {
     let loads = [("0", (100_000, 0, [60, 0])), ("3", (100_000, 0, [40, 40])), ("2", (100_000, 0, [20, 60]))];
-    // After 3 s, the search is in its first measurement window. After 80 s, it measures the second
-    // candidate.
+    // After 3 s, the search is in its first measurement window. After 80 s, the search measures the
+    // second candidate.
     for end in [3_000, 80_000] {
         let mut machine = Machine::new("0", &loads);
         machine.end = end;

@@ -11,8 +11,8 @@ use steerage_tune::{Machine, Root, Stages, Undo, Watch, Watched, reached_through
 
 use crate::made_up::rps;
 
-/// Calls `body` with a root directory that contains the /sys of the near network namespace. A /sys
-/// shows the namespace in which it was mounted.
+/// Calls `body` with a root directory that contains the /sys of the network namespace `near`. A
+/// mount of /sys shows the network namespace in which it was mounted.
 fn below(net: &Net, body: impl FnOnce(&Root) + Send) {
     net.near(|| {
         let place = Scratch::new();
@@ -59,8 +59,8 @@ fn the_kernel_reads_back_what_was_set_and_restored() {
     });
 }
 
-/// Another program changes a mask and takes the link down and up. The kernel's message about the
-/// link makes the watch set the mask again.
+/// Another program changes a CPU mask and takes the link down and up. The kernel's message about
+/// the link makes the watch set the CPU mask again.
 #[test]
 fn a_watch_sets_values_again_and_knows_new_queues() {
     let Some(net) = Net::with("numrxqueues 2 numtxqueues 2") else { return };

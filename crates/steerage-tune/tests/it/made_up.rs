@@ -9,8 +9,8 @@ use steerage_tune::{
     Knob, Machine, Root, STAGES, Scope, Setting, Stage, Stages, TuneError, Undo, Value, Wish, link_file,
 };
 
-/// A fake machine with the interface `eth0`. Tests choose its number of CPUs, queues and
-/// interrupts.
+/// A fake machine with the interface `eth0`. Each test chooses the number of CPUs, queues and
+/// interrupts of the fake machine.
 pub(crate) struct MadeUp(pub(crate) Scratch);
 
 impl MadeUp {
@@ -139,8 +139,8 @@ fn no_value_exceeds_its_bound() {
         }
         assert!(!plan.changes.is_empty() || ["rings_tx", "channels_rx"].contains(&stage.name), "{}", stage.name);
     }
-    // The kernel would round this number up, so `tune` would read another value than the value that
-    // it had set.
+    // The kernel would round the number 3000 up. Then `tune` would read a value that differs from
+    // the value that it had set.
     let plan = all.plan(&mut machine, "eth0", &Wish::default().set("rps_flow_cnt", Value::Number(3000)));
     assert_eq!(plan.changes[0].new, "4096");
 }

@@ -1,5 +1,5 @@
-//! Tests rules with which a card steers traffic to queues, on fake machines and on a veth, which
-//! does not support rules.
+//! Tests the rules with which a card steers traffic to queues. The tests run on fake machines and
+//! on a veth, which does not support such rules.
 
 use std::io::ErrorKind;
 
@@ -57,10 +57,10 @@ fn rules_are_added_once_checked_and_removed() {
     assert_eq!(kept.differences(&mut machine), []);
     // The second plan contains no change, because the card already has the rules.
     assert_eq!(planned(&mut machine, &lead, &kept).unwrap().changes, []);
-    // Without --flow, the rules are no longer wanted.
+    // Without the option --flow, the rules that `tune` added are no longer wanted.
     let without = planned(&mut machine, &Lead::default(), &kept).unwrap();
     assert_eq!(without.changes[0].command(), "ethtool -N eth0 delete 1021");
-    // Another program replaces one of the rules.
+    // Another program replaces one of the rules that `tune` added.
     made_up.write("ethtool/eth0/rules/1021", "flow-type tcp4 dst-port 22 action 1");
     assert_eq!(kept.differences(&mut machine).len(), 1);
     let restored = Undo::load(&directory, &machine, "eth0").unwrap().unwrap().restore(&mut machine).unwrap();
@@ -80,7 +80,7 @@ fn what_a_card_cannot_lead_is_refused() {
     };
     for (flows, queues, why) in [
         (&["tcp4 dst-port 443"][..], &[4][..], "it has no receive queue 4, but the queues 0 to 3"),
-        // Eight rules would be necessary to give equal shares to three queues.
+        // To give equal shares of the traffic to three queues, eight rules would be necessary.
         (&["tcp4 dst-port 443"], &[0, 1, 2], "the card has no room for more rules"),
         (
             &["tcp4 src-port 443"],

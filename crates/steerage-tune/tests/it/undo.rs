@@ -74,7 +74,7 @@ fn what_is_kept_is_checked_and_undone() {
     undo.keep(&mut made_up.machine(), plans[0].new_setting()).unwrap();
     let kept = load(&made_up, &directory).unwrap();
     assert_eq!(kept.kept().unwrap().differences(&mut made_up.machine()), []);
-    // The values of candidates that were not kept no longer count as values of `tune`.
+    // The values of candidates that were not kept no longer count as values that `tune` set.
     made_up.write(RPS, "0c");
     let differences = kept.kept().unwrap().differences(&mut made_up.machine());
     assert_eq!(differences[0].to_string(), format!("/{RPS} is 0c, and not 03"));
@@ -83,7 +83,7 @@ fn what_is_kept_is_checked_and_undone() {
 }
 
 /// When the number of queues changes, the kernel resets the values of each queue. `--undo` restores
-/// these values, unless the administrator has changed them since then.
+/// the values of the queues, unless the administrator has changed them after the reset.
 #[test]
 fn what_a_stage_reset_is_restored_and_what_somebody_else_set_stays() {
     for foreign in [false, true] {
@@ -94,7 +94,7 @@ fn what_a_stage_reset_is_restored_and_what_somebody_else_set_stays() {
         let plan = stages.plan(&mut machine, "eth0", &Wish::default().set("channels", Value::Number(4)));
         let mut undo = Undo::begin(&directory, &mut machine, "eth0", &[&plan]).unwrap();
         plan.new_setting().apply(&mut machine).unwrap();
-        // The driver has created the queues again, so their masks are empty.
+        // The driver has created the queues again, so their CPU masks are empty.
         made_up.write(RPS, "00");
         undo.keep(&mut machine, plan.new_setting()).unwrap();
         if foreign {
@@ -120,8 +120,8 @@ fn a_restarted_machine_and_another_interface_are_left_alone() {
         let restored = load(&made_up, &directory).unwrap().restore(&mut made_up.machine()).unwrap();
         assert!(restored.left[0].starts_with(note), "{:?}", restored.left);
         assert_eq!(made_up.read(RPS), "0c", "{file}");
-        // After a restart of the machine, values that affect the whole machine belong to the new
-        // boot and are not restored.
+        // After a restart of the machine, the values that affect the whole machine belong to the
+        // new boot. They are not restored.
         let budget = if value == "boot-2" { "600" } else { "300" };
         assert_eq!(made_up.read("proc/sys/net/core/netdev_budget"), budget, "{file}");
     }
@@ -185,7 +185,8 @@ fn a_link_file_is_removed_unless_somebody_changed_it() {
 }
 
 /// systemd sets the values in the .link file, and `tune` maintains the other values. `tune` sets
-/// them again, because the kernel reset them when the old number of queues was restored.
+/// the other values again, because the kernel reset them when the old number of queues was
+/// restored.
 #[test]
 fn what_a_link_file_sets_is_not_kept_as_well() {
     let (made_up, directory) = (MadeUp::new(8, 2), Scratch::new());
@@ -205,8 +206,8 @@ fn what_a_link_file_sets_is_not_kept_as_well() {
     assert_eq!(values(&made_up), ["00", "01", "2"]);
     let kept: Vec<&str> = undo.kept().unwrap().0.keys().map(|knob| knob.0.as_str()).collect();
     assert_eq!(kept, ["/sys/class/net/eth0/queues/tx-0/xps_cpus", "/sys/class/net/eth0/queues/tx-1/xps_cpus"]);
-    // Later, systemd has set the values in the .link file. The values do not change when the file
-    // is written again.
+    // Later, systemd has set the values in the .link file. These values do not change when the
+    // .link file is written again.
     made_up.write(RPS, "03");
     made_up.write(channels, "4");
     let mut undo = load(&made_up, &directory).unwrap();
@@ -274,7 +275,7 @@ fn a_watch_sets_interrupts_again_and_tells_irqbalance() {
     assert_eq!(said, ["setup", "settings ban irqs 100 101"]);
     assert_eq!(lines, ["set /proc/irq/101/smp_affinity to 08 again (it was ff)"]);
     assert_eq!(made_up.read("proc/irq/101/smp_affinity"), "08");
-    // If no value has changed, `set_again` writes nothing, and irqbalance gets no message.
+    // If no knob has changed, `set_again` writes nothing, and irqbalance gets no message.
     watch.set_again(&mut made_up.machine(), &mut undo, &mut |change| panic!("{change}")).unwrap();
 }
 

@@ -1,5 +1,5 @@
-//! The backlog of a CPU. Live queues share the backlog of a CPU. A backlog is shorter if memory is
-//! scarce. The length of a backlog can change during a run.
+//! The backlog of a CPU. All live queues together share the backlog of a CPU. A backlog is shorter
+//! if memory is scarce. The length of a backlog can change during a run.
 
 use std::time::Duration;
 
@@ -15,8 +15,8 @@ use steerage::{
 use steerage_fixtures::assert_at_rest;
 use steerage_fixtures::manual_clock::ManualClock;
 
-/// A queue with endless frames, one from each flow in turn. A queue that can wait is polled only
-/// while there is room.
+/// A queue that never runs out of frames. The frames belong to all flows in turn. If a queue can
+/// wait, it is polled only while the backlogs have room.
 struct Endless {
     next: u32,
     waits: bool,
@@ -157,8 +157,8 @@ fn the_backlog_grows_and_shrinks_under_load() {
     }
 }
 
-/// Finished frames do not keep pages that other queues need. An idle queue takes its finished
-/// frames back.
+/// Finished frames do not keep pages that other queues need. An idle queue reclaims the pages of
+/// its finished frames.
 #[test]
 fn a_server_of_many_cpus_and_queues_starts_with_the_default_memory() {
     for (queues, cpus) in [(32, 32), (16, 128)] {

@@ -1,4 +1,4 @@
-//! Segments of a flow that are merged before the handler: [`Builder::coalesce`].
+//! Tests segments of a flow that are merged before the handler is called: [`Builder::coalesce`].
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -23,7 +23,7 @@ const BLOCK_BYTES: usize = 1 << 20;
 const IP_AT: usize = ethernet::BYTES;
 const UDP_AT: usize = IP_AT + ipv4::BYTES;
 
-/// Lends frames from a block, or hands them over in pages.
+/// A queue that lends frames from a block, or hands over frames in pages.
 struct Source {
     frames: Vec<(Vec<u8>, Option<Offload>)>,
     next: usize,
@@ -73,7 +73,7 @@ impl RxQueue for Source {
     }
 }
 
-/// An output that accepts merged packets, and splits them in order to see their frames.
+/// An output that accepts merged packets. It splits them to get the single frames.
 #[derive(Clone, Default)]
 struct Whole {
     frames: Arc<Mutex<Vec<Vec<u8>>>>,
@@ -108,8 +108,8 @@ impl TxQueue for Whole {
     }
 }
 
-/// Decrements the TTL of each packet, as a router does. With `adds`, the handler also adds a link
-/// header.
+/// A handler that decrements the TTL of each packet, as a router does. If `adds` is set, the
+/// handler also adds a link header.
 #[derive(Default)]
 struct Route {
     packets: u64,
@@ -150,10 +150,10 @@ impl Handler for Route {
 
 struct Ran {
     snapshot: Snapshot,
-    /// The packets that handlers saw.
+    /// The number of packets that handlers got.
     handled: u64,
     sent: Vec<Vec<u8>>,
-    /// The packets that the output saw.
+    /// The number of packets that the output got.
     outgoing: usize,
 }
 
@@ -191,9 +191,9 @@ fn run(frames: &[(Vec<u8>, Option<Offload>)], how: How) -> Ran {
     Ran { snapshot: outcome.snapshot, handled, sent, outgoing }
 }
 
-/// The frames of each flow, by the flow's addresses and ports. With the flag "don't fragment", the
-/// identification of IPv4 has no meaning (RFC 6864). The identification is counted up when a packet
-/// is split.
+/// Returns the frames of each flow, by the flow's addresses and ports. With the flag "don't
+/// fragment", the identification field of IPv4 has no meaning (RFC 6864). When a packet is split,
+/// its frames get increasing identifications.
 fn by_flow(frames: &[Vec<u8>], skip: usize) -> HashMap<Vec<u8>, Vec<Vec<u8>>> {
     let mut flows: HashMap<_, Vec<_>> = HashMap::new();
     for frame in frames {
@@ -213,7 +213,7 @@ fn by_flow(frames: &[Vec<u8>], skip: usize) -> HashMap<Vec<u8>, Vec<Vec<u8>>> {
     flows
 }
 
-/// Bulk transfers and other traffic, in an order that is decided by `picks`.
+/// A flow: a bulk transfer or other traffic. `picks` decides the order of the frames.
 #[derive(Clone, Debug)]
 struct Flow {
     kind: u8,
@@ -236,12 +236,12 @@ fn frames_of(nth: usize, flow: &Flow) -> Vec<Vec<u8>> {
         0 => FrameBuilder::tcp((v4.0, port), (v4.1, 80)).sequence(sequence).flags(flow.flags[at]).frame(payload),
         1 => FrameBuilder::tcp((v6.0, port), (v6.1, 80)).sequence(sequence).flags(flow.flags[at]).frame(payload),
         2 => FrameBuilder::udp((v6.0, port), (v6.1, 443)).frame(payload),
-        // Each identification is one more than the previous one.
+        // The IPv4 identification of each frame is one more than that of the previous frame.
         3 => {
             let number = |ip: &mut steerage::flow::wire::IpHeader| (ip.identification, ip.fragment) = (at as u16, 0);
             FrameBuilder::udp((v4.0, port), (v4.1, 444)).with_ip(number).frame(payload)
         }
-        // Some frames are damaged, and must arrive as they are.
+        // Some frames are damaged. Damaged frames must arrive unchanged.
         _ => {
             let mut frame = FrameBuilder::udp((v4.0, port), (v4.1, 443)).frame(payload);
             let last = frame.len() - 1;
@@ -263,9 +263,9 @@ fn frames_of(nth: usize, flow: &Flow) -> Vec<Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// The frames that leave are the same with and without merging, in the order of each flow. The
-    /// test uses pages and blocks, and outputs that accept merged packets and outputs that accept
-    /// only frames.
+    /// The frames that are sent are the same with and without merging, and each flow's frames are
+    /// in order. The test uses pages and blocks, and outputs that accept merged packets and outputs
+    /// that accept only frames.
     #[test]
     fn merged_and_cut_is_the_same_as_unmerged(
         flows in prop::collection::vec(flow(), 1..12),
@@ -301,7 +301,7 @@ fn datagrams(count: usize) -> Vec<(Vec<u8>, Option<Offload>)> {
     (0..count).map(|nth| (frame(nth), None)).collect()
 }
 
-/// A poll takes 64 frames, which become one packet for the handler.
+/// A poll takes 64 frames, which are merged to one packet for the handler.
 #[test]
 fn a_batch_of_one_flow_is_one_packet() {
     for (lends, whole) in [(false, false), (false, true), (true, false), (true, true)] {
@@ -313,9 +313,9 @@ fn a_batch_of_one_flow_is_one_packet() {
     }
 }
 
-/// Checksums that the sender left to its network card are correct in the frames that leave. If a
-/// frame says that its checksum is partial, but the checksum field has another value, the frame
-/// stays as it is.
+/// A sender may leave checksums to its network card. Such checksums are correct in the frames that
+/// are sent. If a frame is marked as having a partial checksum, but its checksum field has another
+/// value, the frame stays unchanged.
 #[test]
 fn begun_checksums_are_finished() {
     let begun = |(frame, _): &(Vec<u8>, _), wrong: u16| {
@@ -334,7 +334,8 @@ fn begun_checksums_are_finished() {
     let complete = datagrams(128);
     for whole in [false, true] {
         let how = How { coalesce: true, lends: true, whole, ..How::default() };
-        // Partial and complete checksums alternate. The packets are merged nevertheless.
+        // Frames with partial and with complete checksums alternate. The frames are merged
+        // nevertheless.
         let mixed =
             complete.iter().enumerate().map(|(nth, one)| if nth % 2 == 0 { begun(one, 0) } else { one.clone() });
         let ran = run(&mixed.collect::<Vec<_>>(), how);
@@ -345,7 +346,8 @@ fn begun_checksums_are_finished() {
     }
 }
 
-/// Each frame is counted like its merged packet, even if the handler panics.
+/// Each frame is counted in the same way as the merged packet to which it belongs, even if the
+/// handler panics.
 #[test]
 fn a_panic_loses_the_frames_of_the_packets_without_a_verdict() {
     quiet_panics();
@@ -358,7 +360,7 @@ fn a_panic_loses_the_frames_of_the_packets_without_a_verdict() {
     assert_eq!(by_flow(&ran.sent, 0).len(), 1);
 }
 
-/// Tests what a handler sees of a merged packet, and what it cannot do with it.
+/// A handler that checks the contents of merged packets, and that some operations on them fail.
 struct Looks;
 
 impl Handler for Looks {
@@ -389,7 +391,7 @@ impl Handler for Looks {
     fn finish(self, _: &mut Cpu) {}
 }
 
-/// Replaces a packet by its first bytes, as a router does for an ICMP error.
+/// A handler that shortens a packet to its first bytes, as a router does for an ICMP error.
 struct Shortens;
 
 impl Handler for Shortens {
@@ -452,7 +454,8 @@ fn a_handler_sees_a_super_frame() {
 }
 
 /// If there is no page for the headers of a merged packet, the frames are not merged. If merged
-/// packets of blocks cannot be split because no page is free, their frames are dropped and counted.
+/// packets in blocks cannot be split because no page is free, the frames of these packets are
+/// dropped and counted.
 #[test]
 fn without_pages_nothing_is_lost_unseen() {
     for kept_max in [0, 1, 7, 63] {

@@ -1,5 +1,5 @@
-//! Tests calls of the policies' control: late calls, no calls, calls from several threads, and
-//! calls from steerage's own thread.
+//! Tests calls of `Handle::control`, which runs the policies: late calls, no calls, calls from
+//! several threads, and calls from steerage's own thread.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -37,7 +37,7 @@ impl RxQueue for Frames {
     }
 }
 
-/// The calls that a test policy got, and its answers.
+/// The calls of a test policy, and the answers of the policy.
 #[derive(Debug, Default)]
 struct Asked {
     looks: Vec<Timestamp>,
@@ -47,7 +47,7 @@ struct Asked {
     panics: bool,
 }
 
-/// A policy that begins with the first CPU, and later uses the CPUs that the test asks for.
+/// A policy that begins with the first CPU, and later uses the CPU that the test requests.
 #[derive(Clone, Debug, Default)]
 struct Told(Arc<Mutex<Asked>>);
 
@@ -153,7 +153,7 @@ fn looks_become_rare_while_nothing_is_received() {
     two.end();
 }
 
-/// Delivers a batch of eight frames in each poll.
+/// A queue that delivers a batch of eight frames in each poll.
 struct Eights;
 
 impl RxQueue for Eights {
@@ -167,7 +167,8 @@ impl RxQueue for Eights {
     }
 }
 
-/// Counts the batches that have one packet, which is timed alone for the policy.
+/// Counts the batches with a single packet. steerage handles a packet alone to measure its time for
+/// the policy.
 #[derive(Debug)]
 struct Singles(Arc<AtomicUsize>);
 
@@ -182,8 +183,8 @@ impl Handler for Singles {
     fn finish(self, _cpu: &mut Cpu) {}
 }
 
-/// If the policy has no choice, nothing is measured. The policy has a choice if the mask has a
-/// second CPU, or if a queue is polled by a CPU outside of its mask.
+/// If the policy has no choice between CPUs, the load is not measured. The policy has a choice if
+/// the mask has a second CPU, or if a queue is polled by a CPU outside of its mask.
 #[test]
 fn the_load_is_measured_only_while_there_is_a_choice() {
     let (told, singles) = (Told::default(), Arc::new(AtomicUsize::new(0)));
@@ -194,7 +195,8 @@ fn the_load_is_measured_only_while_there_is_a_choice() {
     let (parts, handle) = builder.build(move |_| Singles(Arc::clone(&batches))).unwrap().split();
     let mut cpus: Vec<_> = parts.into_iter().map(|part| part.enter(ManualClock::default())).collect();
     let mut now = Timestamp::ZERO;
-    // Returns how often the policy was called, and whether packets were timed alone.
+    // Returns whether the policy was called, whether packets were timed alone, and the time until
+    // the next call.
     let mut measures = |cpus: &mut Vec<Softnet<Singles, ManualClock>>| {
         let mut round = || {
             let before = (told.asked().looks.len(), singles.load(Ordering::SeqCst));
@@ -207,7 +209,7 @@ fn the_load_is_measured_only_while_there_is_a_choice() {
             let after = (told.asked().looks.len(), singles.load(Ordering::SeqCst));
             (after.0 > before.0, after.1 > before.1, due)
         };
-        // The control and the CPUs follow a change in the first round after it.
+        // The first round after a change only lets the control and the CPUs adapt to the change.
         round();
         round()
     };
@@ -216,7 +218,7 @@ fn the_load_is_measured_only_while_there_is_a_choice() {
     assert_eq!(measures(&mut cpus), (true, true, REFINE_EVERY));
     handle.set_rps_cpus(&mask(&[0])).unwrap();
     assert_eq!(measures(&mut cpus), (false, false, REFINE_EVERY));
-    // CPU 0 polls, and CPU 1 could poll instead.
+    // CPU 0 polls the queue, and CPU 1 could handle the packets or poll instead.
     handle.set_rps_cpus(&mask(&[1])).unwrap();
     assert_eq!(measures(&mut cpus), (true, true, REFINE_EVERY));
 }
@@ -236,7 +238,8 @@ fn a_wish_leaves_a_plan_that_outlives_the_control() {
         two.settle();
         assert_eq!(two.shares(), shares, "with CPUs {present:?}");
     }
-    // The policy is informed once, even if the call is late, and is not asked for its plan again.
+    // The policy is informed of the changed CPUs once, even if the call is late. It is not asked
+    // for its plan again.
     let asked = || {
         let asked = told.asked();
         (asked.changes, asked.plans.len())
@@ -288,7 +291,8 @@ fn a_policy_that_panics_is_replaced_by_hash() {
     two.end();
 }
 
-/// A policy that announces when a call begins, and ends the call when the test allows it.
+/// A policy that reports the beginning of a call, and returns from the call when the test allows
+/// it.
 #[derive(Clone, Debug)]
 struct Slow(Sender<()>, Arc<Mutex<Receiver<()>>>);
 
@@ -320,8 +324,8 @@ fn nothing_waits_for_a_slow_policy() {
     handle.control(Timestamp::ZERO);
     let looks = thread::spawn(move || handle.control(now));
     has_begun.recv().unwrap();
-    // During the call, another caller returns at once, packets are handled, and masks come into
-    // force.
+    // During the call of the policy, another call of `control` returns at once, packets are
+    // handled, and new masks take effect.
     assert_eq!(two.handle.control(now), Some(now + REFINE_RETRY));
     two.receive(100);
     two.handle.set_rps_cpus(&[CpuId(1)].into_iter().collect()).unwrap();
@@ -332,7 +336,8 @@ fn nothing_waits_for_a_slow_policy() {
     two.end();
 }
 
-/// Virtual CPUs also have a control thread, because a policy that checks the load may be set later.
+/// An instance with virtual CPUs also has a control thread, because a policy that checks the load
+/// may be set later.
 #[test]
 fn the_library_calls_the_control_by_itself() {
     let frames = Arc::new(AtomicUsize::new(usize::MAX));
@@ -350,10 +355,10 @@ fn the_library_calls_the_control_by_itself() {
     running.join();
 }
 
-/// The time at which other programs are first measured.
+/// The time at which the CPU time of other programs is first measured.
 const WATCH_EVERY: Duration = Duration::from_millis(250);
 
-/// With a live device, the policy decides only after the time that other programs take is known.
+/// With a live device, the policy decides only when the CPU time of other programs is known.
 #[test]
 #[expect(clippy::print_stderr, reason = "the reason of a skipped test")]
 fn the_policy_waits_for_the_time_that_others_take() {

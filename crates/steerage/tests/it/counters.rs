@@ -9,7 +9,7 @@ use steerage::testing::HandlerTester;
 use steerage::{Affinity, Batch, Builder, Cpu, CpuId, CpuMask, Handler, Hash, Input};
 use steerage_fixtures::{HANG, assert_at_rest, quiet_panics, until};
 
-/// An endless queue that can wait, with packets of all buckets.
+/// A queue that never runs out of packets and can wait for room. The packets belong to all buckets.
 struct AllBuckets(u32);
 
 impl RxQueue for AllBuckets {
@@ -82,13 +82,13 @@ fn counts_add_up_while_buckets_move_and_handlers_panic() {
     let snapshot = running.join().snapshot;
     let panics: u64 = snapshot.cpus.iter().map(|cpu| cpu.panics).sum();
     let [seen, bytes] = &snapshot.counters[..] else { panic!("{:?}", snapshot.counters) };
-    // A packet at which the function panics is counted, but not delivered.
+    // A packet at which the packet function panics is counted by the counter, but is not delivered.
     assert_eq!(seen.total, snapshot.delivered() + panics);
     assert!(panics >= 12, "{panics}");
     assert_eq!((bytes.total, &*bytes.unit), (60 * seen.total, "bytes"));
     assert_eq!(seen.by_cpu[0], 0, "CPU 0 only receives");
     assert!(seen.by_cpu[1] >= 3 * Panics::EVERY && seen.by_cpu[2] >= 3 * Panics::EVERY, "{seen:?}");
-    // After the run, the handle returns the final counts.
+    // After the run, the handle returns the final values of the counters.
     assert_eq!(handle.counters(), snapshot.counters);
     assert_at_rest(&snapshot);
 }

@@ -1,5 +1,5 @@
-//! Tests outputs that finish packets later: packets in flight, the final counts, and queues that
-//! wait.
+//! Tests outputs that finish packets after `send` has returned: packets in flight, the final
+//! counts, and queues that wait.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -18,7 +18,7 @@ use steerage_fixtures::HANG;
 use steerage_fixtures::handlers::SendAll;
 use steerage_fixtures::manual_clock::ManualClock;
 
-/// A queue that hands over this number of frames of eight bytes each. This queue can wait for room.
+/// A queue that hands over `.0` frames of eight bytes each. This queue can wait for room.
 struct Frames(u64);
 
 impl RxQueue for Frames {

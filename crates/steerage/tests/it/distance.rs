@@ -27,8 +27,8 @@ impl RxQueue for Endless {
     }
 }
 
-/// A policy that leaves all packets on the CPU where they arrive. The policy always asks for the
-/// distance of the last CPU, and stores the results.
+/// A policy that leaves all packets on the CPU that received them. The policy always requests a
+/// measurement of the distance to the last CPU, and stores the results.
 #[derive(Clone, Debug, Default)]
 struct Asks {
     last: u16,
@@ -67,8 +67,8 @@ fn a_cpu_that_sleeps_is_measured_from_one_that_has_no_time() {
     let builder = Builder::new().cpus(ours.clone()).check_order(true).policy(asks.clone()).input(input);
     let running = builder.build(|_| Nothing).unwrap().start().unwrap();
     let handle = running.handle();
-    // If the CPUs are busy with other programs, the two threads may miss each other for a while,
-    // but not forever. With only one CPU, no distance can be measured.
+    // If the CPUs are busy with other programs, the two measuring threads may fail to run at the
+    // same time for a while, but not forever. With only one CPU, no distance can be measured.
     let enough =
         || asks.told.lock().unwrap().len() >= 3 || (ours.len() < 2 && handle.snapshot().received() > 1_000_000);
     until("distances are measured", enough);

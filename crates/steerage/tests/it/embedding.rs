@@ -1,5 +1,5 @@
-//! Tests further parts of the interface of `steerage`: the end of a handler, numbers of inputs and
-//! outputs, waiting, and headers that are read once.
+//! Tests further parts of the API of `steerage`: the end of a handler, numbers of inputs and
+//! outputs, waiting, and headers that are read only once.
 
 use std::io;
 use std::net::SocketAddrV4;
@@ -142,7 +142,7 @@ fn inputs_and_outputs_are_known_by_the_numbers_that_the_builder_returned() {
 }
 
 /// Records the flow of each packet, rewrites the packet's port, and records the flow again. A
-/// second pass over the batch records the flows once more.
+/// second iteration over the batch records the flows once more.
 struct Rewrites(Arc<Mutex<Vec<[Option<FlowKey>; 3]>>>);
 
 impl Handler for Rewrites {
@@ -229,8 +229,8 @@ fn a_cpu_that_does_not_exist_is_named_with_those_that_do() {
         refusal(two().cpus(CpuMask::from_iter([CpuId(2)])).input(input())),
         "there is no CPU 2: the CPUs are 0-1"
     );
-    // A CPU that only receives does not belong to the CPUs that handle packets. A thread that is
-    // not pinned may run on any CPU.
+    // A CPU that only receives packets need not be one of the CPUs that handle packets. A thread
+    // that is not pinned may run on any CPU.
     let receives = two().cpus(CpuMask::from_iter([CpuId(1)])).input_on(input(), &[CpuId(0)], None);
     assert!(receives.build(|_| Nothing).is_ok());
     assert!(Builder::new().cpus(CpuMask::from_iter([missing])).pin(false).input(input()).build(|_| Nothing).is_ok());

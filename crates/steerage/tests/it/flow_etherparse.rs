@@ -1,5 +1,5 @@
-//! Compares flow keys with `etherparse`, which builds the frames and parses them independently of
-//! steerage.
+//! Compares steerage's flow keys with those of the crate `etherparse`, which builds the frames and
+//! parses them independently.
 
 use std::net::{SocketAddrV4, SocketAddrV6};
 
@@ -23,9 +23,10 @@ fn flow_key(frame: &[u8]) -> Option<FlowKey> {
     found
 }
 
-/// The flow key that the frame should have according to etherparse. etherparse reads neither SCTP
-/// nor the contents of first fragments. For SCTP and first fragments, the ports are the first four
-/// bytes, and the identifier of an echo is in the fifth and sixth byte.
+/// Returns the flow key that the frame should have according to etherparse. etherparse reads
+/// neither SCTP nor the contents of first fragments. For SCTP and first fragments, this function
+/// reads the payload itself: the ports are the first four bytes, and the identifier of an ICMP echo
+/// is in the fifth and sixth byte.
 fn expected(frame: &[u8]) -> FlowKey {
     let sliced = SlicedPacket::from_ethernet(frame).expect("what etherparse has built, it can read");
     let net = sliced.net.as_ref().expect("all generated frames hold IP");
@@ -71,9 +72,9 @@ fn expected(frame: &[u8]) -> FlowKey {
     }
 }
 
-/// The frame as other programs would write it. etherparse 0.19 reads the lower byte of the offset
-/// field in an IPv6 fragment header as more-fragments and five bits of offset. According to RFC
-/// 8200, 4.5, the offset is in the upper bits, and more-fragments is the lowest bit.
+/// Returns the frame as other programs would write it. In an IPv6 fragment header, etherparse 0.19
+/// reads the lower byte of the offset field as more-fragments and five bits of offset. According to
+/// RFC 8200, 4.5, the offset is in the upper bits, and more-fragments is the lowest bit.
 fn on_the_wire(mut frame: Vec<u8>) -> Vec<u8> {
     let mut place = None;
     if let Ok(SlicedPacket { net: Some(NetSlice::Ipv6(ip)), .. }) = SlicedPacket::from_ethernet(&frame) {
@@ -97,8 +98,8 @@ enum Upper {
     Raw(u8),
 }
 
-/// The destination ports with which [`wrap`] marks UDP as a tunnel. Random payload with a tunnel's
-/// port may look like a tunnel, which etherparse does not read.
+/// The destination ports with which [`wrap`] marks a UDP datagram as a tunnel. Random payload with
+/// a tunnel's port may look like a tunnel, which etherparse does not read.
 const TUNNEL_PORTS: [u16; 4] = [GTP_U, VXLAN, GENEVE, MPLS];
 const GTP_U: u16 = 2152;
 const VXLAN: u16 = 4789;
@@ -112,8 +113,8 @@ fn upper() -> impl Strategy<Value = Upper> {
             .prop_filter("a tunnel's port", |(_, destination)| !TUNNEL_PORTS.contains(destination))
             .prop_map(|(source, destination)| Upper::Udp(source, destination)),
         Just(Upper::Echo),
-        // SCTP, ESP, OSPF and an unassigned protocol number. etherparse treats their content as
-        // payload.
+        // SCTP, ESP, OSPF and an unassigned protocol number. etherparse treats the contents of
+        // these protocols as payload.
         prop::sample::select(vec![132, 50, 89, 200]).prop_map(Upper::Raw),
     ]
 }
@@ -156,9 +157,9 @@ fn ipv6() -> impl Strategy<Value = IpHeaders> {
     (any::<([u8; 16], [u8; 16])>(), extensions).prop_map(
         |((source, destination), (hop_by_hop_options, destination_options, mut routing, fragment))| {
             let fragment = fragment.map(|(offset, more)| Ipv6FragmentHeader::new(IpNumber::UDP, offset, more, 1));
-            // After a fragment header, etherparse continues to read options if the first fragment
-            // has options. A later fragment has no options. So a key that all fragments share
-            // cannot depend on the options. flow.rs tests this case.
+            // In a first fragment, etherparse also reads the IPv6 options after the fragment
+            // header. A later fragment does not contain the options. Therefore a flow key that all
+            // fragments share cannot depend on the options. flow.rs tests this case.
             if let (Some(routing), true) = (&mut routing, fragment.is_some()) {
                 routing.final_destination_options = None;
             }
@@ -219,9 +220,9 @@ fn tunnel() -> impl Strategy<Value = Tunnel> {
     ]
 }
 
-/// An outer IP header that is not fragmented, because later fragments do not show that there is a
-/// tunnel. The header has only few extension headers, so that three tunnels stay within the limit
-/// on headers.
+/// Generates an outer IP header without fragmentation, because a later fragment does not show that
+/// it belongs to a tunnel. The header has only few extension headers, so that three nested tunnels
+/// do not exceed the maximum number of headers.
 fn outer_ip() -> impl Strategy<Value = IpHeaders> {
     (prop_oneof![ipv4(), ipv6()]).prop_map(|mut ip| {
         match &mut ip {
@@ -293,7 +294,7 @@ proptest! {
     }
 
     /// Packets in nested tunnels belong to the flow of the innermost header. If the outermost
-    /// header is selected, packets belong to its flow.
+    /// header is selected, packets belong to the flow of this header.
     #[test]
     fn tunnels_agree_with_etherparse(
         tags in 0..=2_u8,

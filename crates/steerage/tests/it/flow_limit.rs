@@ -13,7 +13,7 @@ use steerage::{
 use steerage_fixtures::manual_clock::{self, ManualClock};
 
 const BACKLOG: usize = 512;
-/// The port of the elephant, a flow that sends three packets of four.
+/// The port of the *elephant*, a large flow to which three of four packets belong.
 const ELEPHANT: u16 = 1;
 
 struct Udp {
@@ -70,7 +70,8 @@ fn two(hashes: bool, can_wait: bool) -> Two {
     let queue = Udp { sent: 0, hashes, can_wait };
     let to_the_other: CpuMask = [CpuId(1)].into_iter().collect();
     let builder = Builder::new().virtual_cpus(2).backlog(BACKLOG).rps_cpus(to_the_other);
-    // With a random key, a small flow would share the elephant's table entry in one run of twenty.
+    // With a random hash key, a small flow would share the elephant's entry in the table of the
+    // flow limit in one run of twenty.
     let builder = builder.hash(FlowHasher::sip(&HashKey::MICROSOFT));
     let builder = builder.input_on(Input::new("udp", "test", vec![Box::new(queue)]), &[CpuId(0)], None);
     let (parts, handle) = builder.build(|_| Counts::default()).unwrap().split();
@@ -106,12 +107,13 @@ fn small_flows_pass_where_a_large_one_fills_the_backlog() {
         let both: CpuMask = [CpuId(0), CpuId(1)].into_iter().collect();
         two.handle.set_flow_limit_cpus(&both).unwrap();
         assert_eq!(two.handle.flow_limit_cpus(), both);
-        // In each round there are 64 frames, of which 48 belong to the elephant. All frames pass
-        // until the backlog is half full.
+        // In each round there are 64 frames, of which 48 belong to the elephant. All frames are
+        // accepted until the backlog is half full.
         two.rounds(4);
         assert_eq!(two.lost(), [0, 0]);
-        // When the backlog is half full, only small flows pass. The elephant's first packets pass
-        // too, as long as the history is not full.
+        // When the backlog is half full, only the packets of small flows are accepted. The
+        // elephant's first packets are accepted too, as long as the flow limit's history of packets
+        // is not full.
         two.rounds(8);
         let [full, limited] = two.lost();
         assert_eq!((full, limited), (0, 8 * 48 - FLOW_LIMIT_HISTORY as u64 / 2), "{hashes}");

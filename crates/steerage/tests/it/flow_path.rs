@@ -1,4 +1,5 @@
-//! Tests which packets the receive path steers together: by link type, in tunnels and in fragments.
+//! Tests which packets the receive path steers to the same CPU, for several link types, tunnels and
+//! fragments.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -93,8 +94,8 @@ fn in_vxlan(packet: &[u8]) -> Vec<u8> {
 
 const FLOWS: u8 = 100;
 
-/// For each flow: a whole packet, a datagram whose first fragment arrives first, and a datagram
-/// whose first fragment arrives last.
+/// Returns three packets for each flow: a whole packet, a datagram whose first fragment arrives
+/// first, and a datagram whose first fragment arrives last.
 fn fragmented() -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     for flow in 0..FLOWS {

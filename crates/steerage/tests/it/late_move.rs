@@ -1,4 +1,4 @@
-//! Tests that buckets move away from a CPU that does not step.
+//! Tests that buckets move away from a CPU that executes no rounds (`step`).
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -17,7 +17,8 @@ use steerage_core::limits::MOVE_WAIT;
 use steerage_fixtures::handlers::Nothing;
 use steerage_fixtures::manual_clock::{self, ManualClock};
 
-/// A queue with endless frames of the first bucket, which moves with the first slice.
+/// A queue that never runs out of frames. All frames belong to the first bucket, which moves with
+/// the first slice of buckets.
 pub(crate) struct OneBucket;
 
 impl RxQueue for OneBucket {
@@ -60,8 +61,8 @@ impl<H: Handler> Two<H> {
         Self { receiver, worker, handle, clock }
     }
 
-    /// Advances the clock, and steps CPU 0 twice. In the second round, CPU 0 may act on events of
-    /// the first round.
+    /// Advances the clock, and steps CPU 0 twice. In the second of these rounds, CPU 0 may act on
+    /// events of the first round.
     fn receive_after(&mut self, time: Duration) {
         self.clock.advance(time);
         self.receiver.step();
@@ -87,8 +88,8 @@ fn only(cpu: u16) -> CpuMask {
     [CpuId(cpu)].into_iter().collect()
 }
 
-/// The frames that the CPU has not begun are dropped when the CPU steps again. Until the CPU steps,
-/// new frames of the bucket are dropped too.
+/// The frames that the old CPU has not begun to handle are dropped when this CPU runs again. Until
+/// the old CPU runs again, new frames of the bucket are dropped too.
 #[test]
 fn a_move_that_takes_too_long_takes_the_frames_back() {
     let mut two = Two::in_a_move();
@@ -124,7 +125,7 @@ fn a_cpu_whose_handler_does_not_return_is_declared_dead() {
 }
 
 thread_local! {
-    /// What a handler does when it is woken for the first time.
+    /// The function that a handler calls when it is woken for the first time.
     static WHEN_WOKEN: RefCell<Option<Box<dyn FnOnce()>>> = const { RefCell::new(None) };
 }
 
@@ -146,8 +147,8 @@ impl Handler for Woken {
     fn finish(self, _: &mut Cpu) {}
 }
 
-/// If a handler does not return from `woken`, the handler that replaces it is woken too. Otherwise,
-/// messages and packets of senders would wait for the next request.
+/// If a handler does not return from `woken`, the handler that replaces it is woken too. Without
+/// this call of `woken`, messages and packets of senders would wait for the next request.
 #[test]
 fn a_request_outlives_the_handler_that_did_not_return() {
     let woken = Arc::<AtomicU64>::default();
@@ -161,7 +162,7 @@ fn a_request_outlives_the_handler_that_did_not_return() {
             receiver.step();
         }
         assert!(its_handle.snapshot().moves.of(MoveCause::CpuDied) > 0);
-        // The CPU ends here, which stops the run.
+        // CPU 0 ends at this point, which stops the run.
         receiver.finish();
     })));
     handle.wake(CpuId(1)).unwrap();

@@ -39,8 +39,8 @@ impl RxQueue for Lends {
     }
 }
 
-/// Returns how many lent frames had not returned at each of 100 polls. The handler finishes each
-/// frame before the next poll.
+/// Returns, for each of 100 polls, the number of lent frames that had not returned to the device.
+/// The handler finishes each frame before the next poll.
 fn out_at_polls(says: Polled) -> Vec<u32> {
     let out = Arc::default();
     let queue = Lends { says, claim: None, out: Arc::clone(&out) };
@@ -69,8 +69,8 @@ fn a_device_with_more_to_come_has_its_frames_back_after_some_polls() {
     assert!(out.iter().all(|out| *out as usize <= RECLAIM_POLLS), "{out:?}");
 }
 
-/// The device provides blocks, but copies each frame to a page. AF_PACKET also copies frames if it
-/// must return their block to the kernel.
+/// A device that provides blocks, but copies each frame to a page. The AF_PACKET device also copies
+/// the frames of a block to pages if it must return the block to the kernel.
 struct Copies(usize);
 
 impl RxQueue for Copies {
@@ -105,8 +105,8 @@ fn a_queue_that_lends_caches_pages_if_asked_to() {
     }
 }
 
-/// The size of a device's blocks is known only after the device was opened. All other memory
-/// shrinks by this size, and the run continues.
+/// The size of a device's blocks is known only after the device was opened. The memory for
+/// everything else shrinks by the size of the blocks, and the run continues.
 #[test]
 fn under_the_cap_backlogs_give_way_to_what_devices_lend() {
     let build = |memory_max: usize| {

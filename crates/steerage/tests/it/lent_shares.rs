@@ -20,8 +20,8 @@ const LONG: usize = 20_000;
 const SHORT: usize = 100;
 const FLOWS: [FlowHash; 2] = [FlowHash(0), FlowHash(u32::MAX)];
 
-/// In each poll, lends a long frame and a short frame of each flow. If there is no block for a
-/// frame, it is lost.
+/// A queue that lends, in each poll, a long frame and a short frame of each flow. If no block is
+/// free for a frame, the frame is lost.
 struct Lends {
     shared: bool,
     claim: Option<Claim>,
@@ -185,8 +185,8 @@ fn without_a_limit_the_others_would_lose_theirs() {
     world.end();
 }
 
-/// A move away from the stalled CPU parks its frames. The parked frames do not hold all blocks
-/// either.
+/// If a bucket moves away from the stalled CPU, the bucket's new frames are parked. The parked
+/// frames do not occupy all blocks either.
 #[test]
 fn frames_that_are_parked_leave_room_for_others() {
     let mut world = World::new(true);

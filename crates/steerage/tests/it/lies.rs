@@ -1,5 +1,5 @@
 //! Tests devices that report impossible values. A frame that lies outside of the device's memory is
-//! lost and counted. No frame has a length on the wire above the maximum.
+//! lost and counted. The length on the wire of a frame never exceeds the maximum.
 
 use std::sync::{Arc, Mutex};
 
@@ -33,14 +33,15 @@ enum Lie {
     Posted(usize, usize),
     /// The offset and length that the device reports for the first part of a frame in two pages.
     Head(usize, usize),
-    /// The length that the device reports for a part after the first part. There is no spare page
-    /// for this part.
+    /// The length that the device reports for a part after the first part. No spare page is
+    /// available for this part of the frame.
     Part(usize),
     /// The device returns a page of another memory region.
     Gives,
 }
 
-/// Hands over a correct frame, then an impossible frame, and then another correct frame.
+/// A device that hands over a correct frame, then an impossible frame, and then another correct
+/// frame.
 struct Liar(Lie);
 
 impl RxQueue for Liar {
@@ -233,8 +234,8 @@ fn no_frame_is_longer_on_the_wire_than_a_header_can_state() {
     }
 }
 
-/// Hands over a block of three frames. Each frame has a larger reported length on the wire than the
-/// previous frame.
+/// A device that hands over a block of three frames. Each frame has a larger reported length on the
+/// wire than the previous frame.
 struct Growing(Option<Claim>);
 
 impl RxQueue for Growing {
@@ -270,8 +271,8 @@ fn every_frame_of_a_block_counts_by_its_length_on_the_wire() {
     assert_eq!((frames.len(), ledger.received(), ledger.received_bytes()), (3, 3, 100 + 200 + 300));
 }
 
-/// A device that wraps another device sees the frames that were handed over. The wrapping device
-/// removes some of the frames together with their bytes.
+/// A device that wraps another device sees the frames that the inner device hands over. If the
+/// wrapping device removes a frame, the frame's bytes are not counted either.
 #[test]
 fn what_is_taken_back_takes_its_bytes_along() {
     struct Takes(Long, Arc<Mutex<usize>>);

@@ -59,8 +59,8 @@ struct Noted {
     work: Rc<Cell<Duration>>,
 }
 
-// A handler is created on the thread of its CPU. So a thread-local variable can share data with the
-// test.
+// A handler is created on the thread of its CPU. Therefore the handler can share data with the test
+// in a thread-local variable.
 thread_local! {
     static NOTED: Noted = Noted::default();
 }
@@ -117,8 +117,8 @@ fn they_are_in_force_once_every_cpu_has_come_round() {
     two.end();
 }
 
-/// A change or a stop between a CPU's last step and its sleep wakes no CPU. The CPU itself must
-/// detect it.
+/// A change or a stop that comes between a CPU's last round and its sleep wakes no CPU. The CPU
+/// itself must detect the change or stop.
 #[test]
 fn no_cpu_falls_asleep_over_a_change_or_a_stop() {
     let mut two = two(1);
@@ -171,8 +171,8 @@ fn a_round_ends_when_its_budget_is_used_up() {
     };
     let all = 4 * HANDLE_BUDGET;
     assert_eq!(rounds_of(&mut two), (vec![all], 0));
-    // Two lists of 64 frames reach the budget of 100. The round that ends with the last list also
-    // counts as squeezed, because there might have been more packets.
+    // The budget of 100 frames is used up after two lists of 64 frames. The round that ends with
+    // the last list also counts in `time_squeeze`, because more packets might have been waiting.
     two.handle.set_limits(|limits| limits.budget = 100);
     assert_eq!(rounds_of(&mut two), (vec![all / 2; 2], 2));
     two.handle.set_limits(|limits| limits.budget = 1);
@@ -186,8 +186,9 @@ fn a_round_ends_when_its_budget_is_used_up() {
     two.end();
 }
 
-/// For the first queue, with a cache of `lpc_pages` pages: how many pages came from the local cache
-/// and from the shared pool, and how many returned to each of them.
+/// Returns four numbers for the first queue with a cache of `lpc_pages` pages: the pages that came
+/// from the local cache and from the shared pool, and the pages that returned to the cache and to
+/// the pool.
 fn flow_of_pages(two: &mut Two, lpc_pages: usize) -> [u64; 4] {
     two.handle.set_queue_limits(0, |limits| limits.lpc_pages = lpc_pages).unwrap();
     let counts = |two: &Two| {
@@ -220,7 +221,7 @@ fn the_local_page_cache_is_switched_while_it_runs() {
     assert_eq!((most.lpc_pages, most.copybreak), (LPC_PAGES_MAX, 0));
     assert_eq!(two.handle.set_queue_limits(0, |_| ()).unwrap().lpc_pages, 0, "the other queue's are its own");
     assert!(two.handle.set_queue_limits(2, |_| ()).is_err());
-    // If a change is refused, no part of it is in force.
+    // If a change of several limits is refused, none of the limits changes.
     let both = two.handle.set_queue_limits(0, |limits| (limits.lpc_pages, limits.copybreak) = (9, 1));
     assert!(matches!(both, Err(SetError::NoCopybreak { queue: 0, .. })), "{both:?}");
     let limits = two.handle.set_queue_limits(0, |limits| limits.copybreak = 0).unwrap();

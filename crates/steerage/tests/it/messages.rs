@@ -15,7 +15,8 @@ use steerage_fixtures::manual_clock::{self, ManualClock};
 
 use super::late_move::OneBucket;
 
-/// Delivers one packet, and after that none. The CPU of this queue sleeps until it is woken.
+/// A queue that delivers a single packet. The CPU that polls this queue sleeps until another thread
+/// wakes it.
 struct One(bool);
 
 impl RxQueue for One {
@@ -35,7 +36,7 @@ impl RxQueue for One {
     }
 }
 
-/// Counts the packets of each bucket. A message adds to the count of its bucket.
+/// Counts the packets of each bucket. Each message adds a number to the count of its bucket.
 struct Counts {
     buckets: HashMap<BucketId, u64>,
     heard: Vec<u64>,
@@ -71,7 +72,7 @@ impl Handler for Counts {
 #[derive(Clone, Debug)]
 enum Message {
     Number(u64),
-    /// The bucket that the handler should have.
+    /// A message to a bucket: the handler that gets the message should have the bucket.
     Bucket(BucketId),
 }
 
@@ -103,7 +104,7 @@ fn messages_come_in_order_and_follow_their_bucket() {
         elsewhere: 0,
     };
     let (instance, post) = builder.build_with_messages(4, make).unwrap();
-    // Messages may be posted before the handlers exist.
+    // Messages may be posted before the handlers have been created.
     (0..4).for_each(|number| post.to_cpu(CpuId(1), Message::Number(number)).unwrap());
     assert!(matches!(post.to_cpu(CpuId(1), Message::Number(9)), Err(Unposted::Full(Message::Number(9)))));
     assert!(matches!(post.to_cpu(CpuId(7), Message::Number(9)), Err(Unposted::NoSuchCpu(_))));
@@ -150,7 +151,7 @@ fn messages_come_in_order_and_follow_their_bucket() {
     assert_eq!(post.to_all(&Message::Number(9)), [CpuId(0), CpuId(1)], "no handler is left");
 }
 
-/// Records its messages, and panics at the message `PANICS`.
+/// A handler that records its messages, and panics at the message `PANICS`.
 struct Listener(Arc<Mutex<Vec<u32>>>);
 
 const PANICS: u32 = 1000;
@@ -173,7 +174,8 @@ impl TakesMessages for Listener {
     }
 }
 
-/// The frames belong to one bucket, which moves to CPU 0. The move waits until CPU 0 steps.
+/// All frames belong to one bucket, which moves to CPU 0. The move of the bucket waits until CPU 0
+/// executes a round.
 struct Moving {
     cpus: [Softnet<WithMessages<Listener>, ManualClock>; 2],
     handle: Handle,
@@ -204,8 +206,8 @@ impl Moving {
         Self { cpus, handle, post, heard }
     }
 
-    /// Posts messages to the bucket while CPU 1, which has the bucket, steps. Returns how many
-    /// messages were posted.
+    /// Posts messages to the bucket while CPU 1, which has the bucket, executes rounds. Returns how
+    /// many messages were posted.
     fn post_while_moving(&mut self) -> u32 {
         let mut posted = 0;
         for _ in 0..20 {
@@ -225,7 +227,7 @@ impl Moving {
 }
 
 /// Messages to a bucket wait while the bucket moves. The number of waiting messages never exceeds
-/// the number of places. All messages for the bucket arrive after the move.
+/// the limit (`places`). All messages for the bucket arrive after the move.
 #[test]
 fn messages_that_wait_for_a_move_keep_their_places() {
     let mut moving = Moving::new();
@@ -237,7 +239,8 @@ fn messages_that_wait_for_a_move_keep_their_places() {
     assert_eq!(moving.end(), (0..PLACES as u32).collect::<Vec<_>>());
 }
 
-/// If the run ends, the messages after a message that waits for a move are not lost.
+/// If the run ends while a message waits for the move of a bucket, the messages after it are not
+/// lost.
 #[test]
 fn messages_that_wait_at_the_end_are_delivered() {
     let mut moving = Moving::new();
@@ -245,7 +248,7 @@ fn messages_that_wait_at_the_end_are_delivered() {
     moving.cpus[1].step();
     moving.post.to_cpu(CpuId(1), 8).unwrap();
     let heard = {
-        // The CPUs end here, while the bucket is moving.
+        // The CPUs end at this point, while the bucket is moving.
         let [one, other] = moving.cpus;
         let [(), ()] = [other, one].map(Softnet::finish);
         Arc::into_inner(moving.heard).unwrap().into_inner().unwrap()

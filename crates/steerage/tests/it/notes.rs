@@ -1,4 +1,5 @@
-//! Tests the notes that the outcome of a run has in addition to its numbers.
+//! Tests the notes in the outcome of a run (`Outcome::notes`), which describe problems that the
+//! numbers do not show.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +13,7 @@ use steerage::{Affinity, Batch, Builder, Cpu, CpuId, Handler, Hash, Input};
 use steerage_fixtures::handlers::Nothing;
 use steerage_fixtures::quiet_panics;
 
-/// Panics once in a hundred batches, or waits in the first batch.
+/// A handler that panics once in a hundred batches, or waits in the first batch.
 struct Bad {
     panics: bool,
     batches: Arc<AtomicUsize>,
@@ -80,7 +81,7 @@ fn a_handler_that_waits_is_named_if_input_was_lost() {
     assert!(outcome.snapshot.cpus[0].longest_batch >= Duration::from_millis(30));
     let [note] = &outcome.notes()[..] else { panic!("{:?}", outcome.notes()) };
     assert!(note.starts_with("CPU 0: one batch took 0.") && note.contains("a handler must not wait"), "{note}");
-    // No packets were lost, because this input waits for the handler.
+    // No packets were lost, because the input of this test waits for the handler.
     let outcome = run(testing::input(vec![[0; 60]; 1000]));
     assert!(outcome.snapshot.cpus[0].longest_batch >= Duration::from_millis(30) && outcome.notes().is_empty());
 }

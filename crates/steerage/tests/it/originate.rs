@@ -1,4 +1,5 @@
-//! Tests packets that a handler originates: their outputs, their order, and their counts.
+//! Tests packets that a handler creates and sends itself: the outputs, the order, and the counts of
+//! these packets.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -136,8 +137,8 @@ fn they_leave_behind_the_batch_each_by_its_output() {
 
 #[test]
 fn there_is_room_for_as_many_as_was_asked_for() {
-    // 150 packets are more than an output gets in one list. In each batch, the handler can send as
-    // many packets again.
+    // An output gets fewer than 150 packets in one list. In each batch, the handler can send 150
+    // packets again.
     let (ledger, full, _) = run(0..3, 200, 150);
     assert!(full);
     assert_eq!(ledger.cpus[0].originated, 450);
@@ -152,8 +153,8 @@ fn what_an_output_does_not_take_is_counted() {
     assert_eq!((ledger.cpus[0].originated, ledger.cpus[0].originated_dropped), (3, 9));
 }
 
-/// Sends a packet every millisecond without receiving packets. Each tick of the handler requests
-/// the next tick.
+/// A handler that sends a packet every millisecond without receiving packets. Each timer tick of
+/// the handler requests the next timer tick.
 struct Clock(u8);
 
 impl Handler for Clock {

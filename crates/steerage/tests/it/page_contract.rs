@@ -1,4 +1,5 @@
-//! Tests what devices and handlers may rely on in a page: headroom, alignment, tailroom.
+//! Tests the properties of a page that devices and handlers may rely on: headroom, alignment,
+//! tailroom.
 
 use std::sync::{Arc, Mutex};
 
@@ -170,7 +171,7 @@ fn a_copybreak_without_a_meaning_is_refused() {
     }
 }
 
-/// Takes all pages. Reports if a refill gets fewer pages than requested.
+/// Takes all pages. It checks that `refill` returns the number of pages that it got.
 struct Empties(Vec<Page>);
 
 impl RxQueue for Empties {

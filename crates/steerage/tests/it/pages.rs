@@ -1,4 +1,5 @@
-//! Tests difficult cases: a page that is held forever, and a ring that gets no page in exchange.
+//! Tests difficult cases of packet memory: a page that is never returned, and a ring that gets no
+//! empty page in exchange for a filled page.
 
 use std::cell::RefCell;
 use std::io;
@@ -59,8 +60,8 @@ impl Handler for Holds {
     }
 }
 
-/// ENA searches its page cache in order, so a page that is held blocks the search. The local page
-/// cache of steerage needs no search.
+/// The ENA driver searches its page cache in order, so a page that is still in use blocks the
+/// search. The local page cache of steerage needs no search.
 #[test]
 fn a_page_held_for_ever_does_not_stop_the_cache() {
     let queues = (0..QUEUES).map(|_| Box::new(Frames(FRAMES)) as Box<dyn RxQueue>).collect();
@@ -100,7 +101,8 @@ impl RxQueue for Greedy {
             assert_eq!(posted.number(), number, "there was no other");
             self.0.push(posted);
         }
-        // One page becomes free, and the device gets it once in exchange for a filled page.
+        // One page becomes free. The device gets this page in exchange for a filled page, but only
+        // once.
         out.give_page(self.0.pop().unwrap());
         let page = self.0.pop().unwrap();
         let number = page.number();
@@ -112,8 +114,8 @@ impl RxQueue for Greedy {
     }
 }
 
-/// Posts all pages, and receives frames in two pages each. `spare` is the number of pages that the
-/// device leaves for exchange, for each frame.
+/// A device that posts all pages, and receives each frame in two pages. `spare` is the number of
+/// pages per frame that the device leaves in the pool for exchange.
 struct InParts {
     pages: Vec<Page>,
     begun: Gather,
@@ -196,8 +198,8 @@ fn a_frame_that_no_page_is_given_for_drops_and_its_page_stays_posted() {
     }
 }
 
-/// Has posted pages. The poll with the number `fails_at` fails after some pages were filled and
-/// some returned.
+/// Has posted pages. The poll with the number `fails_at` fails after the device has filled some
+/// pages and returned others.
 struct Fails {
     posted: Vec<Page>,
     polls: usize,
@@ -284,8 +286,8 @@ fn pages_are_home_after_panics_and_after_a_device_s_failure() {
     }
 }
 
-/// Records in which part of the region its pages lie. If `greedy` is set, the device first takes
-/// all pages and returns them.
+/// A device that records in which part of the memory region its pages lie. If `greedy` is set, the
+/// device first takes all pages and returns them.
 struct Notes {
     region: Option<Arc<Region>>,
     parts: Arc<Mutex<Vec<usize>>>,
@@ -365,8 +367,8 @@ impl RxQueue for Endless {
     }
 }
 
-// A handler is created on the thread of its CPU. So a thread-local variable can share data with the
-// test.
+// A handler is created on the thread of its CPU. Therefore the handler can share data with the test
+// in a thread-local variable.
 thread_local! {
     static KEPT: RefCell<Vec<Kept>> = const { RefCell::new(Vec::new()) };
 }
@@ -384,8 +386,8 @@ impl Handler for KeepsAll {
     fn finish(self, _cpu: &mut Cpu) {}
 }
 
-/// All backlogs are full, and handlers keep as many packets as they may. Every poll still gets its
-/// pages, and the memory does not grow.
+/// All backlogs are full, and handlers keep as many packets as they may. Every poll still gets the
+/// pages that it needs, and the packet memory does not grow.
 #[test]
 fn with_every_worker_stalled_no_queue_lacks_a_page() {
     const BACKLOG: usize = 200;

@@ -1,5 +1,5 @@
-//! Tests a live queue with memory of its own. If a CPU has no room, the queue waits for it, but
-//! only for a limited time. A stop also reaches a queue that waits for room.
+//! Tests a live queue with memory of its own. If the backlog of a CPU has no room, the queue waits
+//! for room, but only for a limited time. A stop also reaches a queue that waits for room.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +18,8 @@ use steerage_fixtures::manual_clock::{self, ManualClock};
 
 const BACKLOG: usize = 2 * POLL_BUDGET;
 
-/// A queue with endless frames. After a stop was requested, the queue has one last frame.
+/// A queue that never runs out of frames. After a stop was requested, the queue delivers one last
+/// frame.
 struct Endless {
     has_room: Arc<AtomicBool>,
     stopping: bool,
@@ -74,15 +75,16 @@ fn it_waits_for_a_while_and_only_while_it_has_room() {
     assert_eq!(receiver.arm(), Armed::Work, "it looks for room once more before it sleeps");
     rounds(&mut receiver, 10);
     assert_eq!((handle.snapshot().received(), lost()), (2 * full, 0));
-    // At the next poll, the limited time is over. Frames are dropped in each round.
+    // At the next poll, the maximum waiting time is over. Therefore frames are dropped in each
+    // round.
     clock.advance(PATIENCE);
     rounds(&mut receiver, 3);
     assert_eq!(lost(), 3 * POLL_BUDGET as u64);
-    // After there was room, the queue may wait again.
+    // After the backlog had room once, the queue may wait again.
     while worker.step() == Stepped::Worked {}
     rounds(&mut receiver, 10);
     assert_eq!(lost(), 3 * POLL_BUDGET as u64);
-    // The queue does not wait if the device itself has no room.
+    // The queue does not wait for a backlog if the device itself has no room for more frames.
     has_room.store(false, Ordering::Relaxed);
     rounds(&mut receiver, 1);
     assert_eq!(lost(), 4 * POLL_BUDGET as u64);

@@ -1,5 +1,5 @@
-//! Tests packets that become longer and shorter in place. Each packet is compared with a vector to
-//! which the same changes are made.
+//! Tests packets that become longer and shorter in place. The test makes the same changes to a
+//! packet and to a vector of bytes, and compares them.
 
 use std::sync::{Arc, Mutex};
 
@@ -28,7 +28,7 @@ enum Lie {
     ChainedWithHeader,
 }
 
-/// States how a frame is divided over several pages.
+/// The ranges of a frame's bytes that lie in each of several pages.
 const PARTS: [std::ops::Range<usize>; 4] = [0..20, 20..20, 20..45, 45..60];
 
 struct Frames(Lie, usize, Option<Arc<Region>>, Option<Claim>);
@@ -286,8 +286,8 @@ proptest! {
     }
 }
 
-/// All of the headroom can be used. If the last bytes of the headroom are used, the device's header
-/// is overwritten.
+/// A handler can use all of the headroom of a page. If the last bytes of the headroom are used, the
+/// device's header is overwritten.
 #[test]
 fn the_headroom_is_as_promised() {
     for lie in [Lie::Pages, Lie::PagesWithHeader] {
@@ -297,8 +297,9 @@ fn the_headroom_is_as_promised() {
     run(Lie::Lent, &[Change::TrimFront(14), Change::Prepend(HEADROOM)], true);
 }
 
-/// If bytes are cut off a frame of several parts, or moved into its first part, the other parts do
-/// not contain these bytes any more. If the page is too short, the frame does not change.
+/// A frame may consist of several parts. If bytes are cut off the frame, or moved into its first
+/// part, the other parts no longer contain these bytes. If the page is too short, the frame does
+/// not change.
 #[test]
 fn the_parts_of_a_frame_are_one() {
     let long = PAGE_BYTES_MIN - HEADROOM - 15;

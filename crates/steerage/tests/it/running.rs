@@ -1,4 +1,4 @@
-//! Tests the lifetime of a run: dropping, detaching and joining it.
+//! Tests the lifetime of a run: a `Running` is dropped, detached or joined.
 
 use steerage::{
     Batch, BuildError, Builder, Cpu, CpuId, CpuMask, DeviceError, Handle, Handler, Hash, Input, Running,
@@ -46,7 +46,7 @@ fn until_more_is_received(handle: &Handle) {
 
 fn control_threads() -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
-    // A thread may end before its name is read.
+    // A thread may end before the test reads the thread's name.
     let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
     // The kernel keeps only 15 characters of the thread name "steerage/control".
     names.filter(|name| name.trim_end() == "steerage/contro").count()
@@ -108,8 +108,8 @@ fn a_detached_run_is_controlled_until_its_end() {
     }
 }
 
-/// A device that takes longer to close than CPUs may take to stop. A network card is slow in this
-/// way if its driver restarts it when its XDP program is detached.
+/// A device that closes slowly: it needs more time than CPUs are allowed to need for a stop. A
+/// network card closes slowly if its driver restarts the card when the XDP program is detached.
 struct ClosesSlowly(Frames);
 
 impl RxQueue for ClosesSlowly {
@@ -142,7 +142,7 @@ fn a_device_that_closes_slowly_is_waited_for() {
     assert_eq!((outcome.left_behind, outcome.snapshot.in_flight()), (vec![], 0));
 }
 
-/// The handler has 3 MiB of state by value, for which the default stack is too small.
+/// A handler with 3 MiB of state by value. The default stack is too small for this handler.
 struct Large([u8; 3 << 20]);
 
 impl Handler for Large {

@@ -16,7 +16,8 @@ use steerage::{Batch, Builder, Cpu, CpuId, CpuMask, Handler, Hash, Input, LinkTy
 use steerage_fixtures::manual_clock::ManualClock;
 use steerage_fixtures::{HANG, assert_at_rest};
 
-/// Keeps each packet and passes it to a thread, as long as packets can be kept.
+/// A handler that keeps each packet and passes it to another thread, as long as packets can be
+/// kept.
 struct Passes(mpsc::Sender<Kept>);
 
 impl Handler for Passes {
@@ -39,7 +40,7 @@ impl Handler for Passes {
 
 const FLOWS: u16 = 40;
 
-/// A frame that ends with its number.
+/// Returns a frame of the flow `flow`. The last bytes of the frame are `number`.
 fn frame(flow: u16, number: u32) -> Vec<u8> {
     let mut frame = FrameBuilder::udp(([10, 0, 0, 1], flow), ([10, 0, 0, 9], 53)).frame_of(64);
     frame[60..].copy_from_slice(&number.to_be_bytes());
@@ -61,12 +62,12 @@ fn answer(packets: &Receiver<Kept>, sender: &Sender) -> usize {
     sent
 }
 
-/// Every packet is kept, changed by another thread, and sent by a CPU, while buckets move. The
-/// packets of each flow stay in order, and all pages return.
+/// While buckets move, each packet is kept, changed by another thread, and sent by a CPU. The
+/// packets of each flow stay in order, and all pages return to the pool.
 #[test]
 fn kept_packets_are_sent_in_order_while_their_buckets_move() {
     const ROUNDS: u32 = 500;
-    // Each packet is kept, even if the thread is slow.
+    // So many packets can be kept that each packet is kept, even if the other thread is slow.
     let all = u64::from(ROUNDS) * u64::from(FLOWS);
     let frames = (0..ROUNDS).flat_map(|number| (0..FLOWS).map(move |flow| frame(flow, number)));
     let (output, recorded) = testing::output();
@@ -105,7 +106,7 @@ fn kept_packets_are_sent_in_order_while_their_buckets_move() {
     assert_at_rest(&ledger);
 }
 
-/// Hands over the frames from a channel, one in each poll.
+/// A queue that hands over the frames from a channel, one frame in each poll.
 struct Fed(Receiver<Vec<u8>>);
 
 impl RxQueue for Fed {
@@ -160,7 +161,7 @@ fn a_packet_waits_for_the_earlier_packet_of_its_flow_on_the_old_cpu() {
     assert_eq!(sent(), [0, 1, 2]);
 }
 
-/// A queue without packets. The CPU of this queue sleeps until it is woken.
+/// A queue without packets. The CPU that polls this queue sleeps until another thread wakes it.
 struct Silent;
 
 impl RxQueue for Silent {
@@ -182,7 +183,7 @@ fn is_ready(fd: &impl AsFd, wait: PollTimeout) -> bool {
 }
 
 /// Copies of frames wake a sleeping CPU. A full sender refuses packets. The file descriptor of the
-/// sender becomes readable when there is room.
+/// sender becomes readable when the sender has room.
 #[test]
 fn copies_wake_a_cpu_and_wait_for_room() {
     let (output, recorded) = testing::output();
@@ -200,7 +201,7 @@ fn copies_wake_a_cpu_and_wait_for_room() {
         assert!(is_ready(&ready, wait));
         assert!(sender.try_send_copy(LinkType::RAW, &[nth; 60]));
     }
-    // A copy that fits in no page is dropped and counted.
+    // A copy of a frame that is longer than a page is dropped and counted.
     assert!(is_ready(&ready, wait) && sender.try_send_copy(LinkType::RAW, &[0; 60_000]));
     running.handle().stop();
     let outcome = running.join();
@@ -212,7 +213,7 @@ fn copies_wake_a_cpu_and_wait_for_room() {
     assert_at_rest(&outcome.snapshot);
 }
 
-/// Sends each packet of the last batch a second time.
+/// A handler that sends each packet of the last batch a second time.
 struct Twice(Vec<Kept>);
 
 impl Handler for Twice {
@@ -235,9 +236,9 @@ impl Handler for Twice {
     }
 }
 
-/// A handler sends the packets that it has kept. The handler sends at most as many packets at a
-/// time as the sender has places. A sender does not send packets that another instance has kept,
-/// whether that instance has a sender or not.
+/// A handler sends the packets that it has kept. At a time, the handler can send at most
+/// `originated_max` packets. A sender does not send packets that another instance has kept, whether
+/// that instance has a sender or not.
 #[test]
 fn a_handler_sends_what_it_kept() {
     let (output, recorded) = testing::output();

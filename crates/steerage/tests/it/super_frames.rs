@@ -1,4 +1,4 @@
-//! Tests how a handler sees a super-frame: one frame in a block, which stands for several packets.
+//! Tests how a handler gets a super-frame: one frame in a block that represents several packets.
 
 use std::mem;
 use std::sync::{Arc, Mutex};
@@ -17,10 +17,10 @@ use steerage::{
 use steerage_fixtures::assert_at_rest;
 
 const BLOCK_BYTES: usize = 1 << 14;
-/// The number of payload bytes in each packet except the last.
+/// The number of payload bytes in each packet of the super-frame except the last packet.
 const SIZE: usize = 1000;
 const PAYLOAD: usize = 2 * SIZE + 500;
-/// The headers of Ethernet, IPv4 and UDP.
+/// The length of the Ethernet, IPv4 and UDP headers together.
 const HEADERS: usize = ethernet::BYTES + ipv4::BYTES + udp::BYTES;
 const NANOS: u64 = 1_234_567_891;
 const TTL_AT: usize = ethernet::BYTES + 8;
@@ -121,7 +121,7 @@ impl Handler for Keeps {
     fn finish(self, _: &mut Cpu) {}
 }
 
-/// Splits super-frames into packets itself, as an output without offloads does.
+/// An output that splits super-frames into packets itself, as outputs without offloads do.
 struct Cuts(Arc<Mutex<Vec<Vec<u8>>>>);
 
 impl TxQueue for Cuts {

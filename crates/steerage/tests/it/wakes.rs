@@ -1,4 +1,4 @@
-//! Tests how often sleeping CPUs are woken, and how this is counted.
+//! Tests how often sleeping CPUs are woken, and how these wake-ups are counted.
 
 use std::cell::Cell;
 use std::io;
@@ -79,8 +79,8 @@ impl Three {
         assert_eq!(received() - before, packets as u64);
     }
 
-    /// The number of wake-ups that CPU 0 sent for packets, how many of them CPUs 1 and 2 received,
-    /// and the number of wake-ups by the control thread.
+    /// Returns the number of wake-ups that CPU 0 sent for packets, the numbers of these wake-ups
+    /// that CPUs 1 and 2 received, and the numbers of wake-ups by the control thread.
     fn wakes(&self) -> (u64, [u64; 2], [u64; 3]) {
         let Snapshot { cpus, .. } = self.handle.snapshot();
         (
@@ -91,7 +91,7 @@ impl Three {
     }
 }
 
-/// Returns true if the CPU of this index has been woken since it was armed.
+/// Returns true if the CPU at `index` has been woken since it prepared to sleep (`arm`).
 fn is_woken<H: Handler, P: Platform>(of: &Softnet<H, P>, index: usize) -> bool {
     of.sleepers(0) & (1 << index) == 0
 }
@@ -156,7 +156,8 @@ fn a_program_can_wait_for_one_file_descriptor_or_for_each() {
     }
 }
 
-/// Delivers one frame in each of several polls. `answer` returns the result of each poll.
+/// A queue that delivers one frame in each of several polls. The function `answer` returns the
+/// result of each poll.
 struct Single {
     left: usize,
     answer: Answer,
@@ -177,7 +178,8 @@ impl RxQueue for Single {
     }
 }
 
-/// Reading the clock takes 1 us each time, and a sleep takes exactly its time.
+/// A simulated clock. Each reading of the clock takes 1 us, and a sleep takes exactly the requested
+/// time.
 #[derive(Clone, Default)]
 struct Ticking {
     micros: Rc<Cell<u64>>,
@@ -204,7 +206,8 @@ impl Platform for Ticking {
 
 type Answer = fn(Timestamp) -> Polled;
 
-/// A CPU with one queue for each of these answers. The queues end after a number of polls.
+/// Creates a CPU with one queue for each item in `queues`. Each queue returns the answer of its
+/// item, and ends after the item's number of polls.
 fn one(queues: &[(Answer, usize)]) -> (Softnet<Nothing, Ticking>, Ticking, Handle) {
     let queue =
         |(answer, left): &(Answer, usize)| Box::new(Single { left: *left, answer: *answer }) as Box<dyn RxQueue>;
@@ -216,8 +219,8 @@ fn one(queues: &[(Answer, usize)]) -> (Softnet<Nothing, Ticking>, Ticking, Handl
 
 const IDLE_POLL: Duration = Duration::from_micros(50);
 
-/// If the next frames come within `idle_poll`, a CPU keeps polling. However, the CPU sleeps if the
-/// frames of all of its queues may wait. The test counts the sleeps.
+/// If the next frames arrive within `idle_poll`, a CPU continues to poll. However, the CPU sleeps
+/// at once if the frames of all its queues may be received later. The test counts the sleeps.
 #[test]
 fn a_cpu_sleeps_at_once_if_frames_may_wait() {
     let ran = |queues: &[(Answer, usize)]| {
@@ -232,15 +235,16 @@ fn a_cpu_sleeps_at_once_if_frames_may_wait() {
     assert_eq!(ran(&[(coalesce, 100)]), 100);
     // A CPU does not go to sleep if the end of the sleep has already passed.
     assert_eq!(ran(&[(Polled::Coalesce, 100)]), 0);
-    // The CPU polls for one queue, although the frames of the other queue may wait.
+    // The CPU continues to poll because of one queue, although the frames of the other queue may
+    // wait.
     assert_eq!(ran(&[(coalesce, 100), (not_before, 200)]), 0);
     // A queue that has ended does not keep the CPU awake.
     let sleeps = ran(&[(coalesce, 200), (not_before, 1)]);
     assert!(sleeps >= 190, "{sleeps}");
 }
 
-/// A stop or a change of the mask takes effect before the time that a queue has returned. In this
-/// test, the clock stands still.
+/// A stop or a change of the mask takes effect before the wake-up time that a queue has returned.
+/// In this test, the clock stands still.
 #[test]
 fn control_does_not_wait_for_frames_that_may_wait() {
     let hour = |now| Polled::Coalesce(now + Duration::from_secs(3600));

@@ -1,5 +1,5 @@
-//! This program receives the packets of the comparison with the crate netring: `netring-peer IFACE
-//! [THREADS]` runs until SIGTERM.
+//! This program receives packets by the crate netring, for a comparison with steerage:
+//! `netring-peer IFACE [THREADS]` runs until SIGTERM.
 //!
 //! The ring, the timeout and the work for each packet are those of peers/af_packet/receive.c.
 
@@ -14,7 +14,7 @@ use netring::{Capture, FanoutMode};
 const BLOCK_BYTES: usize = 512 << 10;
 const BLOCKS: usize = 64;
 const TIMEOUT_MILLIS: u32 = 10;
-/// If no packet arrives for this long after a stop, the program has seen all packets.
+/// After a stop, if no packet arrives for this time, the program has received all packets.
 const LAST_LOOK: Duration = Duration::from_millis(100);
 
 /// The numbers of packets received, packets dropped, and bytes.
@@ -68,7 +68,8 @@ fn receive(mut capture: Capture, stopping: &AtomicBool) -> Result<Counted, netri
             continue;
         };
         for packet in &batch {
-            // The fields of a flow are the EtherType, the protocol, and the addresses.
+            // The program reads these fields of a frame: the EtherType, the protocol, and the
+            // addresses.
             let word = |at: usize| {
                 packet.data().get(at..at + 8).and_then(|word| word.try_into().ok()).map_or(0, u64::from_ne_bytes)
             };

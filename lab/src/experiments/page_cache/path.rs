@@ -1,4 +1,5 @@
-//! Measures the whole path with many queues: steering over all CPUs, with caches of several sizes.
+//! Measures the whole receive path with many queues: packets are steered over all CPUs, with page
+//! caches of several sizes.
 
 use std::thread;
 use std::time::Duration;
@@ -17,7 +18,7 @@ use crate::runs::ReadsHeaders;
 
 /// A source of frames of 1,500 bytes. The source writes only the first 64 bytes of a frame, which
 /// is the part that a packet function reads. With a real network card, the frame arrives by DMA,
-/// and its other bytes do not pass through the CPU's caches.
+/// and its remaining bytes do not use the CPU's caches.
 struct Frames {
     pace: Pace,
     rng: Rng,
@@ -57,8 +58,8 @@ pub(super) struct Path {
     pub(super) lost_percent: f64,
 }
 
-/// Runs `queues` queues on these CPUs. If there is a rate, frames arrive at this rate per second.
-/// Otherwise frames arrive as fast as the path accepts them.
+/// Runs `queues` queues on the CPUs of `on`. If `rate` is set, this number of frames arrives per
+/// second. Otherwise frames arrive as fast as the receive path accepts them.
 pub(super) fn once(
     on: &[usize],
     queues: usize,

@@ -18,21 +18,21 @@ use crate::experiment::{Experiment, Settings};
 use crate::measurement::Measurement;
 use crate::placement::pin;
 
-/// The number of packets per second that are sent to the TUN. One sender reaches this rate with
-/// half of a CPU.
+/// The number of packets per second that the sender sends to the TUN. A single sender reaches this
+/// rate with half of a CPU.
 const OFFERED: f64 = 400_000.0;
 
-/// The number of packets in a burst of the sender. A shorter burst would end before the sender
-/// could sleep.
+/// The number of packets in a burst of the sender. With shorter bursts, the pauses between bursts
+/// would be too short for the sender to sleep.
 const BURST: usize = 64;
 
-/// The number of flows. Each flow has its own socket. The kernel spreads this number of flows
-/// evenly over the queues.
+/// The number of flows. Each flow has its own socket. With this number of flows, the kernel spreads
+/// the flows evenly over the queues.
 const FLOWS: u16 = 256;
 
 const NAME: &str = "lab0";
 const SENDER: &str = "10.211.0.1";
-/// An address of the TUN's network that no interface has. Therefore packets to this address leave
+/// An address of the TUN's network. Because no interface has this address, packets to it leave
 /// through the TUN.
 const RECEIVER: &str = "10.211.0.2";
 const FIRST_PORT: u16 = 20_000;
@@ -43,7 +43,8 @@ pub(super) fn plan(settings: &Settings) -> Experiment {
         experiment.skip("all of it: TUNs in network namespaces take root".to_owned());
         return experiment;
     }
-    // With this work per packet, all CPUs together are just fast enough for the offered packets.
+    // With this work per packet, all CPUs together are just fast enough for the packets that are
+    // sent.
     let work = Duration::from_secs_f64(all as f64 / OFFERED);
     for (name, cpus, mut run) in runs_by_queues(settings) {
         let sender = settings.cpus[0];
@@ -99,15 +100,15 @@ fn sockets() -> io::Result<Vec<UdpSocket>> {
     (0..FLOWS).map(socket).collect()
 }
 
-/// Sends packets at the offered rate until `over` is true. Returns the packets per second that the
-/// kernel accepted.
+/// Sends packets at the rate [`OFFERED`] until `over` is true. Returns the packets per second that
+/// the kernel accepted.
 fn send(sockets: &[UdpSocket], over: &AtomicBool) -> f64 {
     const PAYLOAD: [u8; 18] = [0; 18];
     let (start, mut due, mut sent) = (Instant::now(), Duration::ZERO, 0_u64);
     let mut turn = sockets.iter().cycle();
     while !over.load(Ordering::Relaxed) {
-        // If a queue is full, sending returns an error and the packet is lost, as with the network
-        // card of a busy machine.
+        // If a queue of the TUN is full, `send` returns an error and the packet is lost, as with
+        // the network card of a busy machine.
         sent += turn.by_ref().take(BURST).filter(|socket| socket.send(&PAYLOAD).is_ok()).count() as u64;
         due += Duration::from_secs_f64(BURST as f64 / OFFERED);
         thread::sleep(due.saturating_sub(start.elapsed()));
@@ -121,8 +122,8 @@ mod tests {
 
     use super::*;
 
-    /// The measured time is doubled until at least one packet arrives in it, because other programs
-    /// may use all CPUs for a while.
+    /// The test doubles the measured time until at least one packet arrives in this time, because
+    /// other programs may use all CPUs for a while.
     #[test]
     fn packets_that_the_kernel_sends_are_handled() {
         if Namespaces::new(1).is_none() {

@@ -1,5 +1,5 @@
-//! Simulates the machines of published measurements. docs/scale.md says from which published
-//! figures each cost is derived.
+//! Simulates the machines of published measurements. docs/scale.md lists the published figures from
+//! which each cost is derived.
 
 use std::time::Duration;
 
@@ -16,12 +16,12 @@ const STREAMS: usize = 500;
 /// The divisor for the length of a run in a smoke test.
 const QUICK: u32 = 50;
 
-/// The time from a response to the next request, for two machines at one switch in 2010. This time
-/// is short compared with the waiting time in the queues.
+/// The time in nanoseconds from a response to the next request, for two machines at one switch in
+/// 2010. This time is short compared with the time that packets wait in the queues.
 const THERE_AND_BACK: f64 = 50_000.0;
 
-/// The share of the kernel's work on a packet that the receiving CPU does. With Zhang's collector,
-/// the other CPU does 1 / 1.43 of this work.
+/// The share of the kernel's work on a packet that the receiving CPU does. In Zhang's measurement
+/// with a collector (a CPU that only receives), the other CPU does 1 / 1.43 of the kernel's work.
 const RECEIVING: f64 = 1.0 - 1.0 / 1.43;
 
 /// The settings that all machines have in common.
@@ -37,13 +37,13 @@ struct With {
 struct Streams {
     series: &'static str,
     cpus: usize,
-    /// The number of queues without RPS, according to the published figures. The next field is the
-    /// number of queues of this row.
+    /// The number of queues without RPS, according to the published figures. The next field,
+    /// `queues`, is the number of queues in this simulation.
     published_queues: usize,
     queues: usize,
     has_rps: bool,
-    /// The number of transactions per second without RPS. The next field is the share of all CPUs
-    /// that these transactions use.
+    /// The number of transactions per second without RPS. The next field, `cpu_share`, is the share
+    /// of the time of all CPUs that these transactions use.
     per_second: f64,
     cpu_share: f64,
 }
@@ -91,7 +91,7 @@ impl Streams {
     fn measure(&self, with: &With) -> Result<Measurement, LabError> {
         let With { profile, seed, short } = with;
         let (receive, handle, program) = self.costs();
-        // With RPS, the program runs on the CPU that handles its packets.
+        // With RPS, the server program runs on the CPU that handles its packets.
         let work = if self.has_rps { handle + program } else { handle };
         let run = ScaleRun {
             profile: Profile { receive, hash: 0.0, ..profile.clone() },
@@ -114,7 +114,7 @@ impl Streams {
             backlog: BACKLOG,
         };
         let scaled = run.once()?;
-        // Without RPS, the program runs on CPUs that do not receive.
+        // Without RPS, the server program runs on CPUs that do not receive.
         let others = (self.cpus - self.queues) as f64 / program * 1e9;
         let per_second = if self.has_rps { scaled.per_second } else { scaled.per_second.min(others) };
         let cpus =
@@ -124,7 +124,8 @@ impl Streams {
     }
 }
 
-/// The kernel's work for a packet that is forwarded (lab/notes/published.md), and Zhang's machine.
+/// The kernel's work to forward a packet, in nanoseconds (lab/notes/published.md), and the numbers
+/// of CPUs and queues of Zhang's machine.
 const FORWARD: f64 = 2500.0;
 const ZHANG_CPUS: usize = 16;
 const ZHANG_QUEUES: usize = 16;
@@ -144,7 +145,8 @@ fn forward(collects: bool, with: &With) -> Result<Scaled, LabError> {
             flows: super::FLOWS,
             kind: Flows::Uniform,
             bursts: None,
-            // Without collectors, one package forwards 60 % of the packets that are sent.
+            // Without collectors, the CPUs of one package forward 60 % of the packets that are
+            // sent.
             per_second: receiving as f64 / FORWARD * 1e9 / 0.6,
             seed: *seed,
         },
@@ -158,7 +160,8 @@ fn forward(collects: bool, with: &With) -> Result<Scaled, LabError> {
     Ok(run.once()?)
 }
 
-/// The rate that is forwarded with collectors, as a multiple of the rate without collectors.
+/// Measures the rate of forwarded packets with collectors, as a multiple of the rate without
+/// collectors.
 fn gain(with: &With) -> Result<Measurement, LabError> {
     let (alone, collected) = (forward(false, with)?, forward(true, with)?);
     Ok(Measurement::of("gain", collected.per_second / alone.per_second)
@@ -176,8 +179,8 @@ const ENA_CPU_SHARE: f64 = 0.56;
 fn page_cache(is_on: bool, with: &With) -> Result<Measurement, LabError> {
     let With { profile, seed, short } = with;
     let each = ENA_CPU_SHARE * ENA_CPUS as f64 / ENA_PER_SECOND * 1e9;
-    // Another CPU used the page before the shared allocator returned it, and another CPU also used
-    // the allocator's list. Therefore two cache lines come from far CPUs.
+    // Without the cache, another CPU used the page before, and another CPU also used the list of
+    // the shared allocator before. Therefore two cache lines are fetched from far CPUs.
     let page = if is_on { 0.0 } else { 2.0 * profile.line[1] };
     let run = ScaleRun {
         // Two packages of 48 CPUs.

@@ -53,8 +53,8 @@ impl Outputs {
         })
     }
 
-    /// Returns true if flows are sent to collectors. If it has collectors, the run may have to
-    /// connect to one of them again.
+    /// Returns true if flows are sent to collectors. A run with collectors may have to connect to
+    /// one of the collectors again.
     pub(super) fn has_collectors(&self) -> bool {
         !self.collectors.is_empty()
     }
@@ -83,8 +83,8 @@ pub(super) struct OpenOutputs {
 }
 
 impl OpenOutputs {
-    /// Returns the advice to use TCP, for a run whose source can wait. Unlike UDP, TCP can wait for
-    /// the collector.
+    /// Returns the advice to use TCP, for a run whose source can wait. Unlike UDP, a TCP connection
+    /// can wait for a slow collector.
     pub(super) fn advice(&self) -> Option<String> {
         let over_tcp = (!self.over_tcp.is_empty()).then(|| self.over_tcp.join(" and "))?;
         Some(format!(
@@ -92,7 +92,8 @@ impl OpenOutputs {
         ))
     }
 
-    /// Starts a thread for each output of flows. If a thread fails, it stops the run.
+    /// Starts a thread for each output of flows. If the thread of an output fails, it stops the
+    /// run.
     pub(super) fn start(self, can_wait: bool, stopper: &Stopper) -> Result<Writers, Error> {
         let stop = || {
             let stopper = stopper.clone();
@@ -126,8 +127,8 @@ impl Writers {
     /// Passes the records of the open flows to the outputs, and waits until the threads of all
     /// outputs have ended. The returned error names all outputs that failed.
     pub(super) fn finish(self, open: OpenFlows) -> Result<(), Error> {
-        // If there are no outputs, no records are created. Only the outputs use flow records, and a
-        // record needs more memory than a flow.
+        // If there are no outputs, no records are created. Only the outputs use flow records, and
+        // the record of a flow needs more memory than the flow itself.
         if self.0.is_empty() {
             return Ok(());
         }

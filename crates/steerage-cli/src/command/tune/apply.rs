@@ -17,8 +17,8 @@ use crate::error::Error;
 use crate::stdout;
 
 pub(super) fn run(args: &TuneArgs, machine: &mut Machine, directory: &Path, interface: &str) -> Result<(), Error> {
-    // `create_directory` is called before signals are held, because a file system that does not
-    // answer must not keep signals from ending the command.
+    // `create_directory` is called before signals are held. Otherwise a file system that does not
+    // answer could keep signals from ending the command.
     create_directory(directory)?;
     let undo = Undo::load(directory, machine, interface)?;
     let stop = Stop::hold()?;
@@ -28,8 +28,8 @@ pub(super) fn run(args: &TuneArgs, machine: &mut Machine, directory: &Path, inte
     }
 }
 
-/// Measures the candidates, and returns the undo file of the settings that were kept. The changes
-/// of an unfinished measurement are undone first.
+/// Measures the candidate settings, and returns the undo file of the settings that were kept. The
+/// changes of an unfinished measurement are undone first.
 pub(super) fn measured(
     args: &TuneArgs,
     machine: &mut Machine,
@@ -69,8 +69,8 @@ pub(super) fn measured(
     }
 }
 
-/// Measures the candidates, and records the settings that are kept. Returns false if a signal
-/// interrupted the measurement.
+/// Measures the candidate settings, and records the settings that are kept. Returns false if a
+/// signal interrupted the measurement.
 fn measure(args: &TuneArgs, machine: &mut Machine, stop: &Stop, found: Search, undo: &mut Undo) -> Result<bool, Error> {
     let interface = undo.interface().to_owned();
     leave_to_us(machine, &found, undo)?;
@@ -166,7 +166,7 @@ pub(super) fn write_link(machine: &mut Machine, undo: &mut Undo, file: &LinkFile
     stdout::print(text.as_bytes())
 }
 
-/// Makes irqbalance leave the interrupts alone whose CPUs `tune` will change.
+/// Makes irqbalance ignore the interrupts whose CPUs `tune` will change.
 fn leave_to_us(machine: &Machine, found: &Search, undo: &mut Undo) -> Result<(), Error> {
     let changes = found.plans().into_iter().flat_map(|plan| &plan.changes);
     let interrupts = irq::interrupts(changes.map(|change| &change.knob));

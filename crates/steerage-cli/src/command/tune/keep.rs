@@ -30,9 +30,9 @@ pub(super) fn undo(args: &TuneArgs, machine: &mut Machine, directory: &Path) -> 
         return stdout::print(text.as_bytes());
     }
     confine(args, machine, directory, &found)?;
-    // The undo files of several interfaces may contain the same setting of the machine. The
-    // interfaces are restored in reverse order of `found`. If one interface cannot be restored, the
-    // other interfaces are still restored. The first error is returned.
+    // The undo files of several interfaces may contain the same setting of the machine. `undo`
+    // restores the interfaces in the reverse order of `found`. If one interface cannot be restored,
+    // the other interfaces are still restored. The first error is returned.
     let mut outcome = Ok(());
     for undo in found.into_iter().rev() {
         let name = undo.interface().to_owned();
@@ -73,8 +73,8 @@ pub(super) fn check(args: &TuneArgs, machine: &mut Machine, directory: &Path, in
 }
 
 pub(super) fn watch(args: &TuneArgs, machine: &mut Machine, directory: &Path, interface: &str) -> Result<(), Error> {
-    // `create_directory` is called before signals are held, because a file system that does not
-    // answer must not keep signals from ending the command.
+    // `create_directory` is called before signals are held. Otherwise a file system that does not
+    // answer could keep signals from ending the command.
     create_directory(directory)?;
     let found = Undo::load(directory, machine, interface)?;
     let manager = ServiceManager::connect();
@@ -87,8 +87,8 @@ pub(super) fn watch(args: &TuneArgs, machine: &mut Machine, directory: &Path, in
             confine(args, machine, directory, std::slice::from_ref(&undo))?;
             undo
         }
-        // No setting has been kept yet, so the candidates are measured first. Then the watch
-        // maintains the setting that was kept.
+        // `tune` has kept no setting yet, so the candidates are measured first. After the
+        // measurement, `--watch` maintains the setting that was kept.
         unfinished => apply::measured(args, machine, directory, interface, &stop, unfinished)?,
     };
     let mut log = |change: &SetAgain| drop(stdout::print(format!("{change}\n").as_bytes()));
@@ -109,7 +109,7 @@ pub(super) fn watch(args: &TuneArgs, machine: &mut Machine, directory: &Path, in
 }
 
 /// Serves metrics over HTTP, if the command line requests them. Unlike the thread that sets values,
-/// the server's thread has neither capabilities nor write access.
+/// the thread of the metrics server has neither capabilities nor write access.
 fn serve_metrics(args: &TuneArgs, more: More) -> Result<Option<Server>, Error> {
     let metrics = Metrics::prepare(&args.metrics, false)?;
     if args.metrics.metrics.is_none() {
@@ -120,7 +120,7 @@ fn serve_metrics(args: &TuneArgs, more: More) -> Result<Option<Server>, Error> {
         Confinement::of_files(needs(args), &args.sandbox)?;
         metrics.serve(None, Some(more))
     };
-    // The server's thread inherits the restrictions of the thread that starts it. Therefore a
-    // separate thread restricts itself first, and then starts the server.
+    // The thread of the metrics server inherits the restrictions of the thread that starts it.
+    // Therefore a separate thread restricts itself first, and then starts the server.
     thread::scope(|scope| scope.spawn(serve).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }

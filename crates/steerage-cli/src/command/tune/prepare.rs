@@ -1,4 +1,4 @@
-//! `steerage tune --for` prepares a card for a capture, or for a program with AF_XDP. The command
+//! `steerage tune --for` prepares a card for a capture, or for a program with AF_XDP. `tune --for`
 //! measures nothing, because the purpose determines the settings.
 
 use std::path::Path;
@@ -44,7 +44,7 @@ pub(super) fn run(
         return stdout::print(shown(&plan, &end).as_bytes());
     }
     if let Some(undo) = undo {
-        // Changes of values that systemd sets through the .link file are left to systemd.
+        // `tune` does not change values that systemd sets through the .link file.
         let is_linked = |change: &Change| undo.linked().0.get(&change.knob) == Some(&change.new);
         plan.changes.retain(|change| !is_linked(change));
         let is_done = undo.kept().is_some() && undo.link_file_differs().is_none();

@@ -15,14 +15,14 @@ use steerage_tune::{Value, Wish};
 use super::*;
 use crate::args;
 
-/// The environment variable with the directory of undo files. The test sets the variable for the
+/// The environment variable with the directory of undo files. The test sets this variable for the
 /// process in the sandbox.
 const INSIDE: &str = "STEERAGE_TEST_TUNE";
 
 const QUEUES: &str = "/sys/class/net/near0/queues";
 
-/// Returns the files that the process tries to open for writing. For each file, the result says
-/// whether the sandbox must allow it with these options.
+/// Returns the files that the process in the sandbox tries to open for writing. For each file, the
+/// returned value says whether the sandbox must allow it with these options.
 fn attempts(is_watch: bool) -> Vec<(String, bool)> {
     let queues = |name: &str| format!("{QUEUES}/{name}");
     vec![

@@ -1,4 +1,4 @@
-//! Creates the texts of `steerage tune` about values that it has set or restored.
+//! Creates the texts of `steerage tune` about values that the command has set or restored.
 
 use steerage_text::plural;
 use steerage_tune::{Restored, Setting};

@@ -90,14 +90,15 @@ fn report(audience: Audience) -> Value {
     serde_json::from_str(&document.line(&traffic, audience).unwrap()).unwrap()
 }
 
-/// Collects the paths of all values in the report, such as `snapshot.queues[].device`. Objects and
-/// arrays are included.
+/// Collects the paths of all values in the report, such as `snapshot.queues[].device`. The paths of
+/// objects and arrays are included.
 fn paths(value: &Value, path: &str, all: &mut BTreeSet<String>, free: &BTreeSet<String>) {
     if !path.is_empty() && !path.ends_with("[]") {
         all.insert(path.to_owned());
     }
     match value {
-        // The keys of these objects are names, such as drop reasons, devices or CPUs.
+        // The keys of the objects at the paths in `free` are names, such as drop reasons, devices
+        // or CPUs.
         Value::Object(of) if free.contains(path) => assert!(of.values().all(Value::is_u64), "{path}: {value}"),
         Value::Object(of) => of.iter().for_each(|(key, value)| {
             let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
@@ -111,8 +112,8 @@ fn paths(value: &Value, path: &str, all: &mut BTreeSet<String>, free: &BTreeSet<
     }
 }
 
-/// Returns the paths that docs/report.md lists. Also returns the paths of objects whose keys are
-/// names, so that the page has no table for them.
+/// Returns the paths that docs/report.md lists. The function also returns the paths of objects
+/// whose keys are names, so that the page has no table for them.
 fn documented() -> (BTreeSet<String>, BTreeSet<String>) {
     let section = PAGE.split_once("## As JSON\n").unwrap().1.split_once("\n### ").unwrap().0;
     let (mut all, mut objects, mut parent) = (BTreeSet::new(), BTreeSet::new(), String::new());
@@ -190,8 +191,8 @@ fn the_report_of_a_library_has_the_same_keys() {
     assert!(read.started > SystemTime::UNIX_EPOCH && traffic.is_some());
 }
 
-/// A newer version of the program with the same schema may write more keys. An older version may
-/// write fewer keys.
+/// A newer version of the program with the same schema may write more keys. An older version of the
+/// program may write fewer keys.
 #[test]
 fn keys_may_come_and_go() {
     let mut report = report(Audience::Public);
@@ -219,7 +220,8 @@ fn more_parts_than_a_run_has_are_refused() {
     }
 }
 
-/// Not every user may see the addresses of the flow that fills a CPU, as with the largest flows.
+/// Like the largest flows, the addresses of the flow that fills a CPU are not visible to every
+/// user.
 #[test]
 fn the_flow_of_an_elephant_is_not_for_everybody() {
     let elephants = |report: &Value| report["snapshot"]["groups"][0]["elephants"].clone();

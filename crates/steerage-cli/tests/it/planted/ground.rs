@@ -13,8 +13,8 @@ use steerage_fixtures::scratch::Scratch;
 
 use super::table::Names;
 
-/// The name of a planted file. The file name has an extension, because `--flows` chooses the format
-/// by the extension.
+/// The name of a planted file. The planted file's name has an extension, because `--flows` chooses
+/// the file format by the extension.
 pub(super) const NAME: &str = "out.csv";
 
 pub(super) const UNTOUCHED: &str = "untouched";
@@ -24,12 +24,12 @@ pub(super) struct Ground {
     pub(super) root: Scratch,
 }
 
-/// An object that another user has planted, and the kind of path that leads to this object.
+/// An object that another user has planted, and the form of the path that leads to it.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Planted {
     Link,
     LinkToNothing,
-    /// A link that root owns, which leads to a link of the other user.
+    /// A link of root whose target is a link of the other user.
     Chain,
     DirectoryLink,
     /// Like `DirectoryLink`, but the program's working directory is the other user's directory.
@@ -37,11 +37,12 @@ pub(super) enum Planted {
     Fifo,
     Device,
     HardLink,
-    /// A link that root owns. A member of the group has moved the link to a directory of the group.
+    /// A link that root owns. A member of a group has moved root's link into a directory to which
+    /// the group may write.
     InGroupDirectory,
     DirectoryLinkInGroupDirectory,
     InStickyDirectory,
-    /// A link that root owns. The other user has moved the link to the sticky directory.
+    /// A link that root owns. The other user has moved root's link into the sticky directory.
     MovedToStickyDirectory,
     DirectoryLinkInStickyDirectory,
 }
@@ -101,8 +102,8 @@ impl Ground {
         };
         let (here, there) = (self.root.to_path_buf(), self.at("x").join(NAME));
         let named = |directory: &str| format!("{directory}/{NAME}");
-        // Returns the path of a new file in the directory to which a link leads, or the path of the
-        // link itself.
+        // For an option with a file, returns the path of a new file below `link`. For an option
+        // with a directory, returns `link`.
         let below = |link: PathBuf| match names {
             Names::File => link.join("new.csv"),
             Names::Directory => link,

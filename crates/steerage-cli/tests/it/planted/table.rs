@@ -1,11 +1,11 @@
-//! Lists the arguments and environment variables with paths to which the program writes, and
-//! command lines for each of them.
+//! Lists the arguments and environment variables that contain a path to which the program writes,
+//! with command lines for each.
 
-/// The kind of object to which the path of an option leads.
+/// Whether an option's path names a file or a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Names {
     File,
-    /// A directory in which files are created.
+    /// The path names a directory in which the program creates files.
     Directory,
 }
 
@@ -68,8 +68,8 @@ pub(super) const ROWS: &[Row] = &[
         names: Names::Directory,
         lines: &["count DEMO --virtual-cpus 1 --socket none -q --control {}"],
     },
-    // `dump` writes only while a run sends packets to it, so this table has no command line for it.
-    // The tests of `dump` check this option with planted objects.
+    // `dump` writes only while a run sends it packets, so this table has no command line for
+    // `dump`. The tests of `dump` check its option `--write` with planted objects.
     Row { argument: "--write <FILE>", commands: &["dump"], names: Names::File, lines: &[] },
     Row { argument: "--out <DIR>", commands: &["man"], names: Names::Directory, lines: &["man --out {}"] },
 ];
@@ -91,7 +91,7 @@ pub(super) const VARIABLES: &[Row] = &[
         names: Names::Directory,
         lines: &["STEERAGE_RUNTIME_DIR={} count DEMO --virtual-cpus 1 -q"],
     },
-    // On a loopback interface, the command has nothing to change, but nevertheless writes the undo
+    // On a loopback interface, `tune` has no setting to change, but it nevertheless writes its undo
     // file.
     Row {
         argument: "STEERAGE_STATE_DIR",
@@ -102,7 +102,7 @@ pub(super) const VARIABLES: &[Row] = &[
 ];
 
 /// Arguments that are or can be paths, but to which the program does not write. The program only
-/// reads from these paths, connects to them, or passes them on.
+/// reads from the paths in this list, connects to them, or passes them to other programs.
 pub(super) const READ: &[(&str, &[&str])] = &[
     ("--to <PID|NAME|PATH>", &["top", "get", "set"]),
     ("<PID|NAME|PATH>", &["dump"]),
@@ -111,11 +111,11 @@ pub(super) const READ: &[(&str, &[&str])] = &[
     ("<FLOW|DEVICE>...", &["explain"]),
     ("<INPUT>...", &["parallel"]),
     ("<FILE>", &["run", "check"]),
-    // The words of this argument are a program and the program's arguments.
+    // This argument consists of a program and the program's own arguments.
     ("<COMMAND>...", &["parallel", "exec-when-ready"]),
-    // These arguments are options for the command in the run file.
+    // The words of this argument are options or devices for the command in the run file.
     ("[OPTION|DEVICE]...", &["run", "check"]),
-    // The paths of this argument are attributes of the control tree, and not files.
+    // The paths of `get` and `set` are attributes of the control tree, and not files.
     ("[PATH]", &["get"]),
     ("<PATH>", &["set"]),
 ];

@@ -1,5 +1,5 @@
-//! Makes the n-th allocation of a run fail. The test repeats the run with increasing n until no
-//! allocation fails. No packet or page is lost, and the ledger is exact.
+//! Makes the n-th page allocation of a run fail. The test repeats the run with increasing n until
+//! no allocation fails. No packet or page is lost, and the ledger is exact.
 
 use std::sync::Arc;
 
@@ -164,8 +164,8 @@ impl Handler for Varied {
     fn finish(self, _cpu: &mut Cpu) {}
 }
 
-/// A run of two CPUs. Both CPUs are stepped on this thread, because only allocations of this thread
-/// fail. Returns the ledger and the number of frames that rings still hold.
+/// A run of two CPUs. This thread runs the steps of both CPUs, because only allocations of this
+/// thread fail. Returns the ledger, and the number of frames that are still in rings.
 fn run(nodes: Option<NodeMap>, lpc_pages: usize) -> (Snapshot, u64) {
     let queues: Vec<Box<dyn RxQueue>> = vec![
         Box::new(Fills(FRAMES)),

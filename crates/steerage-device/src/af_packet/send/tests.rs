@@ -1,5 +1,5 @@
-//! Tests sending over a veth pair, packets that cannot be sent, and a path between two kernels with
-//! a TAP and an interface.
+//! Tests sending over a veth pair, packets that cannot be sent, and a path between two network
+//! namespaces with a TAP and an interface.
 
 use steerage::{Builder, Running, Snapshot, stats::DropReason};
 use steerage_fixtures::handlers::{Wire, end};
@@ -51,7 +51,8 @@ fn what_is_none_for_the_interface_is_refused() {
     let Some(namespaces) = cable() else { return };
     let long = sending(&namespaces, "synthetic:packets=1000,size=2000", "out0").join().snapshot;
     assert_eq!((sent(&long), long.dropped().get(DropReason::TxTooLong)), (0, 1000));
-    // The interface also refuses long packets that are between short packets in a batch.
+    // The interface also refuses packets that are too long if they are between short packets in a
+    // batch.
     namespaces.must(0, "link set dev out0 mtu 1000");
     let mixed = sending(&namespaces, "synthetic:packets=1000,size=1014", "out0").join().snapshot;
     assert_eq!(sent(&mixed), 1000);
@@ -72,7 +73,7 @@ fn what_is_none_for_the_interface_is_refused() {
 
 /// Sends through an interface that accepts IP packets without a link header. Packets that are
 /// written into the TUN `far` arrive at its other end. The TUN `far` has no offloads, so the kernel
-/// cuts super-frames.
+/// splits super-frames.
 #[test]
 fn packets_without_a_link_header() {
     for (near, far) in [("tun:near0", "far0"), ("tun:near0,offload=on", "af_packet:far0,offload=on")] {
@@ -80,8 +81,8 @@ fn packets_without_a_link_header() {
         let (from, via) = namespaces.within(0, || (open(near).unwrap(), open("tun:far0").unwrap()));
         let sends = namespaces.within(0, || output::open(far).unwrap());
         let back = namespaces.within(0, || output::open("tun:near0").unwrap());
-        // Packets leave through the interface `far0`, arrive through the other end of the TUN, and
-        // return from there.
+        // Packets are sent through the interface `far0`, arrive at the other end of this TUN, and
+        // are returned from that end.
         let builder = Builder::new().virtual_cpus(2).input(from).input(via).output(back).output(sends);
         let running = namespaces.within(0, || builder.build(|_| Wire(1)).unwrap().start().unwrap());
         namespaces.address(0, 1, "near0");
@@ -103,8 +104,7 @@ fn packets_without_a_link_header() {
 #[test]
 fn what_finds_no_room_is_counted() {
     let Some(namespaces) = cable() else { return };
-    // The rate of the queueing discipline is 20 kB per second, and packets with 3 kB in total may
-    // wait.
+    // The queueing discipline sends 20 kB per second, and at most 3 kB of packets may wait in it.
     if !namespaces.shape(0, "out0", "tbf rate 160kbit burst 2kb limit 3kb") {
         return;
     }
@@ -115,7 +115,7 @@ fn what_finds_no_room_is_counted() {
     until("what was sent arrives", || namespaces.received_by(1, "in0") == sent(&ledger));
 }
 
-/// The test sends more packets than the buffers of both CPUs' sockets hold. The packets wait in a
+/// The test sends more packets than the socket buffers of both CPUs can hold. The packets wait in a
 /// queueing discipline, which drops no packet.
 #[test]
 fn a_source_that_can_wait_waits_for_room_in_the_buffer() {
@@ -147,8 +147,8 @@ fn down_up_and_gone() {
     assert_eq!(error, Some("out0: cannot send by the interface: the interface was deleted"));
 }
 
-/// A veth pair joins a TAP of one kernel to an interface of another kernel. Packets pass in both
-/// directions.
+/// A veth pair joins a TAP of one network namespace to an interface of another network namespace.
+/// Packets pass in both directions.
 #[test]
 fn two_kernels_speak_over_a_tap_and_a_cable() {
     if !steerage_fixtures::is_installed("ethtool", "ethtool") {
@@ -156,12 +156,12 @@ fn two_kernels_speak_over_a_tap_and_a_cable() {
     }
     let Some(namespaces) = Namespaces::new(3) else { return };
     namespaces.veth((1, "out0"), (2, "far0"));
-    // Turn off the checksum offload. Otherwise, packets from the far kernel have no checksums,
-    // because the two ends of a veth pair do not need any.
+    // Turn off the checksum offload. Otherwise, packets from the far namespace have no checksums,
+    // because the two ends of a veth pair do not need checksums.
     namespaces.features(2, "far0", "tx off");
     let builder = Builder::new().virtual_cpus(2).check_order(true);
     let (tap, tap_out) = namespaces.within(0, || (open("tap:left").unwrap(), output::open("tap:left").unwrap()));
-    // Receive only incoming frames. Outgoing frames are the frames that this test sends.
+    // Receive only incoming frames. The outgoing frames are those that this test itself sends.
     let listened = "af_packet:out0,direction=in,timeout=1";
     let (live, live_out) = namespaces.within(1, || (open(listened).unwrap(), output::open("out0").unwrap()));
     namespaces.address(0, 1, "left");

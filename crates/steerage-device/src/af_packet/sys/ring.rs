@@ -1,13 +1,13 @@
-//! The memory of a ring, which is mapped twice: once for the status of blocks, and once to lend
-//! frames. The kernel's description of a lent frame is read at the address at which the frame is
-//! lent. If the description were read at a second address of the same memory, each cache that is
-//! searched by virtual address would have a cache miss.
+//! The memory of an AF_PACKET ring, which is mapped twice: once to access the status of blocks, and
+//! once to lend frames. The kernel's description of a frame is read through the mapping from which
+//! the frame is lent. If the description were read through the other mapping, each cache that is
+//! indexed by virtual address would have a miss.
 //!
 //! Frames are lent from *places*. A place is an address range with the size of a block, at which a
-//! block of the ring is mapped. A copy can replace the block while its frames are lent: a program
+//! block of the ring is mapped. A copy can replace the block while its frames are lent: the handler
 //! that reads a frame sees the same bytes, and the kernel gets its block back. Later frames of the
-//! block are then lent from another place. Places take no memory, because they are only addresses.
-//! Copies do take memory.
+//! block are then lent from another place. Places take no memory, because places are only ranges of
+//! addresses. Copies do take memory.
 
 use std::ffi::{c_int, c_uint};
 use std::io;
@@ -35,8 +35,8 @@ const FRAMES_AT: usize = 12;
 const FIRST_AT: usize = 16;
 const USED_AT: usize = 20;
 
-/// The frame size, which only old versions of the ring interface use. The kernel checks the value
-/// but does not use it.
+/// The frame size in bytes, which only old versions of the kernel's ring interface use. The kernel
+/// checks the value but does not use it.
 const FRAME_BYTES: u32 = 2048;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +79,7 @@ pub(in crate::af_packet) struct Filled {
     pub(in crate::af_packet) used: usize,
 }
 
-/// The size of `struct tpacket3_hdr`, and the offsets of the fields that are read.
+/// The size of `struct tpacket3_hdr`, and the offsets of those of its fields that are read.
 const HEADER_BYTES: usize = 48;
 const NEXT_AT: usize = 0;
 const SECONDS_AT: usize = 4;
@@ -94,17 +94,17 @@ const VLAN_TPID_AT: usize = 36;
 
 #[derive(Clone, Copy, Debug)]
 pub(in crate::af_packet) struct Frame {
-    /// The position of the frame. The frame's position is an offset in the same bytes as the
-    /// position of the frame's description.
+    /// The position of the frame. This position and the position of the frame's description are
+    /// offsets in the same bytes.
     pub(in crate::af_packet) at: usize,
     pub(in crate::af_packet) len: usize,
     pub(in crate::af_packet) wire_len: u32,
     pub(in crate::af_packet) nanos: u64,
     pub(in crate::af_packet) hash: u32,
-    /// The VLAN tag that was removed from the frame: its type and contents, as they were in the
-    /// frame.
+    /// The VLAN tag that was removed from the frame: the tag's type and contents, in the frame's
+    /// byte order.
     pub(in crate::af_packet) tag: Option<[u8; 4]>,
-    /// The kernel's description of the frame's offloads, if the socket requested it.
+    /// The kernel's description of the frame's offloads, if the socket requested offloads.
     pub(in crate::af_packet) offloads: Option<[u8; OFFLOADS_BYTES]>,
     /// The distance from this frame's header to the next frame's header, in bytes.
     pub(in crate::af_packet) next: usize,
@@ -180,7 +180,7 @@ impl View {
         Ok(Self { base, bytes })
     }
 
-    /// Returns the address of byte `at`, which must be within the mapping.
+    /// Returns the address of the byte with the offset `at`, which must be within the mapping.
     fn at(&self, at: usize) -> *mut u8 {
         assert!(at < self.bytes, "outside of the ring");
         // SAFETY: `at` is within the mapping, as checked above.
@@ -220,32 +220,33 @@ impl Drop for Spare {
 
 /// The memory of one socket's ring.
 ///
-/// The kernel writes to a block only while its status says that the kernel owns it. Blocks are read
-/// and lent only between [`filled`](Self::filled) and [`give_back`](Self::give_back). If a block
-/// still has lent frames, it is returned only after a copy has replaced it.
+/// The kernel writes to a block only while the block's status says that the kernel owns the block.
+/// Blocks are read and lent only between [`filled`](Self::filled) and
+/// [`give_back`](Self::give_back). If a block still has lent frames, it is returned only after a
+/// copy has replaced it.
 #[derive(Debug)]
 pub(in crate::af_packet) struct Memory {
     shape: Shape,
     status: View,
-    /// The places from which frames are lent. The places exist as long as the region through which
-    /// frames are read.
+    /// The places from which frames are lent. The places are mapped as long as the region exists
+    /// through which frames are read.
     lent: Arc<View>,
-    /// The claim, which gives access to the lent blocks. No code outside this struct gets the
-    /// claim.
+    /// The claim: a value that gives access to the memory of the lent blocks. No code outside this
+    /// struct gets the claim.
     claim: Option<Claim>,
     spare: Option<Spare>,
 }
 
 impl Memory {
-    /// Maps the ring of `socket`, which has this shape. The first places show the blocks of the
-    /// ring.
+    /// Maps the ring of `socket`, which has the shape `shape`. The blocks of the ring are mapped at
+    /// the first places.
     pub(in crate::af_packet) fn map(socket: BorrowedFd<'_>, shape: Shape) -> io::Result<Self> {
         let status = View::map(shape.bytes(), Some(socket))?;
         let lent = Arc::new(View::reserve(shape.places.max(shape.blocks) * shape.block_bytes)?);
         let blocks = View::map(shape.bytes(), Some(socket))?;
         // SAFETY: both mappings are new, and have these bytes.
         unsafe { move_over(blocks.base.as_ptr(), lent.at(0), shape.bytes())? };
-        // The mapping has been moved, so no memory is left to unmap.
+        // The mapping has been moved away, so `drop` must not unmap it.
         std::mem::forget(blocks);
         Ok(Self { shape, status, lent, claim: None, spare: None })
     }
@@ -254,8 +255,8 @@ impl Memory {
         &self.shape
     }
 
-    /// Returns the places, as blocks from which frames are lent. `blocks` can be called only once.
-    /// Copies may take as much memory as the ring.
+    /// Returns the places in the form of `Blocks`, from which frames are lent. `blocks` can be
+    /// called only once. Copies may take as much memory as the ring.
     pub(in crate::af_packet) fn blocks(&mut self) -> io::Result<Blocks> {
         if self.claim.is_some() {
             return Err(io::Error::other("its memory was given away before"));
@@ -283,14 +284,15 @@ impl Memory {
         out.blocks(self.claim.as_ref()?)
     }
 
-    /// Sets the number of units that a place counts for, before frames are lent from the place: see
+    /// Sets how many units of lent memory a place counts as, before frames are lent from this
+    /// place: see
     /// [`Blocks::weigh`].
     pub(in crate::af_packet) fn weigh(&self, blocks: &mut Blocks, place: usize, units: u32) {
         self.claim.iter().for_each(|claim| blocks.weigh(claim, place, units));
     }
 
     /// Returns the first `used` bytes of a filled block, which is mapped at `place`. Returns `None`
-    /// if the kernel owns the block, or if the queue is polled with other blocks.
+    /// if the kernel owns the block, or if `out` contains other blocks than those of this ring.
     pub(in crate::af_packet) fn lending<'o>(
         &self,
         out: &'o mut Completions<'_>,
@@ -311,13 +313,13 @@ impl Memory {
 
     /// Returns true if the kernel has filled the block, and the block was not returned yet.
     pub(in crate::af_packet) fn is_filled(&self, block: usize) -> bool {
-        // `Acquire` pairs with the kernel's barrier before it writes the status, so that all
-        // earlier writes are visible.
+        // `Acquire` pairs with the barrier before the kernel's write of the status, so that all
+        // earlier writes of the kernel are visible.
         self.word(block, STATUS_AT).load(Ordering::Acquire) & TP_STATUS_USER != 0
     }
 
-    /// Returns the contents of the block, if the kernel has filled it. Lengths that the kernel
-    /// reports are limited to the block.
+    /// Returns the contents of the block, if the kernel has filled it. If the kernel reports a
+    /// length that exceeds the block, the length is reduced to that of the block.
     pub(in crate::af_packet) fn filled(&self, block: usize) -> Option<Filled> {
         if !self.is_filled(block) {
             return None;
@@ -330,12 +332,12 @@ impl Memory {
 
     pub(in crate::af_packet) fn give_back(&mut self, block: usize) {
         // `Release` pairs with the kernel's read of the status before it fills the block. All reads
-        // of the block in this process happen before this store.
+        // of the block by this process happen before this store.
         self.word(block, STATUS_AT).store(TP_STATUS_KERNEL, Ordering::Release);
     }
 
     /// Returns the first `used` bytes of a filled block that is not mapped at any place. The frames
-    /// of this block must be copied. Returns an empty slice if the kernel owns the block.
+    /// of such a block must be copied. Returns an empty slice if the kernel owns the block.
     pub(in crate::af_packet) fn unlent(&self, block: usize, used: usize) -> &[u8] {
         if !self.is_filled(block) {
             return &[];
@@ -348,7 +350,7 @@ impl Memory {
     }
 
     /// Replaces the block at a place by a copy of its first `used` bytes, so that the block can be
-    /// returned to the kernel. Code that reads the block's frames sees the same bytes before,
+    /// returned to the kernel. A thread that reads the block's frames sees the same bytes before,
     /// during and after the call.
     pub(in crate::af_packet) fn rescue(&self, place: usize, used: usize) -> io::Result<()> {
         let bytes = self.shape.block_bytes;
@@ -361,20 +363,21 @@ impl Memory {
         // SAFETY: as above. Frames are read only in the first `used` bytes, which are the same in
         // both mappings.
         unsafe { move_over(copy.base.as_ptr(), place, bytes)? };
-        // The mapping has been moved, so no memory is left to unmap.
+        // The mapping has been moved away, so `drop` must not unmap it.
         std::mem::forget(copy);
         Ok(())
     }
 
-    /// Maps a block of the ring at `place`. No frame of the place may be lent.
+    /// Maps a block of the ring at `place`. While `show` is called, no frame of this place may be
+    /// lent.
     pub(in crate::af_packet) fn show(&mut self, socket: BorrowedFd<'_>, block: usize, place: usize) -> io::Result<()> {
         let Shape { blocks, block_bytes, .. } = self.shape;
-        // A ring can only be mapped as a whole. Later calls of `show` use the other blocks of this
-        // mapping.
+        // A ring can only be mapped as a whole. The other blocks of this mapping are used by later
+        // calls of `show`.
         if !self.spare.as_ref().is_some_and(|spare| spare.there[block]) {
             let view = View::map(self.shape.bytes(), Some(socket))?;
             self.spare = Some(Spare { base: view.base, block_bytes, there: vec![true; blocks].into() });
-            // From now on, the `Spare` unmaps the blocks that it still has.
+            // `Spare` takes over the mapping, and will unmap the blocks that it still has.
             std::mem::forget(view);
         }
         let Some(spare) = &mut self.spare else { return Ok(()) };

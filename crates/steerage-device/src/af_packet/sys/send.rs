@@ -23,9 +23,9 @@ fn address(interface: u32, protocol: u16) -> libc::sockaddr_ll {
 }
 
 impl Socket {
-    /// Makes the socket send through the interface from now on. `protocol` is the protocol of
-    /// packets without a link header. A socket that is bound to a protocol would also receive, so
-    /// its filter accepts nothing.
+    /// Binds the socket to the interface through which it will send. `protocol` is the protocol of
+    /// packets without a link header, or 0. A socket that is bound to a protocol would also receive
+    /// frames, so it gets a filter that accepts no frame.
     pub(crate) fn bind_to_send(&self, interface: u32, protocol: u16) -> io::Result<()> {
         if protocol != 0 {
             self.attach(&program::NOTHING)?;
@@ -36,8 +36,8 @@ impl Socket {
         checked(unsafe { libc::bind(self.0.as_raw_fd(), at, len) })
     }
 
-    /// Sets the maximum number of bytes in flight. A process that may not exceed the system's limit
-    /// gets the maximum for unprivileged processes.
+    /// Sets the maximum number of bytes in flight. If the process may not exceed the system's
+    /// limit, the maximum for unprivileged processes is set.
     pub(crate) fn set_send_buffer(&self, bytes: c_int) -> io::Result<()> {
         self.set(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &bytes)
             .or_else(|_| self.set(libc::SOL_SOCKET, libc::SO_SNDBUF, &bytes))
@@ -47,9 +47,9 @@ impl Socket {
         self.set(libc::SOL_PACKET, PACKET_QDISC_BYPASS, &1)
     }
 
-    /// Sends a packet without waiting. The two system calls in this function have no address
-    /// argument. Therefore the sandbox can forbid calls with an address, which could send through
-    /// any interface.
+    /// Sends a packet without blocking. The two system calls in this function have no address
+    /// argument. Therefore the sandbox can forbid system calls with an address, which could send
+    /// through any interface.
     pub(crate) fn send<const PARTS: usize>(&self, packet: &[&[u8]]) -> io::Result<()> {
         let socket = self.0.as_raw_fd();
         let sent = if let [only] = packet {

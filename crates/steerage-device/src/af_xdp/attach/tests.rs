@@ -1,5 +1,5 @@
-//! Tests with programs of other software on the interface, and with steerage's program detached by
-//! other software.
+//! Tests attaching while the interface has a program of other software, and after other software
+//! has detached steerage's program.
 
 use std::net::UdpSocket;
 use std::time::Instant;
@@ -15,8 +15,8 @@ use super::super::assembler::{Assembler, R0};
 use super::super::device::Device;
 use super::*;
 
-/// A program that passes all frames to the kernel, and does not have the name of steerage's
-/// program.
+/// Loads an XDP program that passes all frames to the kernel, and does not have the name of
+/// steerage's program.
 fn other() -> Program {
     let mut asm = Assembler::default();
     asm.set(R0, 2);
@@ -39,8 +39,8 @@ fn cable() -> Option<Namespaces> {
     Some(namespaces)
 }
 
-/// The other program runs in the driver or after the driver, and is attached with or without a
-/// link. The mode of steerage's program varies too.
+/// In this test, the program of other software runs in the driver or after the driver, and is
+/// attached with or without a link. The mode of steerage's program varies too.
 #[test]
 fn another_program_stays_unless_it_is_to_be_replaced() {
     let wheres = [(sys::Mode::Native, XdpPlace::Driver), (sys::Mode::Skb, XdpPlace::Generic)];
@@ -73,8 +73,8 @@ fn another_program_stays_unless_it_is_to_be_replaced() {
             let ours = link().programs[0].id;
             assert!(ProgramInfo::of(ours).unwrap().is_ours() && ours != there);
             drop(taking);
-            // A child that another test forks holds all file descriptors, including this program's,
-            // until it runs another executable.
+            // A child process that another test forks has copies of all file descriptors, including
+            // that of this XDP program, until the child runs another executable.
             let start = Instant::now();
             while !link().programs.is_empty() {
                 assert!(start.elapsed() < HANG, "the program stays");
@@ -84,7 +84,8 @@ fn another_program_stays_unless_it_is_to_be_replaced() {
     }
 }
 
-/// The kernel does not let `ip` detach the program of a link. Other software can detach the link.
+/// The kernel does not let `ip` detach a program that was attached by a link. Other software can
+/// detach the link itself.
 #[test]
 fn one_that_is_taken_away_is_missed() {
     let Some(namespaces) = cable() else { return };
@@ -108,8 +109,8 @@ fn one_that_is_taken_away_is_missed() {
     });
 }
 
-/// A driver that has forgotten the program gets the program again. Frames then go to the socket as
-/// before.
+/// If the driver has lost the program, the program is attached again. Frames then go to the socket
+/// as before.
 #[test]
 fn the_program_is_attached_again() {
     let Some(namespaces) = cable() else { return };
@@ -143,8 +144,8 @@ fn the_program_is_attached_again() {
     assert!(device.runs(&mut sys::ByCpu::new()).unwrap() >= 3);
 }
 
-/// The sender's VLAN tag is stored beside the frame, as if a card had removed the tag. The tag
-/// returns to the frame, and the frame's hash is still read.
+/// The sender's VLAN tag is stored beside the frame, as if a card had removed the tag. The device
+/// puts the tag back into the frame, and still reads the frame's hash.
 #[test]
 fn a_tag_that_is_beside_the_frame_returns_to_it() {
     use super::super::assembler::{R2, R3};
@@ -187,7 +188,7 @@ fn a_tag_that_is_beside_the_frame_returns_to_it() {
             let now = Timestamp::ZERO + start.elapsed();
             for (header, frame) in tester.poll_with_headers(now, POLL_BUDGET).unwrap().1 {
                 assert_eq!(frame[12..16], [0x81, 0x00, 0x20, 0x64], "{frame:02x?}");
-                // No network card received the packet, so the packet has no time of a card.
+                // No network card received the packet, so the packet has no timestamp of a card.
                 assert_eq!(header, None);
                 found |= frame[16..18] == [0x08, 0x00] && frame.ends_with(b"a datagram with a tag");
             }

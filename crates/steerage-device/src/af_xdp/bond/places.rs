@@ -1,6 +1,6 @@
-//! The places for the ports of a bond. Each place has queues, and keys in the maps of the program.
-//! The thread in `watcher` changes which port has a place, and the queues of the place follow at
-//! their next check.
+//! The places for the ports of a bond. A place has receive queues, and keys in the maps of the XDP
+//! program, which one port uses. The thread in `watcher` changes which port uses a place. The
+//! queues of the place notice this change at their next check.
 
 use std::io;
 use std::ops::RangeInclusive;
@@ -24,7 +24,7 @@ use crate::af_xdp::sys::{FEWEST, Socket};
 #[derive(Debug)]
 pub(in crate::af_xdp) struct Places {
     table: Arc<Table>,
-    /// What the thread needs, until it is started.
+    /// The data that the `watcher` thread needs. `None` after the thread was started.
     to_start: Mutex<Option<ToStart>>,
     /// The number of queues that are not open yet.
     unopened: AtomicUsize,
@@ -32,19 +32,19 @@ pub(in crate::af_xdp) struct Places {
     ends: Arc<EventFd>,
 }
 
-/// What the thread needs that watches the bond.
+/// The data for the thread that watches the bond.
 #[derive(Debug)]
 struct ToStart {
     watcher: Watcher,
     /// The sockets for ports that the bond does not have yet. The process creates them at the
     /// start, and may later no longer have the permission. A socket can be bound only once, so each
-    /// new port takes a set of sockets.
+    /// new port uses up a set of sockets.
     unbound: Vec<Vec<Socket>>,
 }
 
 impl Places {
-    /// The places of a bond with these ports. `queues` are the numbers of the queues of each place,
-    /// and `keys` is the number of keys of each place.
+    /// Creates the places of a bond that has the given ports. `queues` are the numbers of the
+    /// queues of each place, and `keys` is the number of keys of each place.
     pub(in crate::af_xdp) fn new(
         options: &AfXdpOptions,
         bond: &Link,
@@ -90,10 +90,10 @@ impl Places {
         &self.table.model
     }
 
-    /// Records that a queue is open. After the last one, prepares the sockets for new ports, and
-    /// starts the thread that watches the bond.
+    /// Records that a queue is open. When the last queue is open, this function prepares the
+    /// sockets for new ports, and starts the thread that watches the bond.
     pub(in crate::af_xdp) fn opened(&self, region: &Arc<Region>) -> Result<(), DeviceError> {
-        // Relaxed, as all queues are opened by one thread.
+        // Relaxed, because one thread opens all queues.
         if self.unopened.fetch_sub(1, Ordering::Relaxed) != 1 {
             return Ok(());
         }
@@ -102,7 +102,8 @@ impl Places {
         for sockets in unbound {
             match self.model().prepare(sockets, region, |_, _| FEWEST) {
                 Ok(prepared) => self.table.add_spare((prepared, Arc::clone(region))),
-                // The queues of the ports have their memory already.
+                // This is not an error of the run, because the queues of the bond's current ports
+                // already have their memory.
                 Err(error) => {
                     tracing::warn!(%error, "the packets of a new port of the bond will go to the kernel");
                     break;
@@ -114,7 +115,8 @@ impl Places {
         let run = move || watcher.run(&table, &ends, &ready);
         let spawned = thread::Builder::new().name("bond".to_owned()).spawn(run);
         spawned.map_err(|e| self.model().error("start a thread that watches the bond", e))?;
-        // The thread has given up its capabilities before the process restricts its system calls.
+        // Wait until the thread has given up its capabilities. It must do so before the process
+        // restricts its system calls.
         let _ = is_ready.recv();
         Ok(())
     }
@@ -131,7 +133,7 @@ impl Drop for Places {
 pub(in crate::af_xdp) struct View {
     places: Arc<Places>,
     place: usize,
-    /// The number of the queue among those of the place.
+    /// The number of the queue among the queues of the place.
     nth: usize,
     version: u32,
     state: State,
@@ -152,27 +154,27 @@ impl View {
         &self.places
     }
 
-    /// The number of the place's queue 0 in the maps of the program.
+    /// The key of the place's queue 0 in the maps of the XDP program.
     pub(in crate::af_xdp) fn first_key(&self) -> u32 {
         self.place().first_key
     }
 
-    /// Becomes readable when the state changes.
+    /// Returns the file descriptor that becomes readable when the state of the place changes.
     pub(in crate::af_xdp) fn event(&self) -> BorrowedFd<'_> {
         self.place().event(self.nth)
     }
 
-    /// The state at the last [`refresh`](Self::refresh).
+    /// The state of the place at the time of the last [`refresh`](Self::refresh).
     pub(in crate::af_xdp) fn state(&self) -> &State {
         &self.state
     }
 
-    /// Reads the state if it has changed.
+    /// Reads the state of the place if the state has changed.
     pub(in crate::af_xdp) fn refresh(&mut self) {
         self.places.table.places[self.place].refresh(self.nth, &mut self.version, &mut self.state);
     }
 
-    /// The error that ends the queue, if the bond was deleted.
+    /// If the bond was deleted, returns the error with which the queue ends.
     pub(in crate::af_xdp) fn error(&self) -> Option<DeviceError> {
         let table = &self.places.table;
         table.is_gone().then(|| {

@@ -12,7 +12,7 @@ use crate::af_xdp::attach::Attached;
 use crate::af_xdp::device::Device;
 use crate::af_xdp::sys::OpenSocket;
 
-/// The sockets of a port's queues, and the memory that they receive into.
+/// The sockets for the queues of one port, and the memory region into which these sockets receive.
 pub(super) type Prepared = (Vec<OpenSocket>, Arc<Region>);
 
 /// The ports of a bond.
@@ -20,10 +20,11 @@ pub(super) type Prepared = (Vec<OpenSocket>, Arc<Region>);
 pub(super) struct Table {
     pub(super) bond: u32,
     pub(super) name: String,
-    /// The first port at the start, which new ports resemble.
+    /// The port that was the first one at the start. New ports are set up like this port.
     pub(super) model: Arc<Device>,
     pub(super) places: Vec<Place>,
-    /// The sockets for ports that the bond does not have yet. Each new port takes a set of sockets.
+    /// The sockets for ports that the bond does not have yet. Each new port uses up a set of
+    /// sockets.
     spares: Mutex<Vec<Prepared>>,
     /// Whether the bond was deleted.
     is_gone: AtomicBool,
@@ -34,9 +35,9 @@ pub(super) struct Table {
 pub(super) struct Place {
     pub(super) first_key: u32,
     state: Mutex<State>,
-    /// The number of changes of the state.
+    /// The number of changes of the state since the start.
     version: AtomicU32,
-    /// Wakes the CPUs of the queues after a change.
+    /// Wakes the CPUs that poll the queues of this place, after a change of the state.
     wakes: Vec<EventFd>,
 }
 
@@ -45,7 +46,7 @@ pub(super) struct Place {
 pub(in crate::af_xdp) struct State {
     /// The port. `None` if the place is free.
     pub(in crate::af_xdp) port: Option<Arc<Device>>,
-    /// Whether the bond uses the port to receive.
+    /// True if the bond receives packets from the port.
     pub(in crate::af_xdp) receives: bool,
 }
 
@@ -58,26 +59,26 @@ impl Table {
         &self.model.program
     }
 
-    /// Keeps a set of prepared sockets for a new port.
+    /// Stores a set of prepared sockets for a port that is added later.
     pub(super) fn add_spare(&self, prepared: Prepared) {
         self.spares.lock().unwrap_or_else(PoisonError::into_inner).push(prepared);
     }
 
-    /// A set of prepared sockets for a new port.
+    /// Returns a set of prepared sockets for a new port, if one is left.
     pub(super) fn spare(&self) -> Option<Prepared> {
         self.spares.lock().unwrap_or_else(PoisonError::into_inner).pop()
     }
 
     /// Records that the bond was deleted.
     pub(super) fn end(&self) {
-        // Relaxed: the flag refers to no other memory.
+        // Relaxed: the flag does not guard other memory.
         self.is_gone.store(true, Ordering::Relaxed);
         self.places.iter().for_each(Place::wake);
     }
 
     /// Whether the bond was deleted.
     pub(super) fn is_gone(&self) -> bool {
-        // Relaxed: the flag refers to no other memory.
+        // Relaxed: the flag does not guard other memory.
         self.is_gone.load(Ordering::Relaxed)
     }
 }
@@ -93,18 +94,18 @@ impl Place {
 
     pub(super) fn set(&self, state: State) {
         let before = std::mem::replace(&mut *self.state.lock().unwrap_or_else(PoisonError::into_inner), state);
-        // Release pairs with the Acquire in `refresh`, so that a queue that sees the new version
-        // does not find the old state.
+        // Release pairs with the Acquire in `refresh`, so that a queue that reads the new version
+        // does not read the old state.
         self.version.fetch_add(1, Ordering::Release);
         self.wake();
         drop(before);
     }
 
-    /// Copies the state and its version if the state has changed since that version. The caller
-    /// never waits for the thread that changes the state. `nth` is the number of the caller's queue
-    /// among those of the place.
+    /// Copies the state and its version, if the state has changed since the version `version`. The
+    /// caller never waits for the thread that changes the state. `nth` is the number of the
+    /// caller's queue among the queues of the place.
     pub(super) fn refresh(&self, nth: usize, version: &mut u32, state: &mut State) {
-        // The event is read first: a change after this line wakes the CPU again.
+        // The eventfd is read first, so that a change after this line wakes the CPU again.
         let _ = self.wakes[nth].read();
         // Acquire pairs with the Release in `set`.
         let now = self.version.load(Ordering::Acquire);
@@ -113,14 +114,15 @@ impl Place {
         }
         match self.state.try_lock() {
             Ok(locked) => (*state, *version) = (locked.clone(), now),
-            // The next check reads it.
+            // The lock is held by another thread: the next check reads the state.
             Err(_) => {
                 let _ = self.wakes[nth].write(1);
             }
         }
     }
 
-    /// Becomes readable for the queue `nth` of the place when the state changes.
+    /// Returns the file descriptor that becomes readable for the queue `nth` of the place when the
+    /// state changes.
     pub(super) fn event(&self, nth: usize) -> BorrowedFd<'_> {
         self.wakes[nth].as_fd()
     }

@@ -1,6 +1,6 @@
-//! New ports of a bond, and of a bridge that takes the part of the bond, because this kernel may
-//! have no bonds (`.ci/other-kernel` starts one that has them). A bridge does not pass the XDP
-//! program on to its ports, so the test attaches the program to each of them.
+//! Tests new ports of a bond. Because the kernel may not support bonds, a bridge replaces the bond
+//! in some tests (`.ci/other-kernel` starts a kernel that supports bonds). The kernel does not run
+//! a bridge's XDP program in its ports, so the test attaches the program to each port.
 
 use std::net::UdpSocket;
 use std::os::fd::{AsFd, AsRawFd};
@@ -22,16 +22,18 @@ use crate::af_xdp::program::{Maps, program};
 use crate::af_xdp::queue::Queue;
 use crate::af_xdp::sys::{Map, Mode, Program, Socket};
 
-/// The queues of a port at the start, and of a free place.
+/// The queue of the port that exists at the start, and the queue of a free place.
 struct Taking {
     started: Instant,
     queues: [QueueTester; 2],
-    /// The program to attach to new ports. `None` if the kernel's bond does that.
+    /// The program to attach to new ports. `None` if the bond itself attaches the program to new
+    /// ports.
     program: Option<Program>,
 }
 
 impl Taking {
-    /// Takes UDP from the ports of bond0. Must run in the namespace of the interfaces.
+    /// Takes UDP packets from the ports of bond0. The function must run in the network namespace of
+    /// the interfaces.
     fn from_bond() -> Self {
         let mut queues = AfXdpOptions::new("bond0").take("udp".parse().unwrap()).open().unwrap().input.queues;
         assert_eq!(queues.len(), 2, "there is room for one more port");
@@ -45,7 +47,7 @@ impl Taking {
         Self { started: Instant::now(), queues, program }
     }
 
-    /// Takes UDP from near0, a port of br0.
+    /// Takes UDP packets from near0, a port of the bridge br0.
     fn from_bridge() -> Self {
         let options = AfXdpOptions::new("br0").take("udp".parse().unwrap());
         let [bridge, port] = ["br0", "near0"].map(|name| interface::look(name).unwrap());
@@ -82,7 +84,7 @@ impl Taking {
         Self::of(queues, Some(loaded))
     }
 
-    /// Sends datagrams until one of them arrives at the queue.
+    /// Sends datagrams until one of the datagrams arrives at the queue.
     fn takes(&mut self, sender: &UdpSocket, nth: usize, text: &str) {
         let begin = Instant::now();
         loop {
@@ -100,8 +102,8 @@ impl Taking {
     }
 }
 
-/// A free place gets a new port, and another one after the port was deleted. The socket of the
-/// deleted port returns all its pages.
+/// A free place is used by a new port. After this port was deleted, another new port uses the
+/// place. The socket of the deleted port returns all its pages.
 fn a_place_has_one_port_after_another(ends: &Namespaces, controller: &str, take: fn() -> Taking) {
     let add = |nth: usize| {
         ends.veth((0, &format!("near{nth}")), (1, &format!("far{nth}")));

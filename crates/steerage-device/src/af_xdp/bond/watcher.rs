@@ -1,5 +1,6 @@
-//! The thread that watches a bond. It opens the queues of new ports, which takes system calls that
-//! a packet thread may not make, and that wait for the kernel's lock of all interfaces.
+//! The thread that watches a bond. This thread opens the queues of new ports. This requires system
+//! calls that a packet thread is not allowed to make, and that wait for the kernel's lock of all
+//! interfaces.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -19,15 +20,15 @@ use super::uses;
 use crate::af_xdp::device::Device;
 use crate::af_xdp::sys;
 
-/// The sockets of the thread, and what it has reported.
+/// The sockets of the watcher thread, and the state that it has reported.
 #[derive(Debug)]
 pub(super) struct Watcher {
     changes: Changes,
     kernel: Rtnetlink,
     ethtool: Option<Ethtool>,
-    /// The last state of the port in each place.
+    /// For each place, the last known state of the port that uses the place.
     known: Vec<Option<Known>>,
-    /// The ports whose packets go to the kernel.
+    /// The interface numbers of the ports whose packets are left to the kernel.
     refused: Vec<u32>,
 }
 
@@ -44,8 +45,8 @@ impl Known {
 }
 
 impl Watcher {
-    /// Opens the sockets in the network namespace of this thread. `ports` are the ports in the first
-    /// places.
+    /// Opens the sockets in the network namespace of this thread. `ports` are the ports that use
+    /// the first places.
     pub(super) fn open<'a>(ports: impl Iterator<Item = &'a Link>, places: usize) -> io::Result<Self> {
         let mut known: Vec<Option<Known>> = ports.map(|port| Some(Known::of(port))).collect();
         known.resize(places, None);
@@ -65,7 +66,8 @@ impl Watcher {
             tracing::warn!(%error, "the thread that watches the bond keeps its capabilities");
         }
         let _ = ready.send(());
-        // All ports are read at the start, and if the kernel dropped messages about changes.
+        // The thread reads the state of all ports at the start, and after the kernel has dropped
+        // messages about changes.
         let mut reads_all = true;
         loop {
             let Some(there) = table.upgrade() else { return };
@@ -96,7 +98,7 @@ impl Watcher {
         }
     }
 
-    /// Compares the kernel's ports with the table.
+    /// Compares the ports that the kernel reports with the table of ports.
     fn read_all(&mut self, table: &Table) {
         let ports = match self.kernel.ports(table.bond) {
             Ok(ports) => ports,
@@ -106,7 +108,7 @@ impl Watcher {
             let Some(port) = place.state().port.filter(|port| ports.iter().all(|link| link.index != port.index)) else {
                 continue;
             };
-            // The interface left the bond, or was deleted.
+            // The interface is no port of the bond any more: it left the bond, or was deleted.
             match self.kernel.link_at(port.index) {
                 Ok(link) => self.changed(table, port.index, Some(&link)),
                 Err(error) if error.raw_os_error() == Some(libc::ENODEV) => self.changed(table, port.index, None),
@@ -116,7 +118,7 @@ impl Watcher {
         ports.iter().for_each(|link| self.changed(table, link.index, Some(link)));
     }
 
-    /// An interface has a new state, or was deleted if there is no `link`.
+    /// Called when an interface has a new state (`link`), or was deleted (`None`).
     fn changed(&mut self, table: &Table, index: u32, link: Option<&Link>) {
         if index == table.bond {
             return match link {
@@ -133,7 +135,7 @@ impl Watcher {
         }
     }
 
-    /// The state of the port in a place has changed.
+    /// Called when the state of the port that uses a place has changed.
     fn update(&mut self, table: &Table, nth: usize, link: &Link) {
         let place = &table.places[nth];
         let State { port: Some(port), receives } = place.state() else { return };
@@ -145,7 +147,7 @@ impl Watcher {
         }
     }
 
-    /// The port in a place was deleted.
+    /// Called when the port that used a place was deleted.
     fn leave(&mut self, table: &Table, nth: usize, index: u32) {
         let place = &table.places[nth];
         if let Some(port) = place.state().port {
@@ -153,13 +155,14 @@ impl Watcher {
         }
         self.known[nth] = None;
         if let Some(new_ports) = &table.program().new_ports {
-            // Ports that were there at the start are not in the map.
+            // This fails for ports that the bond had at the start, because these ports are not in
+            // the map.
             let _ = new_ports.clear(index);
         }
         place.set(State::default());
     }
 
-    /// Gives a place to a port of the bond that has none.
+    /// Assigns a free place to a port of the bond that has no place yet.
     fn enter(&mut self, table: &Table, link: &Link) {
         if self.refused.contains(&link.index) {
             return;
@@ -186,7 +189,8 @@ impl Watcher {
         }
     }
 
-    /// Binds sockets to the queues of a new port. Returns how many queues it has.
+    /// Binds sockets to the queues of a new port. Returns the device of the port, and the number of
+    /// queues with a socket.
     fn open_queues(&mut self, table: &Table, nth: usize, link: &Link) -> Result<(Arc<Device>, usize), DeviceError> {
         let name = link.name.clone().unwrap_or_default();
         let channels = self.ethtool.as_mut().and_then(|ethtool| ethtool.channels(&name).ok());

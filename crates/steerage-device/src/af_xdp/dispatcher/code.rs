@@ -1,7 +1,7 @@
-//! The instructions and the types of a dispatcher, and its configuration.
+//! The instructions, the BPF types and the configuration of a dispatcher.
 //!
-//! The dispatcher calls a function for each component. The kernel replaces these functions with the
-//! component programs. A program can replace only a function with the same signature.
+//! The dispatcher calls one function for each component. The kernel replaces these functions by the
+//! components, which are programs. A program can replace only a function with the same signature.
 
 use super::super::assembler::{Assembler, Instruction, Label, R0, R1, R2, R6, When};
 use super::super::sys::extension::Function;
@@ -9,46 +9,47 @@ use super::super::sys::extension::Function;
 /// The name of a dispatcher, by which libxdp recognizes it.
 pub(super) const DISPATCHER: &str = "xdp_dispatcher";
 
-/// The maximum number of components, which libxdp has in its configuration.
+/// The maximum number of components, as in libxdp's configuration of the dispatcher.
 pub(super) const COMPONENTS_MAX: usize = 10;
 
 /// The value by which libxdp recognizes the configuration, and the version of its layout.
 const MAGIC: u8 = 236;
 const VERSION: u8 = 2;
 
-/// `BPF_F_XDP_HAS_FRAGS` as libxdp stores it for each component.
+/// The flag `BPF_F_XDP_HAS_FRAGS`, which libxdp stores for each component.
 const HAS_FRAGS: u32 = 1 << 5;
 
-/// The result of a function that no component replaces. After this result, the next component
+/// The return value of a function that no component replaces. After this value, the next component
 /// always runs.
 const NOT_REPLACED: i32 = 31;
 
 const XDP_PASS: i32 = 2;
 const ADJUST_TAIL: i32 = 65;
 
-/// The bytes of the configuration: four bytes, and three numbers for each component.
+/// The length of the configuration in bytes: four bytes, and three numbers of four bytes for each
+/// component.
 pub(super) const CONFIGURATION_BYTES: usize = 4 + 3 * COMPONENTS_MAX * 4;
 
-/// How the dispatcher runs a component.
+/// The rule by which the dispatcher runs a component.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rule {
     /// Components run in the order of their priorities, the lowest first.
     pub(super) priority: u32,
-    /// The results after which the next component runs, as bits.
+    /// The return values after which the next component runs, one bit per value.
     pub(super) goes_on_after: u32,
     /// True if the component supports frames of several chunks.
     pub(super) several: bool,
 }
 
 impl Rule {
-    /// The rule for steerage's program: packets that it leaves to the kernel go to the next
-    /// component.
+    /// Returns the rule for steerage's program: packets that this program leaves to the kernel are
+    /// passed to the next component.
     pub(super) fn of_ours(priority: u32) -> Self {
         Self { priority, goes_on_after: 1 << XDP_PASS, several: true }
     }
 }
 
-/// The configuration as libxdp reads it: `struct xdp_dispatcher_config`.
+/// Returns the configuration in the layout that libxdp reads: `struct xdp_dispatcher_config`.
 pub(super) fn configuration(rules: &[Rule]) -> [u8; CONFIGURATION_BYTES] {
     let mut bytes = [0; CONFIGURATION_BYTES];
     bytes[..4].copy_from_slice(&[MAGIC, VERSION, rules.len() as u8, several(rules).into()]);
@@ -62,14 +63,14 @@ pub(super) fn configuration(rules: &[Rule]) -> [u8; CONFIGURATION_BYTES] {
     bytes
 }
 
-/// Returns true if all components support frames of several chunks. Only then may the dispatcher
-/// support such frames.
+/// Returns true if all components support frames of several chunks. Otherwise the dispatcher must
+/// not support such frames.
 pub(super) fn several(rules: &[Rule]) -> bool {
     rules.iter().all(|rule| rule.several)
 }
 
-/// The rules of a configuration. `Err` has the version of the layout, if this module does not know
-/// that version.
+/// Returns the rules of a configuration. If this module does not support the layout of the
+/// configuration, `Err` contains the layout's version.
 pub(super) fn rules(bytes: &[u8; CONFIGURATION_BYTES]) -> Result<Vec<Rule>, u8> {
     let [magic, version, count, ..] = *bytes;
     if (magic, version) != (MAGIC, VERSION) || usize::from(count) > COMPONENTS_MAX {
@@ -91,15 +92,17 @@ fn number_at(list: usize, nth: usize) -> usize {
     4 + (list * COMPONENTS_MAX + nth) * 4
 }
 
-/// The instructions of a dispatcher with these rules, and its functions: first the dispatcher itself,
-/// and then one for each component. `map` is the descriptor of the configuration.
+/// Returns the instructions of a dispatcher with the given rules, and its functions: first the
+/// dispatcher itself, and then one function for each component. `map` is the file descriptor of the
+/// map with the configuration.
 pub(super) fn dispatcher(rules: &[Rule], map: i32) -> Option<(Vec<Instruction>, Vec<Function>)> {
     let mut asm = Assembler::default();
     let mut functions = vec![Function { at: 0, kind: FIRST_FUNCTION }];
     let labels: Vec<Label> = rules.iter().map(|_| asm.label()).collect();
     let end = asm.label();
     asm.copy(R6, R1);
-    // The program must have the configuration among its maps, where libxdp looks for it.
+    // The dispatcher must use the map with the configuration, because libxdp searches the
+    // dispatcher's maps for the configuration.
     asm.load_map(R1, map);
     for (rule, function) in rules.iter().zip(&labels) {
         let next = asm.label();
@@ -118,7 +121,8 @@ pub(super) fn dispatcher(rules: &[Rule], map: i32) -> Option<(Vec<Instruction>, 
     for (nth, label) in labels.into_iter().enumerate() {
         functions.push(Function { at: asm.len() as u32, kind: function_of(nth) });
         asm.bind(label);
-        // A program that changes packets can only replace a function that changes packets.
+        // A program that changes packets can replace only a function that also calls a
+        // packet-changing helper.
         asm.set(R2, 0);
         asm.call(ADJUST_TAIL);
         asm.set(R0, NOT_REPLACED);
@@ -127,16 +131,16 @@ pub(super) fn dispatcher(rules: &[Rule], map: i32) -> Option<(Vec<Instruction>, 
     Some((asm.finish()?, functions))
 }
 
-/// The type id of the first function, in the BTF types that [`types`] makes.
+/// The type id of the first function, in the BTF types that [`types`] returns.
 pub(super) const FIRST_FUNCTION: u32 = 5;
 
-/// The number of the function that component number `nth` replaces.
+/// Returns the type id of the function that the component with the number `nth` replaces.
 pub(super) fn function_of(nth: usize) -> u32 {
     FIRST_FUNCTION + 1 + nth as u32
 }
 
-/// The types of a program whose functions have these names, in the BPF type format (the kernel's
-/// Documentation/bpf/btf.rst). Each function is `int name(struct xdp_md *ctx)`.
+/// Returns the types of a program whose functions have the given names, in the BPF type format (the
+/// kernel's Documentation/bpf/btf.rst). Each function is `int name(struct xdp_md *ctx)`.
 pub(super) fn types<'a>(functions: impl Iterator<Item = &'a str>) -> Vec<u8> {
     const MAGIC: u16 = 0xeb9f;
     const VERSION: u8 = 1;

@@ -6,19 +6,20 @@ use steerage::Timestamp;
 
 use super::super::COALESCE_MIN;
 
-/// The longest time for which a queue that polls busily leaves the driver alone while the ring has
-/// frames. At 10 million packets per second, a card's ring of 2,048 frames is
-/// full after 200 us.
+/// The longest time for which a busily polled queue does not run the driver while the ring has
+/// frames. At 10 million packets per second, a card's ring of 2,048 frames is full after 200 us.
 const STALL_MAX: Duration = Duration::from_micros(150);
 
-/// The part of a ring that may fill up while frames are coalesced: a quarter. If more frames arrive,
-/// the next wait is half as long, so at a steady rate, less than half of the ring is full.
+/// A quarter (1 / `COALESCE_PART`) of a ring may fill up while frames are coalesced. If more frames
+/// arrive, the next wait is half as long. Therefore, at a steady rate, less than half of the ring
+/// is full.
 const COALESCE_PART: u64 = 4;
 
-/// By how much the kernel prolongs a sleep (`PR_SET_TIMERSLACK` of prctl(2), and its default).
+/// The time by which the kernel prolongs a sleep (`PR_SET_TIMERSLACK` of prctl(2), and its
+/// default).
 const TIMER_SLACK: Duration = Duration::from_micros(50);
 
-/// When a queue that polls busily runs the driver.
+/// Decides when a busily polled queue runs the driver.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BusyPolling {
     /// The time between two runs of the driver while no frames arrive. Each run is a system call.
@@ -31,11 +32,12 @@ impl BusyPolling {
         Self { interval, last: Timestamp::ZERO }
     }
 
-    /// Returns true if the driver should run after a poll that `found` frames, and that left `more`
-    /// frames in the ring. A poll that emptied the ring runs the driver at once, because more
-    /// frames may be in the card's ring. After an empty poll, the interval decides. If the ring has
-    /// more frames, the CPU handles these frames first. The driver waits for at most [`STALL_MAX`],
-    /// because the card's ring fills up during the wait.
+    /// Returns true if the driver should run after a poll. `found` is true if the poll found
+    /// frames, and `more` is true if the poll left frames in the ring. A poll that emptied the ring
+    /// runs the driver at once, because more frames may be in the card's ring. After a poll that
+    /// found no frames, the driver runs at the set interval. If the ring has more frames, the CPU
+    /// handles these frames first. Meanwhile, the driver waits for at most [`STALL_MAX`], because
+    /// the card's ring fills up during this wait.
     pub(super) fn is_due(&mut self, now: Timestamp, found: bool, more: bool) -> bool {
         let since = now.since(self.last);
         let is_due = match (found, more) {
@@ -50,14 +52,15 @@ impl BusyPolling {
     }
 }
 
-/// The time for which frames may wait in the ring, if the user allows it.
+/// Decides for how long frames may wait in the ring, if the user allows waiting.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Coalescing {
     longest: Duration,
     wait: Duration,
     /// True if the last poll began a wait.
     waits: bool,
-    /// The last poll with frames, and the number of frames that were delivered until then.
+    /// The time of the last poll with frames, and the number of frames that were delivered until
+    /// that poll.
     last: Timestamp,
     delivered: u64,
 }
@@ -67,9 +70,10 @@ impl Coalescing {
         Self { longest, wait: longest, waits: false, last: Timestamp::ZERO, delivered: 0 }
     }
 
-    /// Returns how long frames may wait after a poll that emptied a ring of `ring` frames, with
-    /// `delivered` frames in all. `None` if the CPU should wait for the next frame, because the poll
-    /// found no frame, or because frames arrive at longer intervals than a wait lasts.
+    /// Returns how long frames may wait after a poll that emptied the ring. `ring` is the length of
+    /// the ring, and `delivered` is the total number of delivered frames. Returns `None` if the
+    /// next frame should wake the CPU, because the poll found no frame, or because frames arrive at
+    /// longer intervals than a wait lasts.
     pub(super) fn after_poll(&mut self, now: Timestamp, delivered: u64, ring: u32) -> Option<Duration> {
         let arrived = delivered - std::mem::replace(&mut self.delivered, delivered);
         let waited = std::mem::replace(&mut self.waits, false);
@@ -91,14 +95,14 @@ impl Coalescing {
 mod tests {
     use super::*;
 
-    /// A wait never leaves more than half of the ring full at a steady rate, and becomes longer when
-    /// fewer frames arrive.
+    /// At a steady rate of frames, the ring is never more than half full after a wait. The wait
+    /// becomes longer when fewer frames arrive.
     #[test]
     fn a_ring_that_fills_up_shortens_the_wait() {
         const LONGEST: Duration = Duration::from_millis(8);
         let mut coalescing = Coalescing::new(LONGEST);
         let (ring, mut delivered, mut now) = (1024, 0, Timestamp::ZERO);
-        // The numbers in the test are frames per millisecond.
+        // The rates in this test are in frames per millisecond.
         for (rate, least, most) in [(20, 8.0, 8.0), (100, 2.0, 4.0), (1_000_000, 0.001, 0.001), (1, 8.0, 8.0)] {
             let mut wait = coalescing.wait;
             for _ in 0..20 {
@@ -117,7 +121,7 @@ mod tests {
         let mut at = |micros, found, more| busy.is_due(Timestamp::ZERO + Duration::from_micros(micros), found, more);
         // After empty polls, the driver runs every 20 us.
         assert_eq!([5, 20, 25, 39, 40].map(|micros| at(micros, false, false)), [false, true, false, false, true]);
-        // While the ring has frames, it runs after 150 us.
+        // While the ring has frames, the driver runs after 150 us.
         assert_eq!([60, 189, 190, 300].map(|micros| at(micros, true, true)), [false, false, true, false]);
         // After a poll that emptied the ring, the driver runs at once.
         assert_eq!([at(301, true, false), at(302, true, false), at(303, false, false)], [true, true, false]);

@@ -14,16 +14,17 @@ use super::super::device::Device;
 use super::super::sys::ByCpu;
 use super::UNSEEN;
 
-/// The interval at which the queue checks for the program and reads its counters. The kernel writes
-/// one counter per CPU for each read.
+/// The interval at which the queue checks whether the XDP program is attached, and reads the
+/// program's counters. For each read, the kernel copies one counter per CPU.
 const COUNTERS_LOOK: Duration = Duration::from_secs(1);
 
-/// The number of consecutive checks without a run of the program after which frames count as
-/// unseen. Some drivers update the statistics of their interface only every two seconds.
+/// If the XDP program did not run in this number of consecutive checks, further frames count as
+/// unseen by the program. Some drivers update the statistics of their interface only every two
+/// seconds.
 const SETTLED_CHECKS: u32 = 3;
 
-/// The number of unseen frames after which steerage concludes that the driver no longer runs the
-/// program.
+/// The number of frames unseen by the XDP program after which steerage concludes that the driver no
+/// longer runs the program.
 const UNSEEN_MIN: u64 = 32;
 
 #[derive(Debug)]
@@ -31,15 +32,17 @@ pub(super) struct Watch {
     /// Reports changes of the interface. `None` if the interface is a port of a bond, which another
     /// thread watches.
     changes: Option<Changes>,
-    /// A timer that fires every second, because no event reports that the program was detached.
+    /// A timer that fires every second. It is necessary because no event reports that the XDP
+    /// program was detached.
     seconds: TimerFd,
-    /// True if the program was missing at the last check.
+    /// True if the XDP program was not attached at the last check.
     missing: bool,
-    /// The frames that the program does not see, on behalf of all queues of the interface.
+    /// Detects frames that the XDP program does not see. One queue does this for all queues of the
+    /// interface.
     unseen: Option<Unseen>,
     up: bool,
     mtu: usize,
-    /// True if this queue logs changes on behalf of all queues of the interface.
+    /// True if this queue logs changes of the interface for all queues of the interface.
     tells: bool,
 }
 
@@ -47,7 +50,7 @@ impl Watch {
     pub(super) fn new(device: &Device, tells: bool, is_port: bool) -> io::Result<Self> {
         let seconds = TimerFd::new(ClockId::CLOCK_MONOTONIC, TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC)?;
         seconds.set(Expiration::Interval(TimeSpec::from_duration(COUNTERS_LOOK)), TimerSetTimeFlags::empty())?;
-        // A port that comes later may have a driver that reports its queues.
+        // A port that joins the bond later may have a driver that reports the number of its queues.
         let can_be_forgotten = device.can_be_forgotten() || is_port && device.program.attachment.can_be_renewed();
         Ok(Self {
             changes: (!is_port).then(|| Changes::of_link(device.index)).transpose()?,
@@ -60,17 +63,17 @@ impl Watch {
         })
     }
 
-    /// Begins anew, because the queue belongs to another interface from now on.
+    /// Resets the counts of unseen frames, because the queue now belongs to another interface.
     pub(super) fn restart(&mut self) {
         self.unseen.iter_mut().for_each(Unseen::restart);
     }
 
-    /// Whether this queue logs changes on behalf of all queues of the interface.
+    /// Returns true if this queue logs changes of the interface for all queues of the interface.
     pub(super) fn tells(&self) -> bool {
         self.tells
     }
 
-    /// Makes changes of the interface and the timer wake the CPU.
+    /// Adds the changes of the interface and the timer to `events`, so that both wake the CPU.
     pub(super) fn add_to(&self, events: &Epoll) -> io::Result<()> {
         if let Some(changes) = &self.changes {
             events.add(changes, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
@@ -79,7 +82,8 @@ impl Watch {
         Ok(())
     }
 
-    /// Returns true if another second has passed. An unread timer would keep the CPU awake.
+    /// Reads the timer, and returns true if another second has passed. An unread timer would keep
+    /// the CPU awake.
     pub(super) fn is_second(&self) -> bool {
         self.seconds.wait().is_ok()
     }
@@ -89,7 +93,8 @@ impl Watch {
     pub(super) fn look(&mut self, device: &Device) -> Option<DeviceError> {
         let mut last = None;
         if !self.changes.as_mut()?.read(&mut |change| last = Some(change)) {
-            // The next message about a change contains the whole state.
+            // Missed changes do no harm, because the next message about a change contains the
+            // interface's whole state.
             tracing::debug!(device = %device.name, "changes were missed");
         }
         match last? {
@@ -125,9 +130,9 @@ impl Watch {
         }
     }
 
-    /// Checks whether the program is still attached, and whether the driver still runs it.
-    /// `handled` is the number of frames of this queue for which it has run, or `None` if the queue
-    /// has no interface. Returns the error that ends the queue.
+    /// Checks whether the XDP program is still attached, and whether the driver still runs the
+    /// program. `handled` is the number of frames of this queue for which the program has run, or
+    /// `None` if the queue has no interface. Returns the error that ends the queue.
     pub(super) fn look_for_program(
         &mut self,
         device: &Device,
@@ -137,8 +142,9 @@ impl Watch {
     ) -> Result<Option<DeviceError>, DeviceError> {
         let is_there = device.program.attachment.is_attached();
         let is_there = is_there.map_err(|e| device.error("look for the XDP program", e))?;
-        // The kernel also detaches the program of an interface that is being deleted. Netlink
-        // reports the deletion before the next check.
+        // A missing program is an error only at the second check, because the kernel also detaches
+        // the program of an interface that is being deleted. Netlink reports the deletion before
+        // the second check.
         if !is_there && std::mem::replace(&mut self.missing, true) {
             let cause = io::Error::other("another program took the XDP program away");
             return Ok(Some(device.error("go on receiving", cause).advise("start it again")));
@@ -151,16 +157,16 @@ impl Watch {
     }
 }
 
-/// The frames that an attached program does not see, because the driver no longer runs it. vmxnet3
-/// of Linux 7.3 forgets its program when the interface goes down, and the kernel still lists the
-/// program.
+/// Detects frames that an attached XDP program does not see, because the driver no longer runs the
+/// program. The driver vmxnet3 of Linux 7.3 loses its program when the interface goes down,
+/// although the kernel still lists the program.
 #[derive(Debug)]
 struct Unseen {
     kernel: Rtnetlink,
-    /// The frames of the queue for which the program had run at the last check.
+    /// The number of frames of the queue for which the program had run at the last check.
     handled: u64,
     silence: Silence,
-    /// True if the program was attached again after its last run.
+    /// True if the program was attached again and has not run since.
     is_renewed: bool,
 }
 
@@ -173,9 +179,9 @@ impl Unseen {
         (self.silence, self.is_renewed) = (Silence::default(), false);
     }
 
-    /// While the queue receives, the check takes no system call. The kernel is asked for
-    /// statistics, which takes the lock of all interfaces, only while the program does not run on
-    /// any queue.
+    /// While the queue receives frames, the check makes no system call. The interface's statistics
+    /// are requested only while the program does not run on any queue, because the kernel takes the
+    /// lock of all interfaces for this request.
     fn look(
         &mut self,
         device: &Device,
@@ -189,7 +195,7 @@ impl Unseen {
         }
         let runs = device.runs(by_cpu).map_err(|e| device.error("read the program's counters", e))?;
         self.is_renewed &= self.silence.runs == runs;
-        // The statistics are missing if the interface has just been deleted.
+        // The result has no statistics if the interface has just been deleted.
         let received = || self.kernel.link_at(device.index).ok()?.statistics.map(|statistics| statistics.rx_packets);
         let Some(unseen) = self.silence.look(runs, received) else { return Ok(None) };
         counts.add(UNSEEN, unseen);
@@ -207,20 +213,22 @@ impl Unseen {
     }
 }
 
-/// The time for which the program has not run, and the number of frames that the interface received
-/// in this time.
+/// The time for which the XDP program has not run, and the number of frames that the interface
+/// received in this time.
 #[derive(Clone, Copy, Debug, Default)]
 struct Silence {
-    /// How often the program has run.
+    /// The number of times that the program has run.
     runs: u64,
-    /// The number of checks since the program ran last.
+    /// The number of checks since the last run of the program.
     checks: u32,
-    /// The number of frames that the interface had received when frames began to count as unseen.
+    /// The number of frames that the interface had received at the time when frames began to count
+    /// as unseen.
     received: u64,
 }
 
 impl Silence {
-    /// Returns the number of frames that the program has not seen, if this number is large enough.
+    /// Returns the number of frames that the program has not seen, if this number is at least
+    /// [`UNSEEN_MIN`].
     fn look(&mut self, runs: u64, received: impl FnOnce() -> Option<u64>) -> Option<u64> {
         if self.checks == 0 || runs != self.runs {
             (self.runs, self.checks) = (runs, 1);
@@ -239,8 +247,8 @@ impl Silence {
 mod tests {
     use super::*;
 
-    /// Simulates a series of checks. Each check has the number of runs of the program and the
-    /// number of received frames.
+    /// Simulates a series of checks. Each pair has the number of runs of the program and the number
+    /// of received frames at one check.
     fn found(checks: &[(u64, u64)]) -> Vec<Option<u64>> {
         let mut silence = Silence::default();
         checks.iter().map(|(runs, received)| silence.look(*runs, || Some(*received))).collect()
@@ -252,8 +260,8 @@ mod tests {
         assert_eq!(found(&checks), [None, None, None, None, Some(32), Some(100)]);
     }
 
-    /// The interface's statistics may be out of date. A program that runs rarely still counts as
-    /// running.
+    /// The interface's statistics may be out of date, and a program that runs rarely still counts
+    /// as running.
     #[test]
     fn a_program_that_runs_is_not_missed() {
         let late = [(7, 0), (7, 0), (7, 1000), (7, 1000), (7, 1031)];

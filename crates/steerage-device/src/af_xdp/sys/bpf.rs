@@ -1,4 +1,4 @@
-//! Maps, programs and links, through bpf(2).
+//! BPF maps, programs and links, through the system call bpf(2).
 
 use std::ffi::c_long;
 use std::io;
@@ -36,18 +36,18 @@ const DEVICE_BOUND: u32 = 1 << 6;
 const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
 const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
 
-/// The number of bytes for the used part of `union bpf_attr`, and for the kernel's description of a
-/// program or a link. Unset bytes are zero, and zero is the default of each field.
+/// The length in bytes of the used part of `union bpf_attr`, and of the kernel's description of a
+/// program or a link. Unset bytes are zero, which is the default of each field.
 const BYTES: usize = 128;
 
-/// The maximum number of CPUs that a Linux kernel supports (`NR_CPUS`). The kernel writes a counter
-/// for each possible CPU.
+/// The maximum number of CPUs that a Linux kernel supports (`NR_CPUS`). When a counter is read, the
+/// kernel writes one value for each possible CPU.
 const KERNEL_CPUS_MAX: usize = 8192;
 
-/// The maximum number of links that are searched for the link of a program.
+/// The maximum number of BPF links that are searched for the link of a program.
 const LINKS_MAX: usize = 10_000;
 
-/// The bytes of an object's name (`BPF_OBJ_NAME_LEN`).
+/// The maximum length of a BPF object's name, in bytes (`BPF_OBJ_NAME_LEN`).
 const NAME_BYTES: usize = 16;
 
 /// `union bpf_attr` as plain bytes.
@@ -68,7 +68,7 @@ impl Attributes {
         self.word(at, fd.as_raw_fd() as u32)
     }
 
-    /// Sets the address of a value that lives until the call ends.
+    /// Sets a field to the address of `value`, which must live until the system call ends.
     pub(super) fn pointer<T>(mut self, at: usize, value: *const T) -> Self {
         self.0[at..at + 8].copy_from_slice(&(value.expose_provenance() as u64).to_ne_bytes());
         self
@@ -83,7 +83,7 @@ impl Attributes {
         u32::from_ne_bytes([self.0[at], self.0[at + 1], self.0[at + 2], self.0[at + 3]])
     }
 
-    /// The name of an object, which has up to `NAME_BYTES` bytes.
+    /// Returns the name of a BPF object, which is in up to `NAME_BYTES` bytes at the offset `at`.
     pub(super) fn text(&self, at: usize) -> String {
         let name = self.0[at..at + NAME_BYTES].split(|byte| *byte == 0).next().unwrap_or_default();
         String::from_utf8_lossy(name).into_owned()
@@ -93,7 +93,7 @@ impl Attributes {
 /// The name of steerage's XDP program, by which steerage recognizes the program.
 pub(in crate::af_xdp) const NAME: &str = "steerage";
 
-/// The license of all programs, as the kernel requires it for some of its functions.
+/// The license of all programs. Some functions of the kernel require a GPL-compatible license.
 pub(super) const LICENSE: &[u8] = b"Dual MIT/GPL\0";
 
 /// # Safety
@@ -112,7 +112,7 @@ pub(super) unsafe fn bpf_fd(command: c_long, mut attributes: Attributes) -> io::
     unsafe { bpf(command, &mut attributes).map(|fd| OwnedFd::from_raw_fd(fd)) }
 }
 
-/// A map from 32-bit keys to sockets, to counters or to 32-bit numbers.
+/// A BPF map from 32-bit keys to sockets, to counters or to 32-bit numbers.
 #[derive(Debug)]
 pub(in crate::af_xdp) struct Map(OwnedFd);
 
@@ -127,17 +127,17 @@ impl Map {
         Self(map)
     }
 
-    /// A map from queues to their AF_XDP sockets.
+    /// Creates a map from queues to their AF_XDP sockets.
     pub(in crate::af_xdp) fn of_sockets(queues: u32) -> io::Result<Self> {
         Self::create(TYPE_XSKMAP, 4, queues)
     }
 
-    /// A map of 64-bit counters, with one value per CPU.
+    /// Creates a map of 64-bit counters, each with one value per CPU.
     pub(in crate::af_xdp) fn of_counters(count: u32) -> io::Result<Self> {
         Self::create(TYPE_PERCPU_ARRAY, 8, count)
     }
 
-    /// A map from any keys to numbers, which is empty at first.
+    /// Creates an empty map from arbitrary keys to numbers.
     pub(in crate::af_xdp) fn of_numbers(entries: u32) -> io::Result<Self> {
         Self::create(TYPE_HASH, 4, entries)
     }
@@ -149,7 +149,7 @@ impl Map {
         unsafe { bpf_fd(MAP_CREATE, attributes) }.map(Self)
     }
 
-    /// Lets frames of `queue` go to `socket` from now on.
+    /// Makes the XDP program send frames of `queue` to `socket` after this call.
     pub(in crate::af_xdp) fn set(&self, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
         self.set_number(queue, socket.as_raw_fd() as u32)
     }
@@ -162,7 +162,8 @@ impl Map {
         unsafe { bpf(MAP_UPDATE, &mut attributes) }.map(drop)
     }
 
-    /// Removes the value of a key. Frames of a queue then no longer go to a socket.
+    /// Removes the value of a key. In a map of sockets, the frames of the queue are then no longer
+    /// sent to a socket.
     pub(in crate::af_xdp) fn clear(&self, key: u32) -> io::Result<()> {
         let mut attributes = Attributes::new().descriptor(0, self.as_fd()).pointer(8, &raw const key);
         // SAFETY: the key has 32 bits. The kernel only reads it.
@@ -176,12 +177,13 @@ impl Map {
         // SAFETY: the kernel writes 8 bytes for each possible CPU, and there is room for the
         // highest possible number of CPUs.
         unsafe { bpf(MAP_LOOKUP, &mut attributes) }?;
-        // The kernel has written the values, which the compiler cannot see.
+        // `black_box` is needed because the compiler cannot see that the kernel has written the
+        // values.
         Ok(std::hint::black_box(&by_cpu.0).iter().sum())
     }
 }
 
-/// Room for one counter value per CPU.
+/// A buffer for one counter value per CPU.
 #[derive(Debug)]
 pub(in crate::af_xdp) struct ByCpu(Box<[u64]>);
 
@@ -191,7 +193,7 @@ impl ByCpu {
     }
 }
 
-/// The point in the kernel's receive path at which an XDP program sees frames.
+/// The point in the kernel's receive path at which an XDP program gets frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::af_xdp) enum Mode {
     /// The program runs in the driver, before the kernel processes the frames.
@@ -212,7 +214,7 @@ impl AsFd for Program {
 
 impl Program {
     /// Loads the program. If the program calls functions of the kernel, it must be bound to one
-    /// interface. The verifier's messages go to `log`.
+    /// interface. The messages of the kernel's verifier are written to `log`.
     pub(in crate::af_xdp) fn load(
         program: &[Instruction],
         bound_to: Option<u32>,
@@ -222,7 +224,7 @@ impl Program {
         Self::load_as(NAME, program, bound_to, several, log)
     }
 
-    /// Like [`load`](Self::load), but with any name.
+    /// Like [`load`](Self::load), but gives the program the name `name`.
     pub(in crate::af_xdp) fn load_as(
         name: &str,
         program: &[Instruction],
@@ -248,7 +250,7 @@ impl Program {
         unsafe { bpf_fd(PROG_LOAD, attributes) }.map(Self)
     }
 
-    /// Attaches the program until the link is dropped or the process ends.
+    /// Attaches the program by a link, until the link is dropped or the process ends.
     pub(in crate::af_xdp) fn attach(&self, interface: u32, mode: Mode) -> io::Result<Link> {
         let flags = match mode {
             Mode::Native => XDP_FLAGS_DRV_MODE,
@@ -260,21 +262,21 @@ impl Program {
     }
 }
 
-/// The attachment of a program to an interface.
+/// A BPF link, which attaches a program to an interface.
 #[derive(Debug)]
 pub(in crate::af_xdp) struct Link(OwnedFd);
 
 impl Link {
-    /// Returns true if the program is still attached. Other software may have removed the program,
-    /// and the kernel removes the program together with its interface.
+    /// Returns true if the program is still attached. Other software may have detached the program,
+    /// and the kernel detaches the program when its interface is deleted.
     pub(in crate::af_xdp) fn is_attached(&self) -> io::Result<bool> {
-        // At byte 16 of `struct bpf_link_info` is the index of the interface. The index is 0 if the
-        // XDP program was detached.
+        // The index of the interface is at byte 16 of `struct bpf_link_info`. This index is 0 if
+        // the XDP program was detached.
         Ok(info(self.0.as_fd())?.word_at(16) != 0)
     }
 
-    /// Attaches another program instead of the current one, in one step. The kernel does nothing if
-    /// the other program is the current program.
+    /// Replaces the attached program by `program`, in one step. The kernel does nothing if
+    /// `program` is already attached by this link.
     pub(in crate::af_xdp) fn replace_program(&self, program: &Program) -> io::Result<()> {
         let mut attributes = Attributes::new().descriptor(0, self.0.as_fd()).descriptor(4, program.as_fd());
         // SAFETY: numbers only.
@@ -297,7 +299,7 @@ pub(in crate::af_xdp) struct ProgramInfo {
 }
 
 impl ProgramInfo {
-    /// Reads the description of the program with that number.
+    /// Reads the kernel's description of the program with the number `id`.
     pub(in crate::af_xdp) fn of(id: u32) -> io::Result<Self> {
         // SAFETY: numbers only.
         let program = unsafe { bpf_fd(PROG_BY_ID, Attributes::new().word(0, id)) }?;
@@ -306,7 +308,7 @@ impl ProgramInfo {
         Ok(Self { id, name: info.text(64) })
     }
 
-    /// Returns true if the program is one of steerage's.
+    /// Returns true if the program is an XDP program of steerage.
     pub(in crate::af_xdp) fn is_ours(&self) -> bool {
         self.name == NAME
     }
@@ -318,10 +320,10 @@ pub(super) fn info(fd: BorrowedFd<'_>) -> io::Result<Attributes> {
     unsafe { info_into(fd, Attributes::new()) }
 }
 
-/// Like [`info`], but the kernel also fills the lists whose addresses `info` has.
+/// Like [`info`], but the kernel also fills the lists whose addresses are in `info`.
 ///
 /// # Safety
-/// Each list must be valid for writes of as many elements as `info` says.
+/// Each list must be valid for writes of the number of elements that `info` states.
 pub(super) unsafe fn info_into(fd: BorrowedFd<'_>, mut info: Attributes) -> io::Result<Attributes> {
     let attributes = Attributes::new().descriptor(0, fd).word(4, BYTES as u32);
     let mut attributes = attributes.pointer(8, info.0.as_mut_ptr().cast_const());
@@ -331,7 +333,7 @@ pub(super) unsafe fn info_into(fd: BorrowedFd<'_>, mut info: Attributes) -> io::
     Ok(std::hint::black_box(info))
 }
 
-/// A flow dissector, which is attached to the network namespace of the calling thread.
+/// A loaded flow dissector, which can be attached to the network namespace of the calling thread.
 #[derive(Debug)]
 pub(in crate::af_xdp) struct Dissector(OwnedFd);
 
@@ -350,7 +352,7 @@ impl Dissector {
         unsafe { bpf_fd(PROG_LOAD, attributes) }.map(Self)
     }
 
-    /// The loaded program with this number.
+    /// Returns the loaded program with the number `id`.
     pub(in crate::af_xdp) fn of(id: u32) -> io::Result<Self> {
         // SAFETY: numbers only.
         unsafe { bpf_fd(PROG_BY_ID, Attributes::new().word(0, id)) }.map(Self)
@@ -358,7 +360,7 @@ impl Dissector {
 
     /// The number of the program.
     pub(in crate::af_xdp) fn id(&self) -> io::Result<u32> {
-        // `struct bpf_prog_info` begins with the type and the number.
+        // `struct bpf_prog_info` begins with the type and the number of the program.
         Ok(info(self.0.as_fd())?.word_at(4))
     }
 
@@ -377,10 +379,11 @@ impl Dissector {
     }
 }
 
-/// The number of the flow dissector that is attached to the network namespace of this thread.
+/// Returns the number of the flow dissector that is attached to the network namespace of this
+/// thread, if there is one.
 ///
 /// # Errors
-/// The query takes CAP_NET_ADMIN, and Linux 4.20.
+/// The query requires CAP_NET_ADMIN and Linux 4.20.
 pub fn attached_dissector() -> io::Result<Option<u32>> {
     let namespace = std::fs::File::open("/proc/thread-self/ns/net")?;
     let mut id = [0_u32];
@@ -388,13 +391,13 @@ pub fn attached_dissector() -> io::Result<Option<u32>> {
     let mut attributes = attributes.pointer(16, id.as_mut_ptr().cast_const()).word(24, id.len() as u32);
     // SAFETY: the kernel writes at most one number, as the request says.
     unsafe { bpf(PROG_QUERY, &mut attributes) }?;
-    // The kernel has written the number, which the compiler cannot see.
+    // `black_box` is needed because the compiler cannot see that the kernel has written the number.
     Ok((attributes.word_at(24) > 0).then(|| std::hint::black_box(&id)[0]))
 }
 
 /// Attaches a program that adds a VLAN tag to each frame that the interface sends. The tag is
-/// stored beside the frame, as network cards and VLAN interfaces store it. For tests on kernels
-/// without VLAN interfaces.
+/// stored beside the frame, as network cards and VLAN interfaces store their tags. This function is
+/// for tests on kernels without VLAN interfaces.
 #[cfg(test)]
 pub(in crate::af_xdp) fn tag_what_is_sent(interface: u32, program: &[Instruction]) -> io::Result<Link> {
     const PROG_TYPE_SCHED_CLS: u32 = 3;
@@ -413,7 +416,8 @@ pub(in crate::af_xdp) fn tag_what_is_sent(interface: u32, program: &[Instruction
     unsafe { bpf_fd(LINK_CREATE, attributes) }.map(Link)
 }
 
-/// The link that attaches `program` to `interface`, if there is one.
+/// Returns the link that attaches the program with the number `program` to `interface`, if there is
+/// one.
 pub(in crate::af_xdp) fn link_of(program: u32, interface: u32) -> io::Result<Option<Link>> {
     let mut id = 0;
     for _ in 0..LINKS_MAX {
@@ -426,8 +430,8 @@ pub(in crate::af_xdp) fn link_of(program: u32, interface: u32) -> io::Result<Opt
         }
         // SAFETY: numbers only. A link that was removed during the search is skipped.
         let Ok(link) = (unsafe { bpf_fd(LINK_BY_ID, Attributes::new().word(0, id)) }) else { continue };
-        // `struct bpf_link_info` has the type, the link's number and the program's number. For XDP,
-        // the structure also has the interface's number, at offset 16.
+        // `struct bpf_link_info` begins with the type, the link's number and the program's number.
+        // For XDP, it also contains the interface's number, at offset 16.
         let info = info(link.as_fd())?;
         if (info.word_at(0), info.word_at(8), info.word_at(16)) == (LINK_TYPE_XDP, program, interface) {
             return Ok(Some(Link(link)));

@@ -1,5 +1,5 @@
-//! Programs that replace a function of another program (`freplace`), and what a dispatcher needs of
-//! bpf(2): types, a constant map, and objects that are pinned in a file system.
+//! BPF programs that replace a function of another program (`freplace`), and other uses of bpf(2)
+//! for a dispatcher: types, a constant map, and objects that are pinned in a file system.
 
 use std::ffi::{CString, c_long};
 use std::io;
@@ -18,10 +18,11 @@ const TYPES_LOAD: c_long = 18;
 const MAP_FREEZE: c_long = 22;
 
 const PROG_TYPE_EXTENSION: u32 = 28;
-/// `BPF_F_RDONLY_PROG`: programs only read the map.
+/// `BPF_F_RDONLY_PROG`: BPF programs may only read the map.
 const READ_BY_PROGRAMS: u32 = 1 << 7;
 
-/// `struct bpf_func_info`: where a function begins, and its number in the program's types.
+/// `struct bpf_func_info`: the instruction at which a function begins, and the function's type id
+/// in the program's types.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::af_xdp) struct Function {
@@ -29,7 +30,7 @@ pub(in crate::af_xdp) struct Function {
     pub(in crate::af_xdp) kind: u32,
 }
 
-/// A program whose functions have types.
+/// A BPF program that describes the types of its functions.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::af_xdp) struct Typed<'a> {
     pub(in crate::af_xdp) name: &'a str,
@@ -40,14 +41,14 @@ pub(in crate::af_xdp) struct Typed<'a> {
 }
 
 impl Typed<'_> {
-    /// Loads the program as an XDP program. With `several`, the program supports frames of several
-    /// chunks.
+    /// Loads the program as an XDP program. If `several` is true, the program supports frames of
+    /// several chunks.
     pub(in crate::af_xdp) fn load(&self, several: bool, log: &mut [u8]) -> io::Result<OwnedFd> {
         let flags = if several { HAS_FRAGS } else { 0 };
         self.load_with(Attributes::new().word(0, PROG_TYPE_XDP).word(44, flags).word(68, ATTACH_XDP), log)
     }
 
-    /// Loads the program as a replacement for the function of `target` that has the number
+    /// Loads the program as a replacement for the function of `target` that has the type id
     /// `function` in the types of `target`.
     pub(in crate::af_xdp) fn load_for(
         &self,
@@ -81,8 +82,8 @@ impl Typed<'_> {
     }
 }
 
-/// Replaces the function of `target` with the loaded program, as long as the returned link or a pin
-/// of the link exists.
+/// Replaces the function of `target` by the loaded program, as long as the returned link exists or
+/// is pinned.
 pub(in crate::af_xdp) fn replace_function(
     program: BorrowedFd<'_>,
     target: BorrowedFd<'_>,
@@ -93,7 +94,7 @@ pub(in crate::af_xdp) fn replace_function(
     unsafe { bpf_fd(LINK_CREATE, attributes) }
 }
 
-/// Creates a map with this value, which can never be changed.
+/// Creates a map that contains only `value`, and that can never be changed.
 pub(in crate::af_xdp) fn constant(name: &str, value: &[u8]) -> io::Result<Map> {
     let attributes = Attributes::new().word(0, TYPE_ARRAY).word(4, 4).word(8, value.len() as u32);
     let attributes = attributes.word(12, 1).word(16, READ_BY_PROGRAMS).name(28, name);
@@ -110,12 +111,13 @@ pub(in crate::af_xdp) fn constant(name: &str, value: &[u8]) -> io::Result<Map> {
     Ok(Map::of(map))
 }
 
-/// The only value of the map with this number, if the value has as many bytes as `value`.
+/// Reads the only value of the map with the number `map` into `value`. Both must have the same
+/// length.
 pub(in crate::af_xdp) fn value_of(map: u32, value: &mut [u8]) -> io::Result<()> {
     // SAFETY: numbers only.
     let map = unsafe { bpf_fd(MAP_BY_ID, Attributes::new().word(0, map)) }?;
-    // `struct bpf_map_info` has the lengths of keys and values at the offsets 8 and 12, and the
-    // number of entries at offset 16.
+    // `struct bpf_map_info` has the length of a key at offset 8, the length of a value at offset
+    // 12, and the number of entries at offset 16.
     let info = info(map.as_fd())?;
     if (info.word_at(8), info.word_at(12), info.word_at(16)) != (4, value.len() as u32, 1) {
         return Err(io::ErrorKind::InvalidData.into());
@@ -127,12 +129,12 @@ pub(in crate::af_xdp) fn value_of(map: u32, value: &mut [u8]) -> io::Result<()> 
     unsafe { bpf(MAP_LOOKUP, &mut attributes) }.map(drop)
 }
 
-/// What the kernel says about a loaded program.
+/// The kernel's description of a loaded program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::af_xdp) struct Description {
     pub(in crate::af_xdp) id: u32,
     pub(in crate::af_xdp) name: String,
-    /// The first of the program's maps.
+    /// The number of the first of the maps that the program uses.
     pub(in crate::af_xdp) map: Option<u32>,
 }
 
@@ -144,19 +146,21 @@ impl Description {
         let info = Attributes::new().word(52, 1).pointer(56, map.as_mut_ptr().cast_const());
         // SAFETY: the kernel writes at most one number to the list, as the request says.
         let info = unsafe { info_into(program, info) }?;
-        // The kernel has written the number, which the compiler cannot see.
+        // `black_box` is needed because the compiler cannot see that the kernel has written the
+        // number.
         let map = std::hint::black_box(&map)[0];
         Ok(Self { id: info.word_at(4), name: info.text(64), map: (info.word_at(52) > 0).then_some(map) })
     }
 }
 
-/// The loaded program with this number. Opening the program requires CAP_SYS_ADMIN.
+/// Opens the loaded program with the number `id`. Opening the program requires CAP_SYS_ADMIN.
 pub(in crate::af_xdp) fn program_of(id: u32) -> io::Result<OwnedFd> {
     // SAFETY: numbers only.
     unsafe { bpf_fd(PROG_BY_ID, Attributes::new().word(0, id)) }
 }
 
-/// Pins a program or a link in a BPF file system, so that it stays without a descriptor.
+/// Pins a program or a link in a BPF file system, so that it stays loaded when no file descriptor
+/// refers to it.
 pub(in crate::af_xdp) fn pin(object: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     let mut attributes = Attributes::new().pointer(0, path.as_ptr()).descriptor(8, object);
@@ -164,7 +168,7 @@ pub(in crate::af_xdp) fn pin(object: BorrowedFd<'_>, path: &Path) -> io::Result<
     unsafe { bpf(OBJECT_PIN, &mut attributes) }.map(drop)
 }
 
-/// Returns the program or the link that is pinned at this path.
+/// Opens the program or the link that is pinned at `path`.
 pub(in crate::af_xdp) fn pinned(path: &Path) -> io::Result<OwnedFd> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     // SAFETY: the path ends with a zero. The kernel only reads it.

@@ -1,5 +1,6 @@
-//! A ring that is shared with the kernel. The producer writes entries and advances its index. The
-//! consumer reads the entries and advances its own index.
+//! A ring of an AF_XDP socket, which is shared with the kernel. The ring's producer writes entries
+//! and advances the producer index. The consumer reads these entries and advances the consumer
+//! index.
 
 use std::ffi::c_int;
 use std::io;
@@ -28,7 +29,8 @@ pub(super) struct Descriptor {
     pub(super) options: u32,
 }
 
-/// One side of a ring. Its entries of type `T` are plain numbers.
+/// This process's side of a ring: producer or consumer. The entries of type `T` consist of plain
+/// numbers.
 #[derive(Debug)]
 pub(super) struct Ring<T> {
     base: NonNull<u8>,
@@ -37,9 +39,9 @@ pub(super) struct Ring<T> {
     entries: NonNull<T>,
     /// The number of entries, which is a power of two.
     size: u32,
-    /// The position of this side of the ring, including entries that are not published yet.
+    /// The index of this side of the ring. It includes entries that are not published yet.
     position: u32,
-    /// The position of the other side of the ring, when it was last read.
+    /// The index of the kernel's side of the ring at the time when it was last read.
     other: u32,
 }
 
@@ -84,7 +86,7 @@ impl<T: Copy> Ring<T> {
 
     // ---- as a producer
 
-    /// Returns the number of entries that may be pushed.
+    /// Returns the number of entries that can be pushed now.
     #[inline]
     pub(super) fn room(&mut self) -> u32 {
         if self.room_as_seen() == 0 {
@@ -93,7 +95,7 @@ impl<T: Copy> Ring<T> {
         self.room_as_seen()
     }
 
-    /// Returns true if this many entries can be pushed.
+    /// Returns true if at least `entries` entries can be pushed now.
     #[inline]
     pub(super) fn room_for(&mut self, entries: u32) -> bool {
         if self.room_as_seen() < entries {
@@ -106,27 +108,28 @@ impl<T: Copy> Ring<T> {
         self.size.saturating_sub(self.position.wrapping_sub(self.other))
     }
 
-    /// Returns the number of entries that the kernel has not consumed yet.
+    /// Returns the number of pushed entries that the kernel has not consumed yet.
     #[inline]
     pub(super) fn waiting(&mut self) -> u32 {
         self.look();
         self.position.wrapping_sub(self.other).min(self.size)
     }
 
-    /// The `nth` entry that the kernel has not consumed yet, as it was pushed.
+    /// Returns the `nth` entry that the kernel has not consumed yet, with the value that was
+    /// pushed.
     pub(super) fn peek_waiting(&mut self, nth: u32) -> Option<T> {
         // SAFETY: the entry is within the mapping, and only this side writes it.
         (nth < self.waiting()).then(|| unsafe { self.entry(self.other.wrapping_add(nth)).read() })
     }
 
-    /// The entry that the kernel consumed last, as it was pushed.
+    /// Returns the entry that the kernel consumed last, with the value that was pushed.
     pub(super) fn peek_taken(&mut self) -> Option<T> {
         // SAFETY: as in `peek_waiting`. No later push has overwritten the entry.
         (self.waiting() < self.size).then(|| unsafe { self.entry(self.other.wrapping_sub(1)).read() })
     }
 
-    /// Overwrites the `nth` entry that the kernel has not consumed yet. The kernel must read
-    /// entries only during a system call.
+    /// Overwrites the `nth` entry that the kernel has not consumed yet. Call this function only if
+    /// the kernel reads entries only during system calls.
     pub(super) fn poke_waiting(&mut self, nth: u32, entry: T) {
         if nth < self.waiting() {
             // SAFETY: the entry is within the mapping. Any bytes are valid, because the kernel
@@ -137,8 +140,8 @@ impl<T: Copy> Ring<T> {
 
     #[inline]
     fn look(&mut self) {
-        // Pairs with the kernel's release when it consumes: the kernel has read the entries that
-        // this side will overwrite.
+        // Pairs with the release with which the kernel stores the consumer index. The kernel has
+        // read the entries that this side will overwrite.
         self.other = self.word(self.offsets.consumer).load(Ordering::Acquire);
     }
 
@@ -151,29 +154,29 @@ impl<T: Copy> Ring<T> {
         self.position = self.position.wrapping_add(1);
     }
 
-    /// Shows the pushed entries to the kernel.
+    /// Makes the pushed entries visible to the kernel.
     #[inline]
     pub(super) fn publish(&mut self) {
-        // Pairs with the kernel's acquire of the producer's position, so that the kernel sees the
+        // Pairs with the kernel's acquire load of the producer index, so that the kernel sees the
         // entries.
         self.word(self.offsets.producer).store(self.position, Ordering::Release);
     }
 
     #[inline]
     pub(super) fn needs_wakeup(&self) -> bool {
-        // Relaxed: this is a hint. If this poll misses a change of the flag, the next poll sees the
-        // change.
+        // Relaxed: this is a hint. If this poll does not see a change of the flag, the next poll
+        // will.
         self.word(self.offsets.flags).load(Ordering::Relaxed) & XDP_RING_NEED_WAKEUP != 0
     }
 
     // ---- as a consumer
 
-    /// Returns the number of entries that can be read.
+    /// Returns the number of entries that can be read now.
     #[inline]
     pub(super) fn filled(&mut self) -> u32 {
         if self.other == self.position {
-            // Pairs with the kernel's release of the producer's position: the entries and the pages
-            // they name have been written.
+            // Pairs with the kernel's release store of the producer index: the kernel has written
+            // the entries and the pages of the entries.
             self.other = self.word(self.offsets.producer).load(Ordering::Acquire);
         }
         self.other.wrapping_sub(self.position).min(self.size)
@@ -192,11 +195,11 @@ impl<T: Copy> Ring<T> {
         Some(entry)
     }
 
-    /// Frees the slots of the entries that were read, so that the kernel can use them again.
+    /// Frees the slots of the entries that were read, so that the kernel can use these slots again.
     #[inline]
     pub(super) fn consumed(&mut self) {
-        // Pairs with the kernel's acquire of the consumer's position: the kernel overwrites the
-        // entries only after this side has read them.
+        // Pairs with the kernel's acquire load of the consumer index: the kernel overwrites entries
+        // only after this side has read them.
         self.word(self.offsets.consumer).store(self.position, Ordering::Release);
     }
 }

@@ -1,5 +1,5 @@
-//! The sending half of AF_XDP. Each sender has a tx ring, and all senders of a queue share one
-//! completion ring.
+//! The sending half of AF_XDP. Each sending socket (sender) has its own tx ring, and all senders of
+//! a queue share one completion ring.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -17,16 +17,16 @@ const XDP_TX_RING: i32 = 3;
 const XDP_PGOFF_TX_RING: i64 = 0x8000_0000;
 const XDP_UMEM_PGOFF_COMPLETION_RING: i64 = 0x1_8000_0000;
 
-/// The rings that the first sender of a queue sets up.
+/// Properties of the shared rings, which the first sender of a queue sets up.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::af_xdp) struct Rings {
-    /// True if the memory must be registered with the kernel.
+    /// True if the first sender must also register the memory with the kernel.
     pub(in crate::af_xdp) register: bool,
-    /// The number of completions that the completion ring must have room for: a power of two.
+    /// The length of the completion ring, in completions: a power of two.
     pub(in crate::af_xdp) completions: u32,
 }
 
-/// An AF_XDP socket that sends. The kernel only reads its pages.
+/// An AF_XDP socket that sends. The kernel only reads the pages of such a socket.
 #[derive(Debug)]
 pub(in crate::af_xdp) struct Sender {
     tx: Ring<Descriptor>,
@@ -40,7 +40,7 @@ impl AsFd for Sender {
     }
 }
 
-/// A descriptor that was not sent.
+/// A descriptor in the tx ring whose packet was not sent.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::af_xdp) struct Unsent {
     pub(in crate::af_xdp) address: u64,
@@ -56,13 +56,14 @@ impl Unsent {
 }
 
 impl Socket {
-    /// Allows more bytes in flight than by default, if the process has the permission.
+    /// Sets the maximum number of bytes in flight, which may exceed the system's limit if the
+    /// process has the permission.
     pub(in crate::af_xdp) fn set_send_buffer(&self, bytes: i32) -> io::Result<()> {
         self.set(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &bytes)
     }
 
-    /// Makes the socket send from the pages of `region`. The first sender of a queue also sets up
-    /// the shared rings.
+    /// Sets up the socket so that it sends from the pages of `region`. The first sender of a queue
+    /// also sets up the shared rings.
     pub(in crate::af_xdp) fn sending(
         self,
         region: &Arc<Region>,
@@ -86,7 +87,7 @@ impl Socket {
 
 impl Sender {
     /// Binds the socket to a queue. `shared` is another socket with the same memory. If this socket
-    /// has no shared rings of its own, `shared` must be of the same queue.
+    /// did not set up the shared rings, `shared` must be a socket of the same queue.
     pub(in crate::af_xdp) fn bind(
         &self,
         place: InterfaceQueue,
@@ -97,26 +98,26 @@ impl Sender {
     }
 
     /// Maps the ring in which the kernel reports sent packets of all senders of the queue. The
-    /// mapping uses this socket's descriptor, so it lives as long as the socket. A queue may have
-    /// only one mapping of its completion ring.
+    /// mapping uses this socket's file descriptor, so it exists as long as the socket. A queue may
+    /// have only one mapping of its completion ring.
     pub(in crate::af_xdp) fn completions(&self, size: u32) -> io::Result<Completions> {
         let offsets: MmapOffsets = self.socket.get(SOL_XDP, XDP_MMAP_OFFSETS)?;
         Ring::map(self.as_fd(), XDP_UMEM_PGOFF_COMPLETION_RING, offsets.completion, size).map(Completions)
     }
 
-    /// Returns true if this many descriptors can be pushed.
+    /// Returns true if at least `descriptors` descriptors can be pushed now.
     #[inline]
     pub(in crate::af_xdp) fn has_room_for(&mut self, descriptors: u32) -> bool {
         self.tx.room_for(descriptors)
     }
 
-    /// Pushes a descriptor. The ring must have room for the descriptor.
+    /// Pushes a descriptor. The tx ring must have room for the descriptor.
     #[inline]
     pub(in crate::af_xdp) fn push(&mut self, address: u64, len: u32, goes_on: bool) {
         self.tx.push(Descriptor { address, len, options: if goes_on { XDP_PKT_CONTD } else { 0 } });
     }
 
-    /// Shows the pushed descriptors to the kernel.
+    /// Makes the pushed descriptors visible to the kernel.
     #[inline]
     pub(in crate::af_xdp) fn show(&mut self) {
         self.tx.publish();
@@ -128,12 +129,12 @@ impl Sender {
         self.tx.waiting()
     }
 
-    /// The `nth` descriptor that the kernel has not taken yet.
+    /// Returns the `nth` descriptor that the kernel has not taken yet.
     pub(in crate::af_xdp) fn nth_waiting(&mut self, nth: u32) -> Option<Unsent> {
         self.tx.peek_waiting(nth).map(Unsent::of)
     }
 
-    /// The descriptor that the kernel took last.
+    /// Returns the descriptor that the kernel took last.
     pub(in crate::af_xdp) fn taken_last(&mut self) -> Option<Unsent> {
         self.tx.peek_taken().map(Unsent::of)
     }
@@ -144,14 +145,14 @@ impl Sender {
         self.tx.poke_waiting(nth, Descriptor { address: 0, len: 0, options: 0 });
     }
 
-    /// Returns true if a zero-copy driver waits for a [`kick`](Self::kick).
+    /// Returns true if a zero-copy driver waits for a call of [`kick`](Self::kick).
     #[inline]
     pub(in crate::af_xdp) fn needs_wakeup(&self) -> bool {
         self.tx.needs_wakeup()
     }
 
-    /// Makes the kernel send. In copy mode, the kernel takes about 32 descriptors per call, and
-    /// returns EAGAIN if the ring has more descriptors.
+    /// Makes the kernel send the packets in the tx ring. In copy mode, the kernel takes about 32
+    /// descriptors per call, and returns EAGAIN if the ring has more descriptors.
     pub(in crate::af_xdp) fn kick(&self) -> io::Result<()> {
         let null = std::ptr::null();
         // SAFETY: the call has length 0 and null pointers, so the kernel reads nothing.
@@ -160,12 +161,12 @@ impl Sender {
     }
 }
 
-/// The addresses of the packets that a queue has sent.
+/// The completion ring: the addresses of the packets that a queue has sent.
 #[derive(Debug)]
 pub(in crate::af_xdp) struct Completions(Ring<u64>);
 
 impl Completions {
-    /// Hands over all available addresses.
+    /// Takes all available addresses out of the ring, and passes each address to `each`.
     #[inline]
     pub(in crate::af_xdp) fn drain(&mut self, mut each: impl FnMut(u64)) {
         let filled = self.0.filled();

@@ -1,5 +1,5 @@
-//! Tests the sending of super-frames with simulated kernels. For example, one kernel refuses all
-//! super-frames of a protocol, and another kernel has no room.
+//! Tests the sending of super-frames with simulated kernels. For example, one simulated kernel
+//! refuses all super-frames of a protocol, and another one has no room.
 
 use std::sync::{Arc, Mutex};
 
@@ -17,7 +17,7 @@ enum Kernel {
     RefusesSuperFrames,
     Full(usize),
     Down,
-    /// The kernel refuses frames with this payload, whether they are super-frames or not.
+    /// The kernel refuses frames with the given payload, whether or not they are super-frames.
     Dislikes(u8),
 }
 
@@ -27,7 +27,7 @@ struct Written {
     tried: usize,
 }
 
-/// A queue that keeps packets until the next flush, as a packet socket does.
+/// A send queue that keeps packets until the next flush, like a packet socket.
 #[derive(Debug)]
 struct Queue {
     kernel: Kernel,
@@ -135,7 +135,7 @@ fn a_kernel_without_super_frames_gets_every_packet_unchanged() {
     assert_eq!((snapshot.outputs[0].packets, dropped(&snapshot)), (DATAGRAMS as u64, (0, 0)));
     assert!(written.frames.iter().enumerate().all(|(nth, frame)| *frame == datagram(nth)));
     assert_eq!(written.frames.len(), DATAGRAMS);
-    // The output remembers a refused length and does not try it again.
+    // The output remembers a refused length, and sends no more super-frames of this length.
     assert!(!whole.takes(steerage::flow::offload::OffloadKind::Udp, 64));
     assert!(written.tried < DATAGRAMS / 64 / 2, "{}", written.tried);
 }
@@ -153,14 +153,15 @@ fn what_a_full_kernel_does_not_take_is_counted() {
 fn an_interface_that_is_down_teaches_nothing() {
     let (snapshot, whole, written) = sent_to(Kernel::Down);
     assert_eq!((dropped(&snapshot), written.frames.len()), ((DATAGRAMS as u64, 0), 0));
-    // Super-frames are not cut while the interface is down, and are tried again when the interface
-    // is up.
+    // While the interface is down, super-frames are not split. When the interface is up again,
+    // super-frames are sent whole again.
     assert!(written.tried <= DATAGRAMS / 64 && whole.takes(steerage::flow::offload::OffloadKind::Udp, 64));
 }
 
 #[test]
 fn a_packet_that_the_kernel_does_not_take_teaches_nothing() {
-    // The kernel refuses this packet, and super-frames that end with it.
+    // The kernel refuses the packet with the payload 63, and super-frames that end with this
+    // packet.
     let (snapshot, whole, written) = sent_to(Kernel::Dislikes(63));
     let disliked = (0..DATAGRAMS).filter(|nth| *nth as u8 == 63).count() as u64;
     assert_eq!((dropped(&snapshot), snapshot.outputs[0].packets), ((disliked, 0), DATAGRAMS as u64 - disliked));

@@ -1,4 +1,4 @@
-//! Frames in several buffers, like those from a network card with short buffers.
+//! Delivers frames in several buffers, like a network card with short buffers.
 
 use steerage::{
     DeviceError,
@@ -12,8 +12,8 @@ use super::{AHEAD, SyntheticQueue};
 pub(super) struct ShortBuffers {
     /// The maximum number of bytes in one buffer.
     buffer: usize,
-    /// The frame that is being handed over. The next two fields are the length of this frame, and
-    /// the number of its bytes that were already handed over.
+    /// The frame that is being handed over. `len` is the length of this frame, and `done` is the
+    /// number of its bytes that were already handed over.
     frame: Box<[u8]>,
     len: usize,
     done: usize,
@@ -37,7 +37,7 @@ impl ShortBuffers {
         self.begun.close(region, pages);
     }
 
-    /// Continues to hand over the current frame. Returns false if no page is free.
+    /// Hands over the remaining parts of the current frame. Returns false if no page is free.
     fn hand_over(&mut self, out: &mut Completions<'_>) -> bool {
         while self.done < self.len {
             let Some(mut page) = out.take_page() else { return false };
@@ -52,7 +52,7 @@ impl ShortBuffers {
 }
 
 impl SyntheticQueue {
-    /// Like `push`, but for buffers that may be shorter than the frames.
+    /// Like `push`, but for receive buffers that may be shorter than the frames.
     pub(super) fn push_parts(
         &mut self,
         parts: &mut ShortBuffers,

@@ -1,5 +1,5 @@
-//! What a CPU does in moves, in the same way as the core's participant, and what happens if a phase
-//! takes too long.
+//! The steps of a CPU during moves, as in `participant.rs` of steerage-core, and what happens if a
+//! phase takes too long.
 
 use super::queue::{Fate, Target};
 use super::{Busy, Report, Scenario, World};
@@ -62,8 +62,8 @@ impl World {
                     for (bucket, queue) in &carries {
                         // Flows are identified by the number of their group.
                         self.known.remove(&(slice.group_before, *bucket, *queue));
-                        // A queue that joins a group follows the current map of this group. Packets
-                        // for a dead CPU are lost.
+                        // A queue that joins a group uses the current map of this group. State for
+                        // a dead CPU is lost.
                         let to = slice.moves.iter().find(|m| m.bucket == *bucket).map(|m| m.to);
                         if to.is_some_and(|to| !self.moves.is_dead(to)) {
                             self.known.insert((slice.group_after, *bucket, *queue));
@@ -161,8 +161,8 @@ impl World {
         }
     }
 
-    /// From now on, the CPU polls the queue. The previous owner may have been declared dead after
-    /// it released the queue.
+    /// Makes `cpu` the CPU that polls the queue. The previous owner may have been declared dead
+    /// after it released the queue.
     pub(super) fn adopt(&mut self, cpu: CpuIndex, queue: usize) {
         self.offered[queue] = None;
         if self.moves.owner_of(queue) != cpu {
@@ -191,8 +191,8 @@ impl World {
                     if Some(late) == victim && self.can_be_declared_dead(usize::from(late)) && !waits {
                         self.cpus[usize::from(late)].is_declared_dead = true;
                         self.deaths += 1;
-                        // The state in the CPU's handler is lost. State that was moving may be lost
-                        // too.
+                        // The state in the handler of the dead CPU is lost. State that was moving
+                        // to or from this CPU may be lost too.
                         self.known.clear();
                         asks.extend(self.on(Event::Died(late)));
                     }
